@@ -1,0 +1,1 @@
+"""One module per engine that can run candidates; `base` holds what they share."""

@@ -1,0 +1,85 @@
+"""What every backend offers: protocols without behaviour, and the values they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import BitfrontError
+from search.model import Model
+from search.values import Assignment, AuditRow, Capability, Ranges, Target
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class RefusedError(BitfrontError):
+    """The engine's builder said no, with its own first error line; final, not tried again."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a build left: a file that `Builder.load` opens, in this process or any later one on the same target."""
+
+    path: Path
+    size_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+class Session(Protocol):
+    """A loaded engine. Not thread-safe; close it before loading many others."""
+
+    memory_bytes: int | None
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name."""
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Place the inputs that `time` runs on where the device reads them."""
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        """Run `count` inferences on the bound inputs; (count,) milliseconds, one each, transfers left out."""
+
+    def close(self) -> None:
+        """Give back device memory; the session is unusable afterwards."""
+
+
+class Builder(Protocol):
+    """Builds assignments of one model with one set of ranges. Kept for a whole study: caches live here."""
+
+    def lower(self, assignment: Assignment) -> Any:
+        """The backend's own input form of the assignment. Deterministic."""
+
+    def build(self, lowered: Any, out: Path) -> Engine:
+        """Write an engine file at `out`. Raises RefusedError when the engine's builder refuses the assignment."""
+
+    def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
+        """One row per group, read back from what was built."""
+
+    def load(self, path: Path) -> Session:
+        """Open an engine file."""
+
+    def probe(self, assignment: Assignment) -> Session:
+        """A session whose outputs are those of every group (named by group id), for finding where values go wrong."""
+
+
+class Backend(Protocol):
+    """One kind of engine on one device."""
+
+    name: str
+
+    def target(self) -> Target:
+        """What numbers measured here are comparable with."""
+
+    def capability(self) -> Capability:
+        """Which precisions this target runs natively, per op type."""
+
+    def check(self, model: Model) -> None:
+        """Raise ModelError naming the ops that this engine cannot run."""
+
+    def builder(self, model: Model, ranges: Ranges) -> Builder:
+        """A builder for the clean model."""

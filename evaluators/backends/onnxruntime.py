@@ -1,0 +1,323 @@
+"""ONNX Runtime: the CPU, and CUDA through the same code where onnxruntime-gpu is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import psutil
+from numpy.typing import NDArray
+
+from evaluators.backends.base import Arrays, Engine, RefusedError
+from evaluators.lowering import expose_groups, lower
+from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
+from search import onnx_file
+from search.errors import ModelError, TargetError
+from search.model import Group, Model
+from search.values import Assignment, AuditRow, Capability, Precision, Ranges, Target
+
+_INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"
+_INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
+_KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+# What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
+_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|_nchwc)+$")
+_PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_)+")
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module, quiet below errors; raises TargetError with the command that installs it."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise TargetError(
+            f"starting backend onnxruntime: the package is not installed ({error}). Install it with {_INSTALL}."
+        ) from error
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime
+
+
+class OnnxRuntimeBackend:
+    """ONNX Runtime on one device: `cpu`, `cuda` or `cuda:N`.
+
+    Args:
+        device: where sessions run.
+        threads: intra-op threads; one by default, because two on a shared machine differ by 15 % between processes.
+
+    Raises:
+        TargetError: ONNX Runtime or its CUDA provider is not installed, or there is no such device.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, device: str = "cpu", threads: int = 1) -> None:
+        self.ort = import_onnxruntime()
+        self.device = device
+        self.threads = threads
+        kind, _, index = device.partition(":")
+        if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and index):
+            raise TargetError(f"--device {device}: expected cpu, cuda or cuda:N for backend onnxruntime.")
+        self.cuda = kind == "cuda"
+        self.index = int(index or 0)
+        if self.cuda:
+            self._require_cuda()
+
+    def _require_cuda(self) -> None:
+        if hasattr(self.ort, "preload_dlls"):
+            with suppress(Exception):  # it prints what it misses; the provider list below is the answer
+                self.ort.preload_dlls()
+        if "CUDAExecutionProvider" not in self.ort.get_available_providers():
+            raise TargetError(
+                f"--device {self.device}: this onnxruntime has no CUDA provider. Replace it: pip uninstall "
+                "onnxruntime; pip install 'bitfront[gpu]'; or use --device cpu."
+            )
+
+    def target(self) -> Target:
+        options = {"threads": str(self.threads), "graph_level": "all", "execution": "sequential"}
+        if not self.cuda:
+            options["weight_bits"] = str(self.placement.weight_bits)
+        return Target(
+            backend=self.name,
+            device=_gpu_name(self.index) if self.cuda else cpu_model(),
+            versions={"onnxruntime": self.ort.__version__, "provider": "cuda" if self.cuda else "cpu"},
+            options=options,
+            statistic="median" if self.cuda else "p20",
+            relative=not self.cuda,
+        )
+
+    @property
+    def placement(self) -> Placement:
+        if self.cuda:
+            return ONNXRUNTIME_CUDA
+        return ONNXRUNTIME_CPU if has_vnni() else replace(ONNXRUNTIME_CPU, weight_bits=7)
+
+    def capability(self) -> Capability:
+        if self.cuda:
+            return Capability({Precision.FP16: frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})})
+        return Capability({Precision.INT8: frozenset({"Conv", "Gemm", "MatMul"})})
+
+    def check(self, model: Model) -> None:
+        data = ir.to_proto(model.graph).SerializeToString()
+        options = self.session_options()
+        options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self.ort.InferenceSession(data, options, providers=self.providers())
+        except Exception as error:
+            raise ModelError(
+                f"checking the model on backend onnxruntime ({self.device}): it cannot run the float model: "
+                f"{first_line(error)}. Remove or replace the op, or use a backend that knows it."
+            ) from error
+
+    def builder(self, model: Model, ranges: Ranges) -> OnnxRuntimeBuilder:
+        return OnnxRuntimeBuilder(self, model, ranges)
+
+    def providers(self) -> list[Any]:
+        if not self.cuda:
+            return ["CPUExecutionProvider"]
+        return [("CUDAExecutionProvider", {"device_id": self.index}), "CPUExecutionProvider"]
+
+    def session_options(self) -> Any:
+        options = self.ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = self.ort.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        return options
+
+
+class OnnxRuntimeBuilder:
+    """Lowers assignments of one model and opens them; the engine is the lowered ONNX file."""
+
+    def __init__(self, backend: OnnxRuntimeBackend, model: Model, ranges: Ranges) -> None:
+        self.backend = backend
+        self.model = model
+        self.ranges = ranges
+        self._fresh: tuple[Path, OnnxRuntimeSession] | None = None
+
+    def lower(self, assignment: Assignment) -> ir.Model:
+        return lower(self.model, assignment, self.ranges, self.backend.placement)
+
+    def build(self, lowered: ir.Model, out: Path) -> Engine:
+        onnx_file.write(lowered, out)
+        options = self.backend.session_options()
+        options.optimized_model_filepath = str(_optimized(out))
+        self._fresh = (out, self._open(out, options))
+        return Engine(out, out.stat().st_size)
+
+    def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
+        path = _optimized(engine.path)
+        try:
+            optimized = onnx.load(str(path))
+        finally:
+            path.unlink(missing_ok=True)
+        return audit_rows(optimized.graph, self.model.groups, assignment)
+
+    def load(self, path: Path) -> OnnxRuntimeSession:
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None and fresh[0] == path:
+            return fresh[1]
+        return self._open(path, self.backend.session_options())
+
+    def probe(self, assignment: Assignment) -> OnnxRuntimeSession:
+        exposed = expose_groups(self.lower(assignment), self.model)
+        return self._open(ir.to_proto(exposed).SerializeToString(), self.backend.session_options())
+
+    def _open(self, model: Path | bytes, options: Any) -> OnnxRuntimeSession:
+        try:
+            return OnnxRuntimeSession(self.backend, model, options)
+        except Exception as error:
+            if type(error).__module__.startswith("onnxruntime"):
+                raise RefusedError(first_line(error)) from error
+            raise
+
+
+class OnnxRuntimeSession:
+    """One loaded ONNX file. `memory_bytes` is what loading and one run added to the process, on the CPU."""
+
+    def __init__(self, backend: OnnxRuntimeBackend, model: Path | bytes, options: Any) -> None:
+        self.backend = backend
+        self._before = _resident_bytes()
+        source = str(model) if isinstance(model, Path) else model
+        self.session = backend.ort.InferenceSession(source, options, providers=backend.providers())
+        self.outputs = [output.name for output in self.session.get_outputs()]
+        self.memory_bytes: int | None = None
+        self._bound: dict[str, Any] = {}
+        self._binding: Any = None
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        results = self.session.run(self.outputs, dict(inputs))
+        if self.memory_bytes is None and not self.backend.cuda:
+            self.memory_bytes = max(0, _resident_bytes() - self._before)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._bound = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        if not self.backend.cuda:
+            return
+        value = self.backend.ort.OrtValue
+        self._binding = self.session.io_binding()
+        for name, array in self._bound.items():
+            self._binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, "cuda", self.backend.index))
+        for name in self.outputs:
+            self._binding.bind_output(name, "cuda", self.backend.index)
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        samples = np.empty(count)
+        run = self._run_bound_cuda if self.backend.cuda else self._run_bound
+        for i in range(count):
+            start = time.perf_counter_ns()
+            run()
+            samples[i] = (time.perf_counter_ns() - start) / 1e6
+        return samples
+
+    def _run_bound(self) -> None:
+        self.session.run(self.outputs, self._bound)
+
+    def _run_bound_cuda(self) -> None:
+        self.session.run_with_iobinding(self._binding)
+        self._binding.synchronize_outputs()
+
+    def close(self) -> None:
+        self._binding = None
+        self._bound = {}
+        del self.session
+
+
+def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment: Assignment) -> tuple[AuditRow, ...]:
+    """What the optimized graph runs for each group, found by the names its optimizers leave traces of."""
+    types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
+    owner = _names_of(groups)
+    got: dict[str, list[tuple[Precision, str]]] = {}
+    for node in optimized.node:
+        if node.op_type not in _KERNELS:
+            continue
+        owned_by = _owner_of(node, owner)
+        if owned_by is not None:
+            got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
+    rows = []
+    for group in groups:
+        # Of several kernels (shared weights, or a split op) the one of highest precision is the answer.
+        precision, kernel = min(got[group.id]) if group.id in got else (None, "")
+        rows.append(AuditRow(group.id, assignment[group.id], precision, kernel))
+    return tuple(rows)
+
+
+def _names_of(groups: tuple[Group, ...]) -> dict[str, str]:
+    owner: dict[str, str] = {}
+    for group in groups:
+        for name in (*group.nodes, *group.tensors):
+            owner[name] = group.id
+        for weight in group.weights:
+            owner.update(dict.fromkeys((weight, f"{weight}/int8", f"{weight}/half"), group.id))
+    return owner
+
+
+def _owner_of(node: onnx.NodeProto, owner: Mapping[str, str]) -> str | None:
+    for name in (node.name, *node.output, *node.input[1:]):
+        plain = _PREFIX.sub("", _SUFFIX.sub("", name))
+        if plain in owner:
+            return owner[plain]
+    return None
+
+
+def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:
+    if node.op_type in _INT8_KERNELS:
+        return Precision.INT8
+    half = any(types.get(name) == onnx.TensorProto.FLOAT16 for name in node.input)
+    return Precision.FP16 if half else Precision.FP32
+
+
+def cpu_model() -> str:
+    """The processor's name, say `AMD EPYC 9754`; without clock or core count."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def has_vnni() -> bool:
+    """Whether UINT8×INT8 products sum in 32 bits. x86 without it saturates at 16, so weights get 7 bits there."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    with suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text()
+        return "avx512_vnni" in flags or "avx_vnni" in flags
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says something, without ONNX Runtime's own prefix."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)[:500]
+
+
+def _gpu_name(index: int) -> str:
+    import subprocess
+
+    query = ["nvidia-smi", f"--id={index}", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise TargetError(f"--device cuda:{index}: nvidia-smi does not know this GPU ({first_line(error)}).") from error
+
+
+def _optimized(path: Path) -> Path:
+    return path.with_name(path.name + ".optimized.onnx")
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory of earlier sessions must not hide what this one adds
+    return int(psutil.Process().memory_info().rss)

@@ -1,0 +1,295 @@
+"""Groups and edges, found in the ONNX pattern alone.
+
+A group is a weighted op with what engines fuse into it: pointwise ops up to the first tensor that is used more than
+once, a residual Add, and the pointwise ops behind that. The shapes of engines' own fusions were read from TensorRT's
+and ONNX Runtime's profiles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+POINTWISE = frozenset(
+    "Add BatchNormalization Clip Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Mish Mul Neg PRelu Pow Relu "
+    "Selu Sigmoid Softplus Sqrt Sub Tanh ThresholdedRelu".split()
+)
+# Ops that hand a tensor on in whatever precision it comes, so that an edge goes through them.
+TRANSPARENT = POINTWISE | frozenset(
+    "AveragePool Concat DepthToSpace Dropout Expand Flatten Gather GlobalAveragePool GlobalMaxPool Identity MaxPool "
+    "Max Min Pad ReduceMax Reshape Resize Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Upsample".split()
+)
+_REGION_LIMIT = 16
+_BLOCK_NAME = re.compile(r"[^/]*\.\d+(?=[/.]|$)")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The unit of choice: weighted ops with what engines fuse into them.
+
+    Attributes:
+        id: short and stable: `g000`, `g001`, … in topological order.
+        name: ONNX node name of the first weighted op, as the user's file has it.
+        op: op type of the weighted ops: Conv, ConvTranspose, Gemm or MatMul.
+        anchors: node names of the weighted ops (several when they share one weight).
+        nodes: all node names in the group, topological order.
+        weights: names of the weight initializers; empty when both inputs are activations.
+        inputs: names of the activation tensors that flow into weighted ops.
+        skips: names of residual inputs of a fused Add.
+        tensors: names of every tensor its nodes make.
+        output: name of the tensor that leaves the group (of the last anchor).
+        shape: output shape at the measured input shapes; empty when unknown.
+        weight_shape: shape of the first weight; empty when none.
+        block: name of the repeated structure it belongs to.
+        pinned: why it may only run in high precision; empty when it is free.
+    """
+
+    id: str
+    name: str
+    op: str
+    anchors: tuple[str, ...]
+    nodes: tuple[str, ...]
+    weights: tuple[str, ...]
+    inputs: tuple[str, ...]
+    skips: tuple[str, ...]
+    tensors: tuple[str, ...]
+    output: str
+    shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    block: str
+    pinned: str = ""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor that flows from one group (None: a graph input) to another; `elements` at the measured shapes."""
+
+    source: str | None
+    target: str
+    tensor: str
+    elements: int
+
+
+@dataclass
+class _Seed:
+    """A weighted op with what has been absorbed so far."""
+
+    anchor: ir.Node
+    nodes: list[ir.Node] = field(default_factory=list)
+    skip: ir.Value | None = None
+    exit: ir.Value = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nodes.append(self.anchor)
+        self.exit = self.anchor.outputs[0]
+
+
+def find_groups(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[Group, ...], tuple[Edge, ...]]:
+    """Find the groups of a clean graph and the edges between them, both in topological order.
+
+    Args:
+        graph: nodes in topological order with unique names; ops inside If and Loop bodies are left alone.
+        shapes: shape of every tensor by name, where known.
+    """
+    seeds = [_Seed(node) for node in graph if _is_weighted(node)]
+    taken = {seed.anchor for seed in seeds}
+    for seed in seeds:
+        _absorb_pointwise(seed, taken)
+    _absorb_residuals(graph, seeds, taken, shapes)
+    merged = _merge_shared_weights(seeds)
+    groups = [_group(f"g{i:03d}", members, shapes) for i, members in enumerate(merged)]
+    owner = {node: group.id for group, members in zip(groups, merged, strict=True) for s in members for node in s.nodes}
+    edges = tuple(_edges(merged, groups, owner, shapes))
+    blocks = _blocks(groups, edges)
+    return tuple(replace(group, block=block) for group, block in zip(groups, blocks, strict=True)), edges
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    return value is None or value.is_initializer() or value.const_value is not None
+
+
+def _is_weighted(node: ir.Node) -> bool:
+    if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
+        return False
+    return node.outputs[0].dtype in (None, ir.DataType.FLOAT) and not all(is_constant(v) for v in node.inputs[:2])
+
+
+def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None and not is_constant(value)]
+
+
+def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(user not in inside for user in value.consumers())
+
+
+def _absorb_pointwise(seed: _Seed, taken: set[ir.Node]) -> None:
+    """Grow by pointwise ops fed from the group alone, up to the last point where one tensor leaves."""
+    if seed.exit.is_graph_output():
+        return
+    values, region, good = {seed.exit}, list[ir.Node](), 0
+    while len(region) < _REGION_LIMIT:
+        node = _next_pointwise(values, seed.anchor.graph, taken | set(region))
+        if node is None:
+            break
+        region.append(node)
+        values.add(node.outputs[0])
+        inside = set(region)
+        if [v for v in values if _leaves(v, inside)] == [node.outputs[0]]:
+            good = len(region)
+    if good:
+        seed.nodes += region[:good]
+        seed.exit = region[good - 1].outputs[0]
+        taken.update(region[:good])
+
+
+def _next_pointwise(values: set[ir.Value], graph: object, taken: set[ir.Node]) -> ir.Node | None:
+    candidates = {user for value in values for user in value.consumers() if user not in taken}
+    fitting = [
+        node
+        for node in candidates
+        if node.op_type in POINTWISE
+        and node.graph is graph
+        and len(node.outputs) == 1
+        and all(value in values for value in _dynamic_inputs(node))
+    ]
+    return min(fitting, key=lambda node: node.name or "", default=None)
+
+
+def _absorb_residuals(
+    graph: ir.Graph, seeds: list[_Seed], taken: set[ir.Node], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Give each residual Add to the deeper of its two branches, as engines do."""
+    depth = _depths(graph)
+    by_exit = {seed.exit: seed for seed in seeds}
+    for node in graph:
+        operands = _dynamic_inputs(node)
+        if node.op_type != "Add" or node in taken or len(operands) != 2 or operands[0] is operands[1]:
+            continue
+        if shapes.get(operands[0].name or "") != shapes.get(operands[1].name or "", ()):
+            continue
+        owners = [v for v in operands if v in by_exit and not _leaves(v, {node}) and by_exit[v].skip is None]
+        if not owners:
+            continue
+        main = max(owners, key=lambda value: depth[value])
+        seed = by_exit.pop(main)
+        seed.nodes.append(node)
+        seed.skip = operands[0] if operands[1] is main else operands[1]
+        seed.exit = node.outputs[0]
+        taken.add(node)
+        _absorb_pointwise(seed, taken)
+        by_exit[seed.exit] = seed
+
+
+def _depths(graph: ir.Graph) -> dict[ir.Value, int]:
+    """Weighted ops on the longest path to each value."""
+    depth: dict[ir.Value, int] = {}
+    for node in graph:
+        below = max((depth.get(value, 0) for value in _dynamic_inputs(node)), default=0)
+        for output in node.outputs:
+            depth[output] = below + (node.op_type in WEIGHTED)
+    return depth
+
+
+def _merge_shared_weights(seeds: Iterable[_Seed]) -> list[list[_Seed]]:
+    merged: dict[object, list[_Seed]] = {}
+    for seed in seeds:
+        weight = weight_of(seed.anchor)
+        merged.setdefault(seed.anchor if weight is None else weight, []).append(seed)
+    return list(merged.values())
+
+
+def weight_of(node: ir.Node) -> ir.Value | None:
+    """The constant second input of a weighted op; None when both inputs are activations."""
+    value = node.inputs[1]
+    return value if is_constant(value) else None
+
+
+def _group(group_id: str, members: list[_Seed], shapes: Mapping[str, tuple[int, ...]]) -> Group:
+    anchors = [seed.anchor for seed in members]
+    weights = [weight for weight in (weight_of(anchor) for anchor in anchors) if weight is not None]
+    return Group(
+        id=group_id,
+        name=anchors[0].name or "",
+        op=anchors[0].op_type,
+        anchors=tuple(anchor.name or "" for anchor in anchors),
+        nodes=tuple(node.name or "" for seed in members for node in seed.nodes),
+        weights=tuple(dict.fromkeys(weight.name or "" for weight in weights)),
+        inputs=tuple(dict.fromkeys(v.name or "" for a in anchors for v in a.inputs[:2] if v and not is_constant(v))),
+        skips=tuple(dict.fromkeys(seed.skip.name or "" for seed in members if seed.skip is not None)),
+        tensors=tuple(v.name or "" for seed in members for node in seed.nodes for v in node.outputs),
+        output=members[-1].exit.name or "",
+        shape=tuple(shapes.get(members[-1].exit.name or "", ())),
+        weight_shape=tuple(int(dim) for dim in weights[0].shape or () if isinstance(dim, int)) if weights else (),
+        block="",
+        pinned=_pin(anchors[0]),
+    )
+
+
+def _pin(anchor: ir.Node) -> str:
+    if weight_of(anchor) is not None:
+        return ""
+    if is_constant(anchor.inputs[0]):
+        return "the constant is the first factor, which engines do not quantize"
+    return "both factors are activations, as in attention; kept in high precision"
+
+
+def _edges(
+    merged: list[list[_Seed]], groups: list[Group], owner: Mapping[ir.Node, str], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterable[Edge]:
+    for members, group in zip(merged, groups, strict=True):
+        entering = [v for seed in members for node in seed.nodes for v in _dynamic_inputs(node)]
+        seen: dict[tuple[str | None, str], Edge] = {}
+        for value in entering:
+            for source, tensor in _sources(value, owner):
+                if source != group.id:
+                    elements = math.prod(shapes.get(tensor, (0,)))
+                    seen.setdefault((source, tensor), Edge(source, group.id, tensor, elements))
+        yield from seen.values()
+
+
+def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | None, str]]:
+    """Groups (or graph inputs) whose tensors reach `value` through transparent ops alone."""
+    found: list[tuple[str | None, str]] = []
+    stack, seen = [value], {value}
+    while stack:
+        current = stack.pop()
+        node = current.producer()
+        if node is None:
+            found.append((None, current.name or ""))
+        elif node in owner:
+            found.append((owner[node], current.name or ""))
+        elif node.op_type in TRANSPARENT:
+            new = [v for v in _dynamic_inputs(node) if v not in seen]
+            seen.update(new)
+            stack += new
+    return found
+
+
+def _blocks(groups: list[Group], edges: Iterable[Edge]) -> list[str]:
+    """Cut the sequence of groups wherever a single tensor crosses, then join cuts that share a module's name."""
+    position = {group.id: i for i, group in enumerate(groups)}
+    last_use: dict[tuple[int, str], int] = {}
+    for edge in edges:
+        key = (position[edge.source] if edge.source is not None else -1, edge.tensor)
+        last_use[key] = max(last_use.get(key, -1), position[edge.target])
+    names: list[str] = []
+    count = -1
+    for i, group in enumerate(groups):
+        crossing = sum(start < i <= end for (start, _), end in last_use.items())
+        module = _module(group.name)
+        joined = i > 0 and module != "" and module == _module(groups[i - 1].name)
+        if i == 0 or (crossing <= 1 and not joined):
+            count += 1
+        names.append(f"b{count:03d}")
+    return names
+
+
+def _module(name: str) -> str:
+    """`/features/features.3/conv/conv.0/Conv` → `/features/features.3`; empty when no part is numbered."""
+    found = _BLOCK_NAME.search(name)
+    return name[: found.end()] if found else ""

@@ -1,0 +1,106 @@
+"""The model that is searched: clean, with groups and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from search import onnx_file
+from search.cleaning import clean, infer_shapes
+from search.errors import ModelError
+from search.grouping import Edge, Group, find_groups
+from search.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
+
+__all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
+
+QUANTIZED_OPS = frozenset(
+    "QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear".split()
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A clean model: constants folded, BatchNorm fused, every node named; never changed after `load`.
+
+    Attributes:
+        graph: the clean ONNX IR model; treat as read-only, `graph.clone()` before changing.
+        inputs, outputs: at the measured shapes, batch first.
+        shapes: shape of every tensor at the measured input shapes, where inference knows it.
+        groups, edges: in topological order.
+        digest: of the user's file, its external data and the requested shapes, 64 hex digits.
+        profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
+    """
+
+    graph: ir.Model
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    groups: tuple[Group, ...]
+    edges: tuple[Edge, ...]
+    digest: str
+    profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def batch(self) -> int:
+        """Samples in one inference: the leading dimension of the first input."""
+        return self.inputs[0].shape[0]
+
+    def save(self, path: Path) -> None:
+        """Write the clean model to `path` as one ONNX file."""
+        onnx_file.write(self.graph, path)
+
+
+def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequest] | None = None) -> Model:
+    """Load, check and clean an ONNX file and find its groups.
+
+    Args:
+        path: the ONNX file; external data must lie in its folder.
+        batch: leading dimension for inputs whose leading dimension is dynamic.
+        shapes: shapes for dynamic inputs by name; a range of shapes keeps the input dynamic.
+
+    Raises:
+        ModelError: the file is missing, no ONNX, damaged, already quantized or in half precision, has dynamic
+            dimensions without a shape, or nothing that can be quantized.
+    """
+    request = dict(shapes or {})
+    proto = onnx_file.read(path)
+    graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
+    _refuse_low_precision(graph, path)
+    profiles = fix_shapes(graph, request, batch, path)
+    graph = clean(graph)
+    inferred = infer_shapes(graph, profiles)
+    groups, edges = find_groups(graph.graph, inferred)
+    if all(group.pinned for group in groups):
+        raise ModelError(_nothing_to_quantize(graph, groups, path))
+    inputs, outputs = measured_shapes(graph.graph, inferred, path)
+    return Model(
+        graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
+    )
+
+
+def _refuse_low_precision(model: ir.Model, path: Path) -> None:
+    for node in model.graph.all_nodes():
+        if node.op_type in QUANTIZED_OPS:
+            raise ModelError(
+                f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "
+                "already quantized. Give the float model it was made from."
+            )
+    half = [n for n, v in model.graph.initializers.items() if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
+    if half:
+        raise ModelError(
+            f"loading {path}: expected float32 weights, but {half[0]!r} (and {len(half) - 1} more) are in half "
+            "precision. Export the model in float32; bitfront decides what runs in FP16."
+        )
+
+
+def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path) -> str:
+    reasons = "; ".join(f"{group.name}: {group.pinned}" for group in groups[:3])
+    ops = sorted({node.op_type for node in model.graph})
+    found = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
+    return (
+        f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
+        f"weights, but {found}. There is nothing to choose a precision for."
+    )

@@ -1,0 +1,128 @@
+"""Input shapes: fixed by the user, by the batch, or a range that keeps an input dynamic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from search.errors import ModelError
+
+Profile = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A graph input or output: numpy dtype name and the shape that is measured (batch first)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ShapeRequest:
+    """MIN, OPT and MAX shape of an input; all three equal for a fixed shape. Measured at `best`."""
+
+    low: tuple[int, ...]
+    best: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def fixed(self) -> bool:
+        return self.low == self.high
+
+
+def fix_shapes(
+    model: ir.Model, request: Mapping[str, ShapeRequest], batch: int | None, path: Path
+) -> dict[str, Profile]:
+    """Write the requested shapes into the graph's inputs, in place; dimensions of a range stay symbolic.
+
+    Returns:
+        MIN, OPT, MAX of every input that stays dynamic.
+
+    Raises:
+        ModelError: a request for an input that does not exist or does not fit it, or a dynamic dimension that
+            nothing gives a size to.
+    """
+    inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
+    for name in request:
+        if name not in inputs:
+            raise ModelError(f"--shape {name}: {path} has no such input; its inputs are {', '.join(inputs)}.")
+    profiles: dict[str, Profile] = {}
+    for name, value in inputs.items():
+        asked = request.get(name) or _from_batch(value, batch, path)
+        _check_fits(value, asked, path)
+        assert value.shape is not None
+        value.shape = ir.Shape(
+            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, value.shape, strict=True)]
+        )
+        if not asked.fixed:
+            profiles[name] = (asked.low, asked.best, asked.high)
+    _forget_output_shapes(model)
+    return profiles
+
+
+def measured_shapes(
+    graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], path: Path
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Inputs and outputs of the clean graph at the measured shapes."""
+    specs = []
+    for values in (graph.inputs, graph.outputs):
+        found = []
+        for value in values:
+            name = value.name or ""
+            if value.dtype is None:
+                raise ModelError(f"loading {path}: tensor {name!r} has no type; run ONNX shape inference on the file.")
+            found.append(TensorSpec(name, str(value.dtype.numpy()), tuple(shapes.get(name, ()))))
+        specs.append(tuple(found))
+    return specs[0], specs[1]
+
+
+def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
+    dims = list(value.shape) if value.shape is not None else []
+    if not dims:
+        raise ModelError(
+            f"loading {path}: input {value.name!r} has no shape or no axis; bitfront needs a batch axis in front. "
+            f"Give one with --shape {value.name}:1x3x224x224 (your own sizes)."
+        )
+    if batch is not None and not isinstance(dims[0], int):
+        dims[0] = batch
+    if not all(isinstance(dim, int) and dim > 0 for dim in dims):
+        shown = "x".join(str(dim) for dim in dims)
+        spelling = "x".join(str(dim) if isinstance(dim, int) else "8" for dim in dims)
+        rest = all(isinstance(dim, int) for dim in dims[1:])
+        raise ModelError(
+            f"loading {path}: input {value.name!r} has the dynamic shape {shown}. Give it a size with "
+            + ("--batch 8 or " if rest else "")
+            + f"--shape {value.name}:{spelling}."
+        )
+    shape = tuple(dim for dim in dims if isinstance(dim, int))
+    return ShapeRequest(shape, shape, shape)
+
+
+def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
+    dims = list(value.shape) if value.shape is not None else []
+    for shape in (asked.low, asked.best, asked.high):
+        fits = len(shape) == len(dims) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
+        )
+        if not fits:
+            raise ModelError(
+                f"--shape {value.name}:{'x'.join(map(str, shape))}: the input of {path} has the shape "
+                f"{'x'.join(map(str, dims))}; give as many dimensions, equal where the model fixes them."
+            )
+    if not all(a <= b <= c for a, b, c in zip(asked.low, asked.best, asked.high, strict=True)):
+        raise ModelError(f"--shape {value.name}: expected MIN ≤ OPT ≤ MAX in every dimension.")
+
+
+def _forget_output_shapes(model: ir.Model) -> None:
+    # Stale symbolic shapes would hide what inference finds from the new input shapes.
+    for node in model.graph.all_nodes():
+        for output in node.outputs:
+            if not output.is_graph_output() or output.shape is None:
+                output.shape = None
+            else:
+                output.shape = ir.Shape([None] * len(output.shape))

@@ -1,0 +1,358 @@
+"""Plain frozen values that every folder speaks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FP16_MAX = 65504.0
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256, as 64 hex digits, of a JSON-serialisable value written in one canonical way."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Precision(IntEnum):
+    """What a group computes in. The numbers are stored in databases: never renumber, only add."""
+
+    FP32 = 0
+    FP16 = 1
+    INT8 = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, text: str) -> Precision:
+        """Read `int8`, `FP16`, …; raises ValueError naming the precisions there are."""
+        try:
+            return cls[text.strip().upper()]
+        except KeyError:
+            raise ValueError(f"precision {text!r} is unknown; known are {', '.join(p.label for p in cls)}") from None
+
+
+class Assignment(Mapping[str, Precision]):
+    """Group id → precision; immutable, hashable, with a digest. The one representation of a candidate."""
+
+    __slots__ = ("_digest", "_items")
+
+    def __init__(self, items: Mapping[str, Precision]) -> None:
+        self._items = {group: Precision(items[group]) for group in sorted(items)}
+        self._digest = digest_of({group: int(precision) for group, precision in self._items.items()})
+
+    def __getitem__(self, group: str) -> Precision:
+        return self._items[group]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Assignment) and self._digest == other._digest
+
+    def __repr__(self) -> str:
+        return f"Assignment({self.to_json()})"
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits, equal for equal assignments in every process."""
+        return self._digest
+
+    def replace(self, changes: Mapping[str, Precision]) -> Assignment:
+        """The same assignment with some groups changed; raises KeyError for a group it does not have."""
+        for group in changes:
+            self._items[group]
+        return Assignment({**self._items, **changes})
+
+    def to_json(self) -> dict[str, str]:
+        return {group: precision.label for group, precision in self._items.items()}
+
+    @classmethod
+    def from_json(cls, items: Mapping[str, str]) -> Assignment:
+        return cls({group: Precision.parse(label) for group, label in items.items()})
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """The values of one tensor that are worth representing: low ≤ high, finite."""
+
+    low: float
+    high: float
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Calibrated ranges of every float tensor, by name in the clean model.
+
+    `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
+    """
+
+    method: str
+    tensors: Mapping[str, TensorRange]
+    observed: Mapping[str, TensorRange]
+    samples: int
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.to_json())
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Names of tensors that never varied in the data."""
+        return tuple(name for name, seen in self.observed.items() if seen.low == seen.high)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "samples": self.samples,
+            "tensors": {name: [r.low, r.high] for name, r in sorted(self.tensors.items())},
+            "observed": {name: [r.low, r.high] for name, r in sorted(self.observed.items())},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ranges:
+        return cls(
+            method=data["method"],
+            samples=data["samples"],
+            tensors={name: TensorRange(*pair) for name, pair in data["tensors"].items()},
+            observed={name: TensorRange(*pair) for name, pair in data["observed"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a target runs natively.
+
+    Attributes:
+        ops: op types with a native kernel, per precision below FP32; FP32 runs everything.
+        min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
+        min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
+    """
+
+    ops: Mapping[Precision, frozenset[str]]
+    min_channels: int = 1
+    min_matmul_size: int = 1
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return tuple(p for p in Precision if p is Precision.FP32 or p in self.ops)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ops": {p.label: sorted(ops) for p, ops in sorted(self.ops.items())},
+            "min_channels": self.min_channels,
+            "min_matmul_size": self.min_matmul_size,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Capability:
+        return cls(
+            ops={Precision.parse(p): frozenset(ops) for p, ops in data["ops"].items()},
+            min_channels=data["min_channels"],
+            min_matmul_size=data["min_matmul_size"],
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where engines run. Numbers of two targets never mix.
+
+    Attributes:
+        backend: name of the backend, say `onnxruntime`.
+        device: model of the device, say `AMD EPYC` or `NVIDIA H200`; no host name, no index.
+        versions: what changes speed with its version: runtime, driver major, compute capability.
+        options: backend options that change speed or results: threads, graph level, TF32.
+        statistic: which statistic of the samples is the latency: `median` or `p20`.
+        relative: whether a baseline is measured in between and the latency is scaled by it.
+    """
+
+    backend: str
+    device: str
+    versions: Mapping[str, str]
+    options: Mapping[str, str]
+    statistic: str
+    relative: bool
+
+    @property
+    def fingerprint(self) -> str:
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "versions": dict(self.versions),
+            "options": dict(self.options),
+            "statistic": self.statistic,
+            "relative": self.relative,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Target:
+        return cls(**data)
+
+    def differences(self, other: Target) -> list[str]:
+        """What differs, as `key: mine against theirs`, for messages."""
+        mine, theirs = flatten(self.to_json()), flatten(other.to_json())
+        keys = sorted(mine.keys() | theirs.keys())
+        return [f"{k}: {mine.get(k)} against {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+class Stage(str, Enum):
+    """Where an evaluation is, in this order."""
+
+    LOWER = "lower"
+    BUILD = "build"
+    AUDIT = "audit"
+    LATENCY = "latency"
+    ACCURACY = "accuracy"
+
+
+class FailureKind(str, Enum):
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASHED = "crashed"
+    REFUSED = "refused"
+    NON_FINITE = "non_finite"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an evaluation failed. `log` is the tail of what the evaluator process printed."""
+
+    stage: Stage
+    kind: FailureKind
+    message: str
+    log: str = ""
+
+
+class Answer(str, Enum):
+    """What an audit says of one group."""
+
+    OBEYED = "obeyed"
+    NOT_OBEYED = "not obeyed"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Asked and got precision of one group, read back from what was built; `got` is None when opaque."""
+
+    group: str
+    asked: Precision
+    got: Precision | None
+    kernel: str
+
+    @property
+    def answer(self) -> Answer:
+        if self.got is None:
+            return Answer.OPAQUE
+        return Answer.OBEYED if self.got == self.asked else Answer.NOT_OBEYED
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latency of one engine in one measurement.
+
+    Attributes:
+        value_ms: the target's statistic of `samples_ms`; on relative targets scaled by
+            reference baseline ÷ `baseline_ms`, so that it is comparable over the study.
+        raw_ms: the statistic of `samples_ms`, unscaled.
+        spread: inter-quartile range of `samples_ms` over their median.
+        baseline_ms: the statistic of the baseline measured in between; None where none was.
+        samples_ms: (n,) float64 milliseconds of one inference each.
+        baseline_samples_ms: (m,) float64, empty where no baseline was measured.
+        warnings: what makes the number doubtful, in words.
+    """
+
+    value_ms: float
+    raw_ms: float
+    spread: float
+    baseline_ms: float | None
+    samples_ms: NDArray[np.float64]
+    baseline_samples_ms: NDArray[np.float64]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy of one engine on one split.
+
+    Attributes:
+        metric: name of the metric.
+        value: the metric over the samples seen, in its unit.
+        loss: how much worse than uniform FP32 on the same samples, ≥ 0 when worse, in the metric's unit.
+        loss_low, loss_high: 95 % interval of the loss from paired per-sample (or per-batch) differences.
+        samples, total: samples seen and in the split; `samples < total` when stopped early.
+        scores: (samples,) float64 per-sample scores; per batch for metrics of the update/compute kind.
+    """
+
+    metric: str
+    value: float
+    loss: float
+    loss_low: float
+    loss_high: float
+    samples: int
+    total: int
+    scores: NDArray[np.float64]
+
+    @property
+    def complete(self) -> bool:
+        return self.samples == self.total
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One assignment built, measured and audited on one target; ends ok (`failure is None`) or failed.
+
+    Measures of stages that were reached are kept even when a later stage failed.
+    `artifact` is the path of the engine file while it is fresh, relative to nothing.
+    """
+
+    assignment: Assignment
+    failure: Failure | None = None
+    audit: tuple[AuditRow, ...] = ()
+    latency: Latency | None = None
+    accuracy: Accuracy | None = None
+    size_bytes: int | None = None
+    memory_bytes: int | None = None
+    build_s: float | None = None
+    total_s: float | None = None
+    attempts: int = 1
+    artifact: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None

@@ -1,0 +1,1 @@
+"""Run many candidates, remember all of them, choose one."""
