@@ -7,6 +7,7 @@ ahead of time; both stay within float32 rounding (relative 1e-5 of an output's m
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import onnx
 import onnx_ir as ir
@@ -36,32 +37,31 @@ def clean(model: ir.Model) -> ir.Model:
     model = _run(
         model,
         passes.InlinePass(),
-        passes.NameFixPass(),
+        passes.NameFixPass(_Names()),
         passes.RemoveInitializersFromInputsPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.ShapeInferencePass(strict_mode=False),
     )
-    _remove_dropout(model)
+    _remove_identities(model)
+    own = {node.name for node in model.graph}
     names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}
     fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
+    model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
+    _remove_identities(model)
+    if not any(_in_training(node) for node in model.graph):
+        _unshare_biases(model.graph)
+        model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
     model = _run(
         model,
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.IdentityEliminationPass(),
-    )
-    model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
-    model = _run(
-        model,
-        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.IdentityEliminationPass(),
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedOpsetsPass(),
         passes.TopologicalSortPass(),
         passes.ClearMetadataAndDocStringPass(),
         passes.ShapeInferencePass(strict_mode=False),
     )
-    _restore_names(model, names)
-    return _run(model, passes.NameFixPass())
+    _restore_names(model, own, names)
+    return _run(model, passes.NameFixPass(_Names()))
 
 
 def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
@@ -96,22 +96,63 @@ def _weighted_source(node: ir.Node) -> ir.Node:
     return source if source is not None and source.op_type in ("Conv", "ConvTranspose", "Gemm") else node
 
 
-def _remove_dropout(model: ir.Model) -> None:
+class _Names(passes.naming.SimpleNameGenerator):
+    """Calls an unnamed node after the tensor it makes, the one name that the user's file has for it."""
+
+    def generate_node_name(self, node: ir.Node) -> str:
+        output = node.outputs[0].name if node.outputs else None
+        return node.name or f"{node.op_type}_{output or 'node'}"
+
+
+def _remove_identities(model: ir.Model) -> None:
+    """Drop Identity and Dropout nodes of the main graph; a body of If or Loop may not hand on an outer tensor bare."""
     for node in list(model.graph):
-        mask_used = len(node.outputs) > 1 and (node.outputs[1].uses() or node.outputs[1].is_graph_output())
-        training = len(node.inputs) > 2 and node.inputs[2] is not None
-        source = node.inputs[0] if node.op_type == "Dropout" and not node.domain else None
-        if source is None or mask_used or training or node.outputs[0].is_graph_output():
+        source, target = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if source is None or not _is_identity(node):
             continue
-        node.outputs[0].replace_all_uses_with(source)
+        name = target.name
+        if target.is_graph_output() and (source.producer() is None or source.is_graph_output()):
+            continue
+        renamed = target.is_graph_output()
+        target.replace_all_uses_with(source, replace_graph_outputs=True)
         model.graph.remove(node, safe=True)
+        if renamed:
+            source.name = name
 
 
-def _restore_names(model: ir.Model, names: Mapping[str | None, str | None]) -> None:
+def _is_identity(node: ir.Node) -> bool:
+    if node.domain or node.op_type not in ("Identity", "Dropout"):
+        return False
+    return not (_in_training(node) or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]))
+
+
+def _in_training(node: ir.Node) -> bool:
+    """Whether a Dropout or BatchNormalization does what it does in training."""
+    if node.op_type == "BatchNormalization":
+        mode = node.attributes.get("training_mode")
+        return mode is not None and bool(mode.as_int())
+    flag = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    return flag is not None and (flag.const_value is None or bool(flag.const_value.numpy()))
+
+
+def _unshare_biases(graph: ir.Graph) -> None:
+    """Exporters share equal biases (all zero, say), which would keep a BatchNorm from being fused into them."""
+    for node in graph:
+        bias = node.inputs[2] if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.inputs) > 2 else None
+        users = {user.op_type for user in node.outputs[0].consumers()}
+        if bias is None or bias.const_value is None or len(bias.uses()) < 2 or users != {"BatchNormalization"}:
+            continue
+        tensor = ir.tensor(bias.const_value.numpy(), name=f"{node.name}/{bias.name}")
+        own = ir.Value(name=tensor.name, type=bias.type, shape=bias.shape, const_value=tensor)
+        graph.register_initializer(own)
+        node.replace_input_with(2, own)
+
+
+def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping[str | None, str | None]) -> None:
     """Give nodes that a rewrite made the name of the user's node that made the same tensor."""
     taken = {node.name for node in model.graph}
     for node in model.graph:
         wanted = names.get(node.outputs[0].name) if node.outputs else None
-        if node.name is None or (wanted and wanted not in taken):
+        if node.name not in own and wanted not in taken:
             node.name = wanted
             taken.add(wanted)

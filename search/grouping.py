@@ -123,6 +123,11 @@ def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None and not is_constant(value)]
 
 
+def _carries_float(value: ir.Value) -> bool:
+    """Indices, masks and shapes have no precision to choose."""
+    return value.dtype in (None, ir.DataType.FLOAT)
+
+
 def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:
     return value.is_graph_output() or any(user not in inside for user in value.consumers())
 
@@ -131,14 +136,14 @@ def _absorb_pointwise(seed: _Seed, taken: set[ir.Node]) -> None:
     """Grow by pointwise ops fed from the group alone, up to the last point where one tensor leaves."""
     if seed.exit.is_graph_output():
         return
-    values, region, good = {seed.exit}, list[ir.Node](), 0
+    values, region, inside, good = {seed.exit}, list[ir.Node](), set[ir.Node](), 0
     while len(region) < _REGION_LIMIT:
-        node = _next_pointwise(values, seed.anchor.graph, taken | set(region))
+        node = _next_pointwise(values, seed.anchor.graph, taken, inside)
         if node is None:
             break
         region.append(node)
         values.add(node.outputs[0])
-        inside = set(region)
+        inside.add(node)
         if [v for v in values if _leaves(v, inside)] == [node.outputs[0]]:
             good = len(region)
     if good:
@@ -147,12 +152,15 @@ def _absorb_pointwise(seed: _Seed, taken: set[ir.Node]) -> None:
         taken.update(region[:good])
 
 
-def _next_pointwise(values: set[ir.Value], graph: object, taken: set[ir.Node]) -> ir.Node | None:
-    candidates = {user for value in values for user in value.consumers() if user not in taken}
+def _next_pointwise(
+    values: set[ir.Value], graph: object, taken: set[ir.Node], inside: set[ir.Node]
+) -> ir.Node | None:
+    candidates = {user for value in values for user in value.consumers()} - inside
     fitting = [
         node
         for node in candidates
         if node.op_type in POINTWISE
+        and node not in taken
         and node.graph is graph
         and len(node.outputs) == 1
         and all(value in values for value in _dynamic_inputs(node))
@@ -199,7 +207,8 @@ def _merge_shared_weights(seeds: Iterable[_Seed]) -> list[list[_Seed]]:
     merged: dict[object, list[_Seed]] = {}
     for seed in seeds:
         weight = weight_of(seed.anchor)
-        merged.setdefault(seed.anchor if weight is None else weight, []).append(seed)
+        key = seed.anchor if weight is None else (weight, seed.anchor.op_type)
+        merged.setdefault(key, []).append(seed)
     return list(merged.values())
 
 
@@ -242,7 +251,7 @@ def _edges(
     merged: list[list[_Seed]], groups: list[Group], owner: Mapping[ir.Node, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterable[Edge]:
     for members, group in zip(merged, groups, strict=True):
-        entering = [v for seed in members for node in seed.nodes for v in _dynamic_inputs(node)]
+        entering = [v for seed in members for node in seed.nodes for v in _dynamic_inputs(node) if _carries_float(v)]
         seen: dict[tuple[str | None, str], Edge] = {}
         for value in entering:
             for source, tensor in _sources(value, owner):
@@ -264,7 +273,7 @@ def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | 
         elif node in owner:
             found.append((owner[node], current.name or ""))
         elif node.op_type in TRANSPARENT:
-            new = [v for v in _dynamic_inputs(node) if v not in seen]
+            new = [v for v in _dynamic_inputs(node) if v not in seen and _carries_float(v)]
             seen.update(new)
             stack += new
     return found

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from search import onnx_file
 from search.cleaning import clean, infer_shapes
 from search.errors import ModelError
-from search.grouping import Edge, Group, find_groups
+from search.grouping import WEIGHTED, Edge, Group, find_groups
 from search.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
 
 QUANTIZED_OPS = frozenset(
-    "QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear".split()
+    "QuantizeLinear DequantizeLinear ConvInteger MatMulInteger DynamicQuantizeLinear DynamicQuantizeMatMul QGemm "
+    "MatMulIntegerToFloat MatMulNBits QAttention".split()
 )
 
 
@@ -67,11 +69,13 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     """
     request = dict(shapes or {})
     proto = onnx_file.read(path)
-    graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
-    _refuse_low_precision(graph, path)
-    profiles = fix_shapes(graph, request, batch, path)
-    graph = clean(graph)
-    inferred = infer_shapes(graph, profiles)
+    _refuse_quantized(proto, path)
+    with onnx_file.understanding(path):
+        graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
+        profiles = fix_shapes(graph, request, batch, path)
+        graph = clean(graph)
+        _refuse_half(graph, path)
+        inferred = infer_shapes(graph, profiles)
     groups, edges = find_groups(graph.graph, inferred)
     if all(group.pinned for group in groups):
         raise ModelError(_nothing_to_quantize(graph, groups, path))
@@ -81,17 +85,23 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     )
 
 
-def _refuse_low_precision(model: ir.Model, path: Path) -> None:
-    for node in model.graph.all_nodes():
-        if node.op_type in QUANTIZED_OPS:
+def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:
+    for node in (*onnx_file.nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
+        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
             raise ModelError(
                 f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "
                 "already quantized. Give the float model it was made from."
             )
-    half = [n for n, v in model.graph.initializers.items() if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
+
+
+def _refuse_half(model: ir.Model, path: Path) -> None:
+    """Weights and activations alike: a Cast to half somewhere inside is a precision someone has already chosen."""
+    values = [*model.graph.initializers.values(), *model.graph.inputs]
+    values += [value for node in model.graph.all_nodes() for value in node.outputs]
+    half = [v.name for v in values if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
     if half:
         raise ModelError(
-            f"loading {path}: expected float32 weights, but {half[0]!r} (and {len(half) - 1} more) are in half "
+            f"loading {path}: expected a float32 model, but {half[0]!r} (and {len(half) - 1} more) are in half "
             "precision. Export the model in float32; bitfront decides what runs in FP16."
         )
 
@@ -100,6 +110,9 @@ def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path)
     reasons = "; ".join(f"{group.name}: {group.pinned}" for group in groups[:3])
     ops = sorted({node.op_type for node in model.graph})
     found = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
+    double = [node.name for node in model.graph if node.op_type in WEIGHTED and not groups]
+    if double:
+        found = f"{double[0]!r} does not compute in float32 on an activation"
     return (
         f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
         f"weights, but {found}. There is nothing to choose a precision for."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -11,12 +13,15 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, version_converter
 
-from search.errors import ModelError
+from search.errors import BitfrontError, ModelError
 from search.shapes import ShapeRequest
 from search.values import digest_of
 
 OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
 UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
+_PACKED = frozenset(
+    number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
+)
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
 
@@ -33,8 +38,23 @@ def read(path: Path) -> onnx.ModelProto:
         onnx.checker.check_model(str(path))
     except (onnx.checker.ValidationError, onnx.onnx_cpp2py_export.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"checking {path}: the ONNX checker refuses it: {_first_line(error)}") from error
-    external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    with understanding(path):
+        external_data_helper.load_external_data_for_model(proto, str(path.parent))
     return proto
+
+
+@contextmanager
+def understanding(path: Path) -> Iterator[None]:
+    """Turn what ONNX's own tools raise on a file that only looks valid into a ModelError with the cause chained."""
+    try:
+        yield
+    except (BitfrontError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"loading {path}: the file passes the ONNX checker, but its contents make no sense: {_cause(error)}. "
+            "Export it again."
+        ) from error
 
 
 def write(model: ir.Model, path: Path) -> None:
@@ -61,6 +81,15 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         ) from error
 
 
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those in bodies of If and Loop too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from nodes(body)
+
+
 def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:
     """Digest of the file's bytes, its external data and the requested shapes; the same after the file has moved."""
     content = hashlib.sha256(path.read_bytes())
@@ -73,7 +102,10 @@ def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest
 def _parse(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise ModelError(f"loading the model: there is no file {path}. Give the path of an ONNX file.")
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"loading {path}: the file cannot be read: {error.strerror}.") from error
     try:
         proto = onnx.ModelProto()
         proto.ParseFromString(data)
@@ -89,26 +121,58 @@ def _parse(path: Path) -> onnx.ModelProto:
 def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
     for tensor in external_data_helper._get_all_tensors(proto):
         if external_data_helper.uses_external_data(tensor):
-            yield tensor, external_data_helper.ExternalDataInfo(tensor).location
+            yield tensor, next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
     folder = path.parent.resolve()
     for tensor, location in _external(proto):
-        file = (folder / location).resolve()
-        if not file.is_relative_to(folder):
-            raise ModelError(
-                f"loading {path}: tensor {tensor.name!r} keeps its data in {location!r}, outside the model's folder. "
-                "External data must lie beside the model; move it there and save the model again."
-            )
-        if not file.is_file():
-            raise ModelError(
-                f"loading {path}: tensor {tensor.name!r} needs the external data file {location!r}, which is not in "
-                f"{folder}. Copy it beside the model."
-            )
-        info = external_data_helper.ExternalDataInfo(tensor)
-        if (info.offset or 0) + (info.length or 0) > file.stat().st_size:
+        size = _size_inside(folder, tensor.name, location, path)
+        try:
+            info = external_data_helper.ExternalDataInfo(tensor)
+        except ValueError as error:
+            raise ModelError(f"loading {path}: tensor {tensor.name!r} is damaged: {_first_line(error)}.") from error
+        start, needed = info.offset or 0, _bytes_of(tensor)
+        if start + (info.length or needed) > size:
             raise ModelError(f"loading {path}: external data file {location!r} is truncated. Copy it again.")
+        if needed and info.length not in (None, needed):
+            raise ModelError(
+                f"loading {path}: tensor {tensor.name!r} needs {needed} bytes, but the model gives it {info.length} of "
+                f"{location!r}: it is damaged. Copy or export it again."
+            )
+
+
+def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
+    """Size of an external data file that must lie in `folder`, wherever links lead."""
+    try:
+        file = (folder / location).resolve()
+        inside, size = file.is_relative_to(folder), file.stat().st_size if file.is_file() else None
+    except (OSError, ValueError):  # no name that a file could have
+        inside, size = True, None
+    if not inside:
+        raise ModelError(
+            f"loading {path}: tensor {tensor!r} keeps its data in {location!r}, outside the model's folder. "
+            "External data must lie beside the model; move it there and save the model again."
+        )
+    if size is None:
+        raise ModelError(
+            f"loading {path}: tensor {tensor!r} needs the external data file {location[:200]!r}, which is not in "
+            f"{folder}. Copy it beside the model."
+        )
+    return size
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    """What a tensor's values take up; 0 for types narrower than a byte, which are packed."""
+    if tensor.data_type in _PACKED:
+        return 0
+    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def _cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {_first_line(error)}".rstrip(".")
 
 
 def _first_line(error: BaseException) -> str:

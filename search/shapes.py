@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +51,14 @@ def fix_shapes(
     for name in request:
         if name not in inputs:
             raise ModelError(f"--shape {name}: {path} has no such input; its inputs are {', '.join(inputs)}.")
+    _check_batch(inputs.values(), batch, path)
     profiles: dict[str, Profile] = {}
     for name, value in inputs.items():
         asked = request.get(name) or _from_batch(value, batch, path)
         _check_fits(value, asked, path)
-        assert value.shape is not None
+        dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
         value.shape = ir.Shape(
-            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, value.shape, strict=True)]
+            [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, dims, strict=True)]
         )
         if not asked.fixed:
             profiles[name] = (asked.low, asked.best, asked.high)
@@ -81,11 +82,29 @@ def measured_shapes(
     return specs[0], specs[1]
 
 
+def _check_batch(inputs: Iterable[ir.Value], batch: int | None, path: Path) -> None:
+    if batch is None:
+        return
+    if batch < 1:
+        raise ModelError(f"--batch {batch}: expected at least 1.")
+    leading = [value.shape[0] for value in inputs if value.shape]
+    if leading and all(isinstance(dim, int) and dim != batch for dim in leading):
+        raise ModelError(
+            f"--batch {batch}: {path} has its batch fixed at {leading[0]}. Leave --batch out, or export the model "
+            "with a dynamic batch axis."
+        )
+
+
 def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
     dims = list(value.shape) if value.shape is not None else []
+    if value.shape is not None and not dims:
+        raise ModelError(
+            f"loading {path}: input {value.name!r} is a scalar; bitfront feeds samples along a first axis. Make it a "
+            "constant of the model, or give it a batch axis."
+        )
     if not dims:
         raise ModelError(
-            f"loading {path}: input {value.name!r} has no shape or no axis; bitfront needs a batch axis in front. "
+            f"loading {path}: input {value.name!r} has no shape. "
             f"Give one with --shape {value.name}:1x3x224x224 (your own sizes)."
         )
     if batch is not None and not isinstance(dims[0], int):
@@ -104,7 +123,7 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
 
 
 def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
-    dims = list(value.shape) if value.shape is not None else []
+    dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
     for shape in (asked.low, asked.best, asked.high):
         fits = len(shape) == len(dims) and all(
             not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
@@ -114,6 +133,8 @@ def _check_fits(value: ir.Value, asked: ShapeRequest, path: Path) -> None:
                 f"--shape {value.name}:{'x'.join(map(str, shape))}: the input of {path} has the shape "
                 f"{'x'.join(map(str, dims))}; give as many dimensions, equal where the model fixes them."
             )
+        if not all(size > 0 for size in shape):
+            raise ModelError(f"--shape {value.name}:{'x'.join(map(str, shape))}: expected sizes of at least 1.")
     if not all(a <= b <= c for a, b, c in zip(asked.low, asked.best, asked.high, strict=True)):
         raise ModelError(f"--shape {value.name}: expected MIN ≤ OPT ≤ MAX in every dimension.")
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from search.errors import ConfigError
 from search.model import Group, Model
+from search.rules import KeepRule
 from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, digest_of
 
 
@@ -34,28 +35,6 @@ class Variable:
     id: str
     groups: tuple[str, ...]
     precisions: tuple[Precision, ...]
-
-
-@dataclass(frozen=True)
-class KeepRule:
-    """`REGEX=precision`: groups whose ONNX node name the pattern is found in run in that precision."""
-
-    pattern: str
-    precision: Precision
-
-    @classmethod
-    def parse(cls, text: str) -> KeepRule:
-        """Read `REGEX=fp16`; raises ConfigError for a missing `=`, a bad pattern or an unknown precision."""
-        pattern, equals, label = text.rpartition("=")
-        if not equals or not pattern:
-            raise ConfigError(f"--keep {text!r}: expected 'REGEX=precision', for example --keep 'layer4.*=fp32'.")
-        try:
-            re.compile(pattern)
-            return cls(pattern, Precision.parse(label))
-        except re.error as error:
-            raise ConfigError(f"--keep {text!r}: {pattern!r} is no regular expression: {error}.") from error
-        except ValueError as error:
-            raise ConfigError(f"--keep {text!r}: {error}.") from error
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,14 @@ class RefusedError(BitfrontError):
     """The engine's builder said no, with its own first error line; final, not tried again."""
 
 
+class DeviceError(BitfrontError):
+    """The device is in a state that only a new process gets out of, say after a sticky CUDA error."""
+
+
+class OutOfMemoryError(BitfrontError):
+    """Device or process ran out of memory."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """What a build left: a file that `Builder.load` opens, in this process or any later one on the same target."""
@@ -78,8 +86,15 @@ class Backend(Protocol):
     def capability(self) -> Capability:
         """Which precisions this target runs natively, per op type."""
 
-    def check(self, model: Model) -> None:
-        """Raise ModelError naming the ops that this engine cannot run."""
+    def knobs(self) -> Mapping[str, str]:
+        """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
+
+    def float_session(self, model: Model) -> Session:
+        """Run the clean float model as it is, by the quickest means there is; no measure of this target.
+
+        Raises:
+            ModelError: naming the op that this engine cannot run.
+        """
 
     def builder(self, model: Model, ranges: Ranges) -> Builder:
         """A builder for the clean model."""

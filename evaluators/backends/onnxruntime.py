@@ -19,7 +19,7 @@ import onnx_ir as ir
 import psutil
 from numpy.typing import NDArray
 
-from evaluators.backends.base import Arrays, Engine, RefusedError
+from evaluators.backends.base import Arrays, DeviceError, Engine, OutOfMemoryError, RefusedError
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search import onnx_file
@@ -106,12 +106,15 @@ class OnnxRuntimeBackend:
             return Capability({Precision.FP16: frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})})
         return Capability({Precision.INT8: frozenset({"Conv", "Gemm", "MatMul"})})
 
-    def check(self, model: Model) -> None:
+    def knobs(self) -> dict[str, str]:
+        return {"placement": self.placement.name, "weight_bits": str(self.placement.weight_bits)}
+
+    def float_session(self, model: Model) -> OnnxRuntimeSession:
         data = ir.to_proto(model.graph).SerializeToString()
         options = self.session_options()
         options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            self.ort.InferenceSession(data, options, providers=self.providers())
+            return OnnxRuntimeSession(self, data, options)
         except Exception as error:
             raise ModelError(
                 f"checking the model on backend onnxruntime ({self.device}): it cannot run the float model: "
@@ -176,9 +179,7 @@ class OnnxRuntimeBuilder:
         try:
             return OnnxRuntimeSession(self.backend, model, options)
         except Exception as error:
-            if type(error).__module__.startswith("onnxruntime"):
-                raise RefusedError(first_line(error)) from error
-            raise
+            raise _meaning_of(error) from error
 
 
 class OnnxRuntimeSession:
@@ -195,7 +196,10 @@ class OnnxRuntimeSession:
         self._binding: Any = None
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        results = self.session.run(self.outputs, dict(inputs))
+        try:
+            results = self.session.run(self.outputs, dict(inputs))
+        except Exception as error:
+            raise _meaning_of(error) from error
         if self.memory_bytes is None and not self.backend.cuda:
             self.memory_bytes = max(0, _resident_bytes() - self._before)
         return dict(zip(self.outputs, results, strict=True))
@@ -300,6 +304,18 @@ def first_line(error: BaseException) -> str:
     """The first line of an error that says something, without ONNX Runtime's own prefix."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)[:500]
+
+
+def _meaning_of(error: Exception) -> Exception:
+    """ONNX Runtime's exceptions sorted into what can be done about them; any other is returned as it is."""
+    if not type(error).__module__.startswith("onnxruntime"):
+        return error
+    message = first_line(error)
+    if re.search(r"out of memory|bad_alloc|failed to allocate|BFCArena", str(error), re.IGNORECASE):
+        return OutOfMemoryError(message)
+    if re.search(r"CUDA (failure|error)|CUBLAS failure|CUDNN failure", str(error), re.IGNORECASE):
+        return DeviceError(message)
+    return RefusedError(message)
 
 
 def _gpu_name(index: int) -> str:

@@ -1,0 +1,346 @@
+"""How much worse than uniform FP32 a candidate is, on the same samples, with an interval; stops early when it may."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.base import Arrays, Session
+from evaluators.metrics import Metric
+from search.errors import BitfrontError, DataError
+from search.values import Accuracy
+
+Floats = NDArray[np.float64]
+
+Z95 = 1.959963984540054  # two-sided 95 % and 99 % points of the normal distribution
+Z99 = 2.5758293035489004
+SUBSET_SHARE = 0.2
+SUBSET_SAMPLES = 64
+RESAMPLES = 1000
+MANIFEST = "reference.json"
+
+
+class NonFiniteError(BitfrontError):
+    """An engine's outputs hold NaN or infinity. The caller records a failure of kind `non_finite`.
+
+    Attributes:
+        counts: how many such values each output has, in the batch where they were first seen.
+    """
+
+    def __init__(self, counts: dict[str, int], first: int, rows: int) -> None:
+        self.counts = counts
+        named = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        super().__init__(f"outputs hold NaN or infinite values on samples {first} to {first + rows - 1} ({named})")
+
+
+class Batch(Protocol):
+    """Samples as the model takes them; the last batch may be filled up with rows beyond `count` that do not count."""
+
+    @property
+    def inputs(self) -> Mapping[str, NDArray[Any]]:
+        """Every model input by name, all with the same first axis."""
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """Labels, `count` of them or more; None where the data have none."""
+
+    @property
+    def count(self) -> int:
+        """How many of the rows are real."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What uniform FP32 gives on one split, in a folder, so that a process started anew need not run it again.
+
+    Attributes:
+        metric: name of the metric.
+        value: the metric over the whole split.
+        counts: real samples of each batch, in order.
+        scores: (samples,) float64 per-sample scores; per batch for accumulating metrics.
+        outputs: names of FP32's outputs where the metric compares with them, else empty; the arrays stay on disk.
+        folder: where it is kept.
+    """
+
+    metric: str
+    value: float
+    counts: tuple[int, ...]
+    scores: Floats
+    outputs: tuple[str, ...]
+    folder: Path
+
+    @property
+    def samples(self) -> int:
+        return sum(self.counts)
+
+    def batch(self, index: int) -> Arrays | None:
+        """FP32's outputs on the real rows of one batch; None where the metric does not need them."""
+        if not self.outputs:
+            return None
+        with np.load(_batch_file(self.folder, index), allow_pickle=False) as stored:
+            return {name: stored[f"arr_{i}"] for i, name in enumerate(self.outputs)}
+
+
+def reference(session: Session, metric: Metric, batches: Iterable[Batch], folder: Path) -> Reference:
+    """Run uniform FP32 over a whole split and keep what candidates are compared with.
+
+    Args:
+        session: the uniform FP32 engine.
+        metric: the metric of the study.
+        batches: the split; `evaluate` must be given the same batches in the same order.
+        folder: where to keep it; made if need be. Only the metric's scores are held in memory.
+
+    Raises:
+        DataError: no labels where the metric needs them, or too few samples or batches for an interval.
+        MetricError: the metric raised or gave NaN.
+        NonFiniteError: FP32 itself gives NaN or infinity.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    tally = _Tally(metric)
+    names: tuple[str, ...] = ()
+    for index, batch in enumerate(batches):
+        outputs = _run(session, batch, tally.samples)
+        if metric.needs_reference:
+            names = tuple(outputs)
+            np.savez(_batch_file(folder, index), *outputs.values())
+        tally.add(batch, outputs, outputs)
+    _check_enough(metric, tally)
+    made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
+    _save(made)
+    return made
+
+
+def load_reference(folder: Path) -> Reference | None:
+    """The reference that `reference` finished in this folder, or None where there is none."""
+    try:
+        stored = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        scores = np.load(folder / "scores.npy", allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    counts, outputs = tuple(stored["counts"]), tuple(stored["outputs"])
+    return Reference(stored["metric"], stored["value"], counts, scores, outputs, folder)
+
+
+def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAMPLES) -> int:
+    """How many samples to score first: a share of the split, at least 64, never more than there are."""
+    return min(total, max(least, math.ceil(share * total)))
+
+
+def evaluate(
+    session: Session,
+    metric: Metric,
+    batches: Iterable[Batch],
+    reference: Reference,
+    *,
+    allowed_drop: float | None = None,
+    subset: int | None = None,
+    max_samples: int | None = None,
+) -> Accuracy:
+    """Score a candidate, in stages, against FP32 on the same samples.
+
+    Args:
+        session: the candidate.
+        metric: the metric the reference was made with.
+        batches: the batches the reference was made from, in the same order (a seeded shuffle of the split, so that
+            its beginning is a fair subset). Read only as far as needed.
+        reference: FP32 on them.
+        allowed_drop: stop early once the loss exceeds this with 99 % confidence; in the metric's unit; None: never.
+        subset: samples before the first look at `allowed_drop`; default `subset_size(reference.samples)`.
+        max_samples: stop after so many, rounded up to whole batches, as where the latency limit is missed already.
+
+    Accumulating metrics always see the whole split: neither early stop nor `max_samples` applies to them.
+
+    Raises:
+        NonFiniteError: outputs hold NaN or infinity; raised at the first such batch.
+        MetricError: the metric raised or gave NaN.
+        DataError: the batches are not those of the reference.
+    """
+    if metric.name != reference.metric:
+        raise DataError(f"the FP32 reference was made with metric {reference.metric}, not {metric.name}: make it anew")
+    tally = _Tally(metric)
+    gathers = metric.kind == "accumulating"
+    last = reference.samples if gathers or max_samples is None else min(max(2, max_samples), reference.samples)
+    look = max(2, subset_size(reference.samples) if subset is None else subset)
+    for index, batch in enumerate(_matching(batches, reference)):
+        tally.add(batch, _run(session, batch, tally.samples), reference.batch(index))
+        if tally.samples >= last:
+            break
+        if gathers or allowed_drop is None or tally.samples < look:
+            continue
+        # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves three or four.
+        look = 2 * tally.samples
+        if paired_interval(_losses(metric, tally, reference), ratio=metric.ratio, z=Z99)[0] > allowed_drop:
+            break
+    return _accuracy(metric, tally, reference)
+
+
+def paired_interval(differences: Floats, *, ratio: bool, z: float = Z95) -> tuple[float, float]:
+    """Interval of the mean of paired per-sample differences: mean ± z·s/√n.
+
+    For ratio metrics the spread is that of Agresti and Min (Statistics in Medicine 24, 2005, 729-740): half a
+    discordant pair is added each way and one pair that agrees. Where no pair differs, s is 0, yet the true loss is
+    not known to be 0: it may well be one sample in n. The half width is then 2/n, not 0.
+
+    Args:
+        differences: (n,) float64 loss of each sample, n ≥ 2, in any order.
+        ratio: whether scores are shares of one.
+        z: 1.96 for 95 %, 2.58 for 99 %.
+
+    Returns:
+        Low and high end; the mean lies in the middle.
+    """
+    n, mean = len(differences), float(np.mean(differences))
+    if n < 2:
+        raise ValueError(f"an interval needs at least two samples, got {n}")
+    if ratio:
+        square = float(np.square(differences).sum())
+        variance = (square + 1 - (n * mean) ** 2 / (n + 2)) / (n + 2)
+        half = z * math.sqrt(variance / (n + 2))
+    else:
+        half = z * float(np.std(differences, ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def bootstrap_interval(differences: Floats, counts: Floats, centre: float, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of a loss from differences per batch, by resampling batches in pairs (Efron's percentiles).
+
+    The loss of a whole split (`centre`) is not the mean over batches where the metric is no mean, mIoU say, so the
+    spread is taken from the batches and laid around the loss.
+
+    Args:
+        differences: (k,) float64 loss of each batch, k ≥ 2.
+        counts: (k,) samples of each batch, their weights.
+        centre: the loss over everything.
+        seed: of the 1000 resamples.
+    """
+    picks = np.random.default_rng(seed).integers(len(differences), size=(RESAMPLES, len(differences)))
+    means = (differences * counts)[picks].sum(axis=1) / counts[picks].sum(axis=1)
+    low, high = np.quantile(means - np.average(differences, weights=counts), [0.025, 0.975])
+    return centre + min(0.0, float(low)), centre + max(0.0, float(high))
+
+
+class _Tally:
+    """Scores so far, batch after batch; accumulating metrics have one accumulator over everything besides."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._whole = metric.accumulator() if metric.kind == "accumulating" else None
+        self._scores: list[Floats] = []
+        self.counts: list[int] = []
+
+    @property
+    def samples(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def scores(self) -> Floats:
+        return np.concatenate([np.empty(0), *self._scores])
+
+    @property
+    def value(self) -> float:
+        return float(np.mean(self.scores)) if self._whole is None else self._whole.compute()
+
+    def add(self, batch: Batch, outputs: Arrays, reference: Arrays | None) -> None:
+        labels, count, first = _labels(self._metric, batch), batch.count, self.samples
+        if self._whole is None:
+            scores = self._metric.scores(outputs, labels, reference, count=count, first=first)
+        else:
+            alone = self._metric.accumulator()
+            for accumulator in (self._whole, alone):
+                accumulator.update(outputs, labels, count=count, first=first)
+            scores = np.array([alone.compute()])
+        self._scores.append(scores)
+        self.counts.append(count)
+
+
+def _run(session: Session, batch: Batch, first: int) -> Arrays:
+    """Outputs of one batch, real rows only, all finite."""
+    rows = len(next(iter(batch.inputs.values())))
+    outputs = {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}
+    floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
+    counts = {name: int(array.size - np.isfinite(array).sum()) for name, array in floats.items()}
+    bad = {name: count for name, count in counts.items() if count}
+    if bad:
+        raise NonFiniteError(bad, first, batch.count)
+    return outputs
+
+
+def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]:
+    """The first `count` rows of an output; one without a row per sample can only be passed on whole."""
+    if array.ndim and len(array) == rows:
+        return array[:count]
+    if count == rows:
+        return array
+    raise DataError(
+        f"output {name!r} has shape {array.shape} for a batch of {rows} samples, of which {count} are real: "
+        "its rows cannot be told apart; give a number of samples that is a multiple of the batch, or batch 1"
+    )
+
+
+def _labels(metric: Metric, batch: Batch) -> NDArray[Any] | None:
+    if batch.labels is None and metric.needs_labels:
+        raise DataError(
+            f"metric {metric.name} needs labels, but the data have none; add labels, choose agreement, cosine or sqnr, "
+            "or set needs_labels = False on a metric of your own"
+        )
+    return None if batch.labels is None else batch.labels[: batch.count]
+
+
+def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]:
+    """The batches, each checked to be as large as the one FP32 saw; raises DataError where they are not."""
+    counts = iter(reference.counts)
+    for index, batch in enumerate(batches):
+        expected = next(counts, 0)
+        if batch.count != expected:
+            raise DataError(f"batch {index} has {batch.count} samples, but FP32 saw {expected} there: make FP32 anew")
+        yield batch
+    if (left := sum(counts)) > 0:
+        raise DataError(f"the data end {left} samples before those that FP32 saw: make the FP32 reference anew")
+
+
+def _losses(metric: Metric, tally: _Tally, reference: Reference) -> Floats:
+    """Loss of each sample (or batch) seen so far."""
+    scores = tally.scores
+    return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
+
+
+def _accuracy(metric: Metric, tally: _Tally, reference: Reference) -> Accuracy:
+    value, losses = tally.value, _losses(metric, tally, reference)
+    if metric.kind == "accumulating":
+        loss = float(metric.loss(reference.value, value))
+        low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss)
+    else:
+        loss = float(np.mean(losses))
+        low, high = paired_interval(losses, ratio=metric.ratio)
+    return Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
+
+
+def _check_enough(metric: Metric, tally: _Tally) -> None:
+    """Intervals need two of what is resampled."""
+    units = "batches" if metric.kind == "accumulating" else "samples"
+    if len(tally.scores) < 2:
+        raise DataError(
+            f"metric {metric.name} needs at least two {units} for an interval, got {len(tally.scores)}; "
+            f"give more data{' or a smaller batch' if units == 'batches' else ''}"
+        )
+
+
+def _batch_file(folder: Path, index: int) -> Path:
+    return folder / f"outputs-{index:06d}.npz"
+
+
+def _save(made: Reference) -> None:
+    """Scores first, then the manifest under its final name, so that a manifest means all is there."""
+    np.save(made.folder / "scores.npy", made.scores)
+    content = {"metric": made.metric, "value": made.value, "counts": made.counts, "outputs": made.outputs}
+    draft = made.folder / f"{MANIFEST}.part"
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(made.folder / MANIFEST)

@@ -1,0 +1,50 @@
+"""Backends by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from evaluators.backends.base import Backend
+from search.errors import TargetError
+
+NAMES = ("onnxruntime",)
+
+
+def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> Backend:
+    """Open a backend on a device.
+
+    Args:
+        name: one of `NAMES`, or `auto` for the best that is installed.
+        device: in the backend's own spelling; None for its default.
+        options: keyword arguments of the backend, say `threads`.
+
+    Raises:
+        TargetError: no such backend, it is not installed, or there is no such device.
+    """
+    chosen = resolve(name)
+    if chosen == "onnxruntime":
+        from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+
+        return OnnxRuntimeBackend(device or "cpu", **options)
+    raise AssertionError(chosen)
+
+
+def resolve(name: str) -> str:
+    """The backend that `auto` stands for here; any other name is checked and returned.
+
+    Raises:
+        TargetError: no such backend, or `auto` with none installed.
+    """
+    if name == "auto":
+        installed = [known for known in NAMES if importlib.util.find_spec(known) is not None]
+        if not installed:
+            raise TargetError(
+                "choosing a backend: none is installed. Install one with pip install 'bitfront[cpu]', or "
+                "'bitfront[gpu]' for ONNX Runtime with CUDA."
+            )
+        return installed[0]
+    if name not in NAMES:
+        raise TargetError(f"--backend {name}: there is no such backend; known are auto, {', '.join(NAMES)}.")
+    return name

@@ -1,0 +1,47 @@
+"""What an evaluator process is asked to do: plain values, so that a fresh process can take over at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything an evaluator process needs to start, as plain JSON values, so that a fresh one can take over.
+
+    Attributes:
+        shapes: input name → [MIN, OPT, MAX].
+        options: keyword arguments of the backend.
+        metric: name, or None for the default of the data.
+        folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
+        ranges: path of the calibrated ranges, once there are any.
+        reference_ms: latency of the baseline that relative latencies are scaled to, once measured.
+    """
+
+    model: str
+    data: str
+    folder: str
+    batch: int | None = None
+    shapes: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    backend: str = "onnxruntime"
+    device: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    metric: str | None = None
+    calibration_data: str | None = None
+    final_data: str | None = None
+    preprocess: str | None = None
+    ranges: str | None = None
+    reference_ms: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What lets an evaluation stop early: the latency beyond which, and the loss beyond which, it is lost anyway."""
+
+    latency_ms: float | None = None
+    drop: float | None = None

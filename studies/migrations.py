@@ -1,0 +1,61 @@
+"""Steps from one version of the `bf_` tables to the next. A step is frozen once released: it repeats column types
+instead of using `tables.py`, which moves on. Optuna keeps its own `alembic_version` table, which is never touched here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKeyConstraint,
+    Integer,
+    PrimaryKeyConstraint,
+    String,
+    Text,
+    inspect,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
+
+
+def migrate(connection: Connection, version: int) -> int:
+    """Take the tables from `version` to the newest and return that; the caller's transaction, which it commits.
+
+    On MySQL every step commits by itself; steps therefore check what is already there.
+    """
+    operations = Operations(MigrationContext.configure(connection))
+    while version in STEPS:
+        STEPS[version](operations)
+        version += 1
+    return version
+
+
+def _edges_memory_warnings(operations: Operations) -> None:
+    """1 → 2: `bf_edge`, memory of an evaluation, warnings of a measurement."""
+    if not inspect(operations.get_bind()).has_table("bf_edge"):
+        operations.create_table(
+            "bf_edge",
+            Column("study_id", Integer, nullable=False),
+            Column("position", Integer, nullable=False, autoincrement=False),
+            Column("source", String(40)),
+            Column("target", String(40), nullable=False),
+            Column("elements", BigInteger, nullable=False),
+            Column("tensor", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+            PrimaryKeyConstraint("study_id", "position", name="pk_bf_edge"),
+            ForeignKeyConstraint(["study_id"], ["bf_study.id"], name="fk_bf_edge_study_id", ondelete="CASCADE"),
+        )
+    _add_column(operations, "bf_evaluation", Column("memory_bytes", BigInteger))
+    _add_column(operations, "bf_sample", Column("warnings", JSON))
+
+
+def _add_column(operations: Operations, table: str, column: Column[Any]) -> None:
+    if column.name not in {existing["name"] for existing in inspect(operations.get_bind()).get_columns(table)}:
+        operations.add_column(table, column)
+
+
+STEPS = {1: _edges_memory_warnings}

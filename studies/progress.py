@@ -1,0 +1,149 @@
+"""What a running search shows: a live display on a terminal, plain lines elsewhere, nothing with --quiet."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from studies.records import FAILED, EvaluationRecord
+from studies.standing import Standing
+from studies.units import format_duration_s, format_metric, format_ms
+
+_LINE_EVERY_S = 5.0
+
+
+class Progress(Protocol):
+    """Told what a search is doing; must not raise and must return at once."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+    def step(self, text: str, done: int, total: int) -> None:
+        """A long step before the first candidate."""
+
+    def stage(self, trial: int, stage: str) -> None:
+        """A candidate reaches a stage."""
+
+    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        """A candidate is stored; `total` evaluations are wanted."""
+
+
+class Quiet:
+    """Says nothing."""
+
+    def note(self, text: str) -> None: ...
+
+    def step(self, text: str, done: int, total: int) -> None: ...
+
+    def stage(self, trial: int, stage: str) -> None: ...
+
+    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
+
+
+class Lines:
+    """One plain line for each finished candidate, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last_step = 0.0
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, text: str, done: int, total: int) -> None:
+        if done == total or time.monotonic() - self._last_step > _LINE_EVERY_S:
+            self._last_step = time.monotonic()
+            self.note(f"{text} {done}/{total}")
+
+    def stage(self, trial: int, stage: str) -> None: ...
+
+    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        self.note(f"{len(standing.table)}/{total} trial {record.trial}: {outcome_text(record, standing)}")
+
+
+class Display:
+    """A table that is redrawn in place. A context manager: the terminal is given back at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._start = time.monotonic()
+        self._doing = "starting"
+        self._facts: list[tuple[str, str]] = []
+        self._ran = 0
+
+    def __enter__(self) -> Display:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self._doing = f"{text} {done}/{total}"
+        self._draw()
+
+    def stage(self, trial: int, stage: str) -> None:
+        self._doing = f"trial {trial}: {stage}"
+        self._draw()
+
+    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        self._ran += 1
+        if self._ran == 1:
+            self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
+        rate = self._ran / max(time.monotonic() - self._start, 1e-3)
+        done = len(standing.table)
+        self._facts = [
+            ("evaluations", f"{done} of {total}"),
+            ("last", f"trial {record.trial}: {outcome_text(record, standing)}"),
+            ("best within the limits", best_text(standing)),
+            ("front", f"{int(standing.front.sum())} points"),
+            ("rate", f"{60 * rate:.1f} a minute, {format_duration_s(max(0, total - done) / rate)} left"),
+            ("failures", failures_text(standing)),
+        ]
+        self._draw()
+
+    def _draw(self) -> None:
+        table = Table.grid(padding=(0, 2))
+        for name, value in (*self._facts, ("now", self._doing)):
+            table.add_row(f"[dim]{name}[/dim]", value)
+        self._live.update(table)
+
+
+def outcome_text(record: EvaluationRecord, standing: Standing) -> str:
+    """One evaluation in a few words."""
+    evaluation, metric = record.evaluation, standing.study.metric
+    if evaluation.failure is not None:
+        return f"failed at {evaluation.failure.stage.value} ({evaluation.failure.kind.value})"
+    latency, accuracy = evaluation.latency, evaluation.accuracy
+    if latency is None or accuracy is None:
+        return record.status
+    loss = format_metric(accuracy.loss, metric["unit"], metric["ratio"])
+    early = "" if accuracy.complete else f", stopped after {accuracy.samples} of {accuracy.total} samples"
+    named = f" ({record.role.partition(':')[2]} baseline)" if record.role else ""
+    return f"{format_ms(latency.value_ms)}, loss {loss}{early}{named}"
+
+
+def best_text(standing: Standing) -> str:
+    """The most accurate feasible evaluation, or the nearest when nobody keeps the limits."""
+    row, metric = standing.picks.accurate, standing.study.metric
+    if row is None:
+        return "none yet"
+    loss = format_metric(float(standing.table.loss[row]), metric["unit"], metric["ratio"])
+    return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}"
+
+
+def failures_text(standing: Standing) -> str:
+    kinds = Counter(str(kind) for kind in standing.table.kind[standing.table.status == FAILED])
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"

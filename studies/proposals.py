@@ -1,0 +1,106 @@
+"""Optuna's side of a study: its trials, what they are told, and what a killed run left open."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from search.samplers import make_sampler
+from search.space import Space
+from search.values import Assignment
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+_RETRY = "bitfront:retry"
+_RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What Optuna is told of a finished evaluation; `values` is None for a failed one.
+
+    Attributes:
+        values: latency in milliseconds and loss in the metric's unit.
+        constraints: name → amount above its limit; met when ≤ 0.
+    """
+
+    values: tuple[float, float] | None
+    constraints: Mapping[str, float]
+
+
+class Proposals:
+    """The Optuna study of one target.
+
+    Args:
+        name: of the Optuna study, made when it is not there.
+        space: what the sampler's integer codes stand for.
+    """
+
+    def __init__(self, storage: optuna.storages.BaseStorage, name: str, space: Space, sampler: str, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space = space
+        self._states = optuna.trial.TrialState
+        self.study = optuna.create_study(
+            storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
+        )
+        self.study.sampler = make_sampler(sampler, seed, len(self.study.get_trials(deepcopy=False)))
+        if len(self.study.get_trials(deepcopy=False)) == 0:
+            self.study.set_metric_names(["latency_ms", "loss"])
+        self._random = random.Random(seed)
+
+    def ask(self) -> tuple[optuna.Trial, Assignment]:
+        """The next trial and the assignment it proposes."""
+        trial = self.study.ask()
+        codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
+        return trial, self.space.assignment(codes)
+
+    def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        """Finish a trial."""
+        if outcome.values is None:
+            self.study.tell(trial.number, state=self._states.FAIL)
+            return
+        for key, value in outcome.constraints.items():
+            trial.set_constraint(key, value)
+        self.study.tell(trial.number, outcome.values)
+
+    def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:
+        """Let a coming `ask` give this assignment; nothing happens when it is already waiting."""
+        codes = self.space.codes(assignment)
+        waiting = self.study.get_trials(deepcopy=False, states=(self._states.WAITING,))
+        if all(t.system_attrs.get("fixed_params") != codes for t in waiting):
+            self.study.enqueue_trial(codes, user_attrs=dict(attributes or {}))
+
+    def enqueue_neighbour(self, assignment: Assignment) -> Assignment:
+        """Propose a random neighbour of an assignment, for when a sampler only repeats itself."""
+        codes = self.space.codes(assignment)
+        some = 1 + self._random.randrange(max(1, len(self.space.variables) // 4))
+        for variable in self._random.sample(self.space.variables, some):
+            codes[variable.id] = self._random.randrange(len(variable.precisions))
+        neighbour = self.space.assignment(codes)
+        self.enqueue(neighbour)
+        return neighbour
+
+    def open_trials(self) -> list[FrozenTrial]:
+        """Trials that were asked for and never told."""
+        return list(self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)))
+
+    def reopened(self, trial: FrozenTrial) -> optuna.Trial:
+        """A handle on a trial that another process asked for, to tell it."""
+        import optuna
+
+        return optuna.Trial(self.study, trial._trial_id)
+
+    def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:
+        """Close a trial whose evaluation was cut off, and let its assignment be proposed again a few times."""
+        self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+        retries = int(trial.user_attrs.get(_RETRY, 0))
+        complete = all(variable.id in trial.params for variable in self.space.variables)
+        if complete and retries < _RETRIES:
+            codes = {variable.id: int(trial.params[variable.id]) for variable in self.space.variables}
+            self.enqueue(self.space.assignment(codes), {_RETRY: retries + 1})

@@ -1,0 +1,359 @@
+"""Reading the study database. Every method is one short read transaction and gives plain values of `records.py`."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine, Text, case, cast, distinct, func, select
+from sqlalchemy.engine import URL
+
+from search.errors import StudyError
+from search.values import (
+    Accuracy,
+    Assignment,
+    AuditRow,
+    Capability,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Latency,
+    Precision,
+    Stage,
+    Target,
+)
+from studies import records, tables
+from studies.database import hide_password, reported
+
+if TYPE_CHECKING:
+    from search.model import Edge
+
+Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude each other
+Query = Any
+
+TEXTS = ("digest", "status", "stage", "kind", "role", "artifact")
+INTEGERS = ("id", "samples", "total_samples", "size_bytes", "memory_bytes", "attempts", "not_obeyed", "opaque")
+FLOATS = (
+    *("latency_ms", "raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
+    *("build_s", "total_s"),
+)
+
+
+class Reader:
+    """The reading half of the store; safe to use from several threads, each call has a connection of its own."""
+
+    def __init__(self, engine: Engine, url: URL) -> None:
+        """Take over an engine of `database.open_engine`; `Store.open` is the way to get one."""
+        self._engine = engine
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """Where the studies are, fit for messages and reports: without its password."""
+        return hide_password(self._url)
+
+    def studies(self) -> tuple[records.StudySummary, ...]:
+        """All studies, oldest first."""
+        s, t, e = tables.Study, tables.StudyTarget, tables.Evaluation
+        counts = [func.count(case((e.status == status, 1))) for status in (records.OK, records.FAILED, records.RUNNING)]
+        query = (
+            select(s.id, s.name, s.state, s.created_at, s.model_path, func.count(distinct(t.id)), *counts)
+            .outerjoin(t, t.study_id == s.id)
+            .outerjoin(e, e.study_target_id == t.id)
+            .group_by(s.id, s.name, s.state, s.created_at, s.model_path)
+            .order_by(s.id)
+        )
+        return tuple(records.StudySummary(*row) for row in self._rows(query))
+
+    def study(self, name: str) -> records.StudyRecord:
+        """The study of this name; StudyError naming close ones when there is none."""
+        rows = self._rows(select(*tables.Study.__table__.c).where(tables.Study.name == name))
+        if not rows:
+            raise StudyError(self._unknown_study(name))
+        return records.StudyRecord(**rows[0]._mapping)
+
+    def targets(self, study_id: int) -> tuple[records.TargetRecord, ...]:
+        """The targets of a study, the first one first; empty until `add_target`."""
+        t = tables.StudyTarget
+        query = (
+            select(*t.__table__.c, tables.Target.description)
+            .join(tables.Target, tables.Target.id == t.target_id)
+            .where(t.study_id == study_id)
+            .order_by(t.id)
+        )
+        return tuple(_target(row) for row in self._rows(query))
+
+    def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
+        """The groups in topological order; empty until `set_groups`."""
+        g = tables.Group
+        return tuple(_group(row) for row in self._rows(_all(g, g.study_id == study_id).order_by(g.position)))
+
+    def edges(self, study_id: int) -> tuple[Edge, ...]:
+        """The edges in topological order. Imports `search.model`, which takes a while."""
+        from search.model import Edge
+
+        e = tables.Edge
+        rows = self._rows(_all(e, e.study_id == study_id).order_by(e.position))
+        return tuple(Edge(row.source, row.target, row.tensor, row.elements) for row in rows)
+
+    def choices(self, study_target_id: int) -> tuple[records.Choice, ...]:
+        """Every precision of every group, by group id and precision; empty until `set_choices`."""
+        c = tables.Choice
+        rows = self._rows(_all(c, c.study_target_id == study_target_id).order_by(c.group, c.precision))
+        return tuple(records.Choice(r.group, Precision(r.precision), r.code, r.offered, r.reason) for r in rows)
+
+    def evaluations(self, study_target_id: int) -> records.EvaluationTable:
+        """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
+        e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)
+        names = (*INTEGERS, *FLOATS, *TEXTS)
+        query = (
+            select(trials.c.trial, *(e.c[name] for name in names))
+            .outerjoin_from(e, trials, trials.c.evaluation_id == e.c.id)
+            .where(e.c.study_target_id == study_target_id)
+            .order_by(e.c.id)
+        )
+        return records.EvaluationTable(**_columns(("trial", *names), self._rows(query)))
+
+    def finals(self, study_target_id: int) -> records.FinalTable:
+        """Scores on the final split of those evaluations of one target that have them, as columns."""
+        s, e = tables.Score.__table__, tables.Evaluation
+        names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total")
+        query = (
+            select(*(s.c[name] for name in names))
+            .join(e, e.id == s.c.evaluation_id)
+            .where(e.study_target_id == study_target_id, s.c.split == "final")
+            .order_by(s.c.evaluation_id)
+        )
+        return records.FinalTable(**_columns(names, self._rows(query)))
+
+    def assignments(self, study_target_id: int) -> records.Assignments:
+        """Evaluation id → assignment for one target; texts are read now, parsed when asked for."""
+        e = tables.Evaluation
+        query = select(e.id, cast(e.assignment, Text)).where(e.study_target_id == study_target_id).order_by(e.id)
+        return records.Assignments({row[0]: row[1] for row in self._rows(query)})
+
+    def evaluation(self, study_target_id: int, trial: int) -> records.EvaluationRecord:
+        """Everything stored of the evaluation that answers this Optuna trial.
+
+        Raises:
+            StudyError: no evaluation answers it; names the trials there are.
+        """
+        t = tables.Trial
+        with self._reading("read a trial") as connection:
+            query = select(t.evaluation_id).where(t.study_target_id == study_target_id, t.number == trial)
+            evaluation_id = connection.scalar(query)
+            if evaluation_id is None:
+                raise StudyError(_unknown_trial(connection, study_target_id, trial))
+            return _evaluation(connection, evaluation_id)
+
+    def find(self, study_target_id: int, digest: str) -> records.EvaluationRecord | None:
+        """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
+        e = tables.Evaluation
+        with self._reading("look an evaluation up") as connection:
+            query = select(e.id).where(e.study_target_id == study_target_id, e.digest == digest)
+            evaluation_id = connection.scalar(query)
+            return None if evaluation_id is None else _evaluation(connection, evaluation_id)
+
+    def load(self, evaluation_id: int) -> records.EvaluationRecord:
+        """Everything stored of an evaluation by its id, as `evaluations` gives it; KeyError when it is gone."""
+        with self._reading("read an evaluation") as connection:
+            return _evaluation(connection, evaluation_id)
+
+    def running(self, study_target_id: int) -> tuple[records.RunningRecord, ...]:
+        """Evaluations in flight, or left behind by a worker that died; oldest first."""
+        e, lease, trials = tables.Evaluation, tables.Lease, _lowest_trials(study_target_id)
+        query = (
+            select(e.id, e.digest, trials.c.trial, e.worker, lease.heartbeat, tables.utc_now().label("now"))
+            .outerjoin(lease, lease.evaluation_id == e.id)
+            .outerjoin(trials, trials.c.evaluation_id == e.id)
+            .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
+            .order_by(e.id)
+        )
+        return tuple(_running(row) for row in self._rows(query))
+
+    def next_round(self, study_target_id: int) -> int:
+        """The number for the next round of measuring again, ≥ 1."""
+        s, e = tables.Sample, tables.Evaluation
+        query = select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(e.study_target_id == study_target_id)
+        return max(self._rows(query)[0][0] or 0, 0) + 1
+
+    def confirmed(self, study_target_id: int) -> dict[int, float]:
+        """Evaluation id → latency in ms of the latest round that measured it again; those never repeated are absent."""
+        s, e = tables.Sample, tables.Evaluation
+        query = (
+            select(s.evaluation_id, s.value_ms)
+            .join(e, e.id == s.evaluation_id)
+            .where(e.study_target_id == study_target_id, s.round > 0, s.role == "candidate")
+            .order_by(s.round)
+        )
+        return {row[0]: row[1] for row in self._rows(query)}
+
+    def artifact(self, key: str) -> records.ArtifactRecord | None:
+        """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
+        rows = self._rows(_all(tables.Artifact, tables.Artifact.key == key))
+        return _artifact(rows[0]) if rows else None
+
+    def artifacts(self) -> tuple[records.ArtifactRecord, ...]:
+        """Every artifact the database knows, of all studies: the files that `Artifacts.prune` has to keep."""
+        return tuple(_artifact(row) for row in self._rows(_all(tables.Artifact).order_by(tables.Artifact.digest)))
+
+    @contextmanager
+    def _reading(self, action: str) -> Iterator[Connection]:
+        with reported(action, self._url), self._engine.connect() as connection:
+            yield connection
+
+    def _rows(self, query: Query) -> Sequence[Row]:
+        with self._reading("read the study") as connection:
+            return connection.execute(query).all()
+
+    def _unknown_study(self, name: str) -> str:
+        names = [row.name for row in self._rows(select(tables.Study.name).order_by(tables.Study.id))]
+        close = difflib.get_close_matches(name, names, cutoff=0.5)
+        if close:
+            return f"There is no study {name!r} in {self.url}. Did you mean {' or '.join(map(repr, close))}?"
+        there = f"It holds {', '.join(map(repr, names[-10:]))}" if names else "It holds no study yet"
+        return f"There is no study {name!r} in {self.url}. {there}; --storage names another database."
+
+
+def _all(table: type[tables.Base], *conditions: Any) -> Query:
+    return select(*table.__table__.c).where(*conditions)
+
+
+def _lowest_trials(study_target_id: int) -> Any:
+    t = tables.Trial
+    return (
+        select(t.evaluation_id, func.min(t.number).label("trial"))
+        .where(t.study_target_id == study_target_id)
+        .group_by(t.evaluation_id)
+        .subquery()
+    )
+
+
+def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return {name: _column(name, values) for name, values in zip(names, columns, strict=True)}
+
+
+def _column(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    if name in TEXTS:
+        return np.array([value or "" for value in values], dtype=np.str_)
+    if name in FLOATS or name == "value":
+        return np.array(values, dtype=np.float64)  # None becomes NaN
+    return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+
+
+def _target(row: Row) -> records.TargetRecord:
+    fields = dict(row._mapping)
+    description, capability = fields.pop("description"), fields.pop("capability")
+    del fields["target_id"]
+    known = None if capability is None else Capability.from_json(capability)
+    return records.TargetRecord(target=Target.from_json(description), capability=known, **fields)
+
+
+def _group(row: Row) -> records.GroupRecord:
+    lists = {name: tuple(getattr(row, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, pinned=row.pinned, **lists)
+
+
+def _running(row: Row) -> records.RunningRecord:
+    age = None if row.heartbeat is None else (row.now - row.heartbeat).total_seconds()
+    return records.RunningRecord(row.id, row.digest, row.trial, row.worker, age)
+
+
+def _artifact(row: Row) -> records.ArtifactRecord:
+    return records.ArtifactRecord(**row._mapping)
+
+
+def _unknown_trial(connection: Connection, study_target_id: int, trial: int) -> str:
+    t = tables.Trial
+    query = select(func.min(t.number), func.max(t.number)).where(t.study_target_id == study_target_id)
+    span: Row = connection.execute(query).one()
+    low, high = span
+    if low is None:
+        return f"There is no trial {trial}: this study has no trial yet. Start it with `bitfront resume`."
+    if low <= trial <= high:
+        return f"Trial {trial} was broken off and has no result. The study has trials {low} to {high}; take another."
+    return f"There is no trial {trial}. The study has trials {low} to {high}."
+
+
+def _evaluation(connection: Connection, evaluation_id: int) -> records.EvaluationRecord:
+    e, t, s = tables.Evaluation, tables.Trial, tables.Score
+    row = connection.execute(_all(e, e.id == evaluation_id)).one_or_none()
+    if row is None:
+        raise KeyError(evaluation_id)
+    trials = connection.scalars(select(t.number).where(t.evaluation_id == evaluation_id).order_by(t.number)).all()
+    scores = {r.split: _accuracy(r) for r in connection.execute(_all(s, s.evaluation_id == evaluation_id))}
+    rounds = _rounds(connection, evaluation_id)
+    return records.EvaluationRecord(
+        **{name: getattr(row, name) for name in ("id", "study_target_id", "digest", "status", "role", "worker")},
+        **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
+        trial=trials[0] if trials else None,
+        trials=tuple(trials),
+        asked=None if row.asked_assignment is None else Assignment.from_json(row.asked_assignment),
+        evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
+        rounds=rounds,
+        final=scores.get("final"),
+    )
+
+
+def _measured(
+    row: Row, audit: tuple[AuditRow, ...], rounds: Sequence[records.Round], accuracy: Accuracy | None
+) -> Evaluation:
+    failure = None
+    if row.status == records.FAILED:
+        failure = Failure(Stage(row.stage), FailureKind(row.kind), row.message or "", row.log or "")
+    return Evaluation(
+        assignment=Assignment.from_json(row.assignment),
+        failure=failure,
+        audit=audit,
+        latency=next((r.latency for r in rounds if r.number == 0), None),
+        accuracy=accuracy,
+        notes=tuple(row.notes or ()),
+        **{name: getattr(row, name) for name in ("size_bytes", "memory_bytes", "build_s", "total_s", "attempts")},
+    )
+
+
+def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:
+    a = tables.Audit
+    rows = connection.execute(_all(a, a.evaluation_id == evaluation_id).order_by(a.group))
+    return tuple(
+        AuditRow(r.group, Precision(r.asked), None if r.got is None else Precision(r.got), r.kernel) for r in rows
+    )
+
+
+def _rounds(connection: Connection, evaluation_id: int) -> tuple[records.Round, ...]:
+    s = tables.Sample
+    rows = connection.execute(_all(s, s.evaluation_id == evaluation_id).order_by(s.round)).all()
+    baselines = {row.round: _floats(row.samples) for row in rows if row.role == "baseline"}
+    return tuple(_round(row, baselines.get(row.round)) for row in rows if row.role == "candidate")
+
+
+def _round(row: Row, baseline: NDArray[np.float64] | None) -> records.Round:
+    latency = Latency(
+        value_ms=_number(row.value_ms),
+        raw_ms=_number(row.raw_ms),
+        spread=_number(row.spread),
+        baseline_ms=row.baseline_ms,
+        samples_ms=_floats(row.samples),
+        baseline_samples_ms=np.empty(0) if baseline is None else baseline,
+        warnings=tuple(row.warnings or ()),
+    )
+    return records.Round(row.round, latency, row.created_at)
+
+
+def _accuracy(row: Row) -> Accuracy:
+    numbers = {name: _number(getattr(row, name)) for name in ("value", "loss", "loss_low", "loss_high")}
+    return Accuracy(metric=row.metric, samples=row.samples, total=row.total, scores=_floats(row.scores), **numbers)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _floats(blob: bytes) -> NDArray[np.float64]:
+    return np.frombuffer(blob, dtype="<f4").astype(np.float64)

@@ -1,0 +1,273 @@
+"""What the store takes and gives: plain frozen values, free of SQLAlchemy and of open connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import BitfrontError
+from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Precision, Target
+
+RUNNING, OK, FAILED = "running", "ok", "failed"
+
+
+class KnownEvaluationError(BitfrontError):
+    """Internal: this digest is already running or finished on this target; use `Store.link_trial`."""
+
+    def __init__(self, evaluation_id: int, status: str) -> None:
+        super().__init__(f"evaluation {evaluation_id} has this digest already; it is {status}")
+        self.evaluation_id = evaluation_id
+        self.status = status
+
+
+class LostEvaluationError(BitfrontError):
+    """Internal: the running row is gone or finished; another worker took it for abandoned."""
+
+
+@dataclass(frozen=True)
+class NewStudy:
+    """All that is known when a study is created; every mapping is JSON-serialisable.
+
+    Attributes:
+        config: all options of the search, as given and as defaulted.
+        data: sources, digests and sizes of the splits.
+        metric: `name`, `unit`, `higher_is_better`, `ratio`.
+        model: `inputs`, `outputs` and what is needed to name its nodes.
+    """
+
+    name: str
+    model_path: str
+    model_digest: str
+    config: Mapping[str, Any]
+    data: Mapping[str, Any]
+    metric: Mapping[str, Any]
+    model: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    state: str = "created"
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A stored study; fields as in NewStudy."""
+
+    id: int
+    name: str
+    state: str
+    created_at: datetime
+    model_path: str
+    model_digest: str
+    config: dict[str, Any]
+    data: dict[str, Any]
+    metric: dict[str, Any]
+    model: dict[str, Any]
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """One line of the list of studies; counts are over all targets of the study."""
+
+    id: int
+    name: str
+    state: str
+    created_at: datetime
+    model_path: str
+    targets: int
+    ok: int
+    failed: int
+    running: int
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """One target of one study.
+
+    Attributes:
+        id: the study-target id that every method about evaluations takes.
+        optuna_study: name of the Optuna study of this pair, in the same database.
+        ranges_digest: artifact with the calibrated ranges; None before calibration.
+        latency_band: relative half-width inside which two latencies are a tie; None until measured.
+        reference_ms: latency of the baseline that relative targets are scaled to.
+    """
+
+    id: int
+    study_id: int
+    target: Target
+    optuna_study: str
+    space_digest: str | None
+    ranges_digest: str | None
+    latency_band: float | None
+    reference_ms: float | None
+    capability: Capability | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """What the database knows of a group: enough to name, list and explain it without the model."""
+
+    id: str
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    anchors: tuple[str, ...]
+    shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    block: str
+    pinned: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One precision of one group on one target.
+
+    Attributes:
+        code: index in the group's frozen code list, None where the precision never stood in it.
+        offered: whether the samplers may propose it.
+        reason: why it is not offered; empty when it is.
+    """
+
+    group: str
+    precision: Precision
+    code: int | None
+    offered: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One measurement of an engine: round 0 in the search, rounds from 1 on are measured again."""
+
+    number: int
+    latency: Latency
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """All that is stored of one evaluation.
+
+    Attributes:
+        trial: lowest Optuna trial number that it answers; None when no trial asked for it.
+        trials: all trial numbers that it answers.
+        role: `baseline:fp32` and the like, empty for a candidate.
+        artifact: digest of the kept engine.
+        evaluation: what was measured; empty of measures while `status` is running, when its `ok` means nothing.
+            `evaluation.artifact` is None, scores and samples have passed through float32.
+        rounds: every measurement; round 0 is `evaluation.latency`.
+        final: accuracy on the final split.
+    """
+
+    id: int
+    study_target_id: int
+    digest: str
+    status: str
+    trial: int | None
+    trials: tuple[int, ...]
+    role: str
+    worker: str
+    asked: Assignment | None
+    artifact: str | None
+    started_at: datetime
+    finished_at: datetime | None
+    evaluation: Evaluation
+    rounds: tuple[Round, ...]
+    final: Accuracy | None
+
+
+@dataclass(frozen=True)
+class RunningRecord:
+    """An evaluation in flight; `heartbeat_age_s` by the database's clock, None when its lease is gone."""
+
+    id: int
+    digest: str
+    trial: int | None
+    worker: str
+    heartbeat_age_s: float | None
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """Every evaluation of one target as columns of equal length, in order of id.
+
+    Floats are float64 with NaN for what was not reached; integers int64 with -1 for it; texts empty for it.
+    `trial` is the lowest Optuna number that the evaluation answers.
+    """
+
+    id: NDArray[np.int64]
+    trial: NDArray[np.int64]
+    digest: NDArray[np.str_]
+    status: NDArray[np.str_]
+    stage: NDArray[np.str_]
+    kind: NDArray[np.str_]
+    role: NDArray[np.str_]
+    artifact: NDArray[np.str_]
+    latency_ms: NDArray[np.float64]
+    raw_ms: NDArray[np.float64]
+    baseline_ms: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    metric_value: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    loss_low: NDArray[np.float64]
+    loss_high: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    total_samples: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    memory_bytes: NDArray[np.int64]
+    build_s: NDArray[np.float64]
+    total_s: NDArray[np.float64]
+    attempts: NDArray[np.int64]
+    not_obeyed: NDArray[np.int64]
+    opaque: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+@dataclass(frozen=True)
+class FinalTable:
+    """Scores on the final split, as columns in order of evaluation id."""
+
+    evaluation_id: NDArray[np.int64]
+    value: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    loss_low: NDArray[np.float64]
+    loss_high: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    total: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.evaluation_id)
+
+
+@dataclass(frozen=True)
+class Assignments(Mapping[int, Assignment]):
+    """Evaluation id → assignment, parsed when asked for; in order of id."""
+
+    texts: Mapping[int, str] = field(repr=False)
+
+    def __getitem__(self, evaluation_id: int) -> Assignment:
+        return Assignment.from_json(json.loads(self.texts[evaluation_id]))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class ArtifactRecord:
+    """A file in the artifact folder; `key` names a cache entry, None for what belongs to evaluations."""
+
+    digest: str
+    kind: str
+    key: str | None
+    size_bytes: int
+    created_at: datetime

@@ -1,0 +1,301 @@
+"""Run a study: ask, evaluate, record, tell, until there is enough; nothing is lost when anything dies."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evaluators.job import Limits as EarlyLimits
+from evaluators.process import EvaluatorProcess, ProcessDiedError
+from search.errors import EvaluatorError
+from search.space import Space
+from search.values import Assignment, Evaluation, Latency, Precision, Stage, digest_of
+from studies import pareto
+from studies.artifacts import Artifacts
+from studies.config import Limits, SearchConfig
+from studies.progress import Progress
+from studies.proposals import Outcome, Proposals
+from studies.records import FAILED, OK, EvaluationRecord, StudyRecord, TargetRecord
+from studies.standing import Standing, standing
+from studies.store import Store
+
+if TYPE_CHECKING:
+    import optuna
+
+_REPEATS = 3  # fresh processes that show how repeatable a latency is
+_LEAST_BAND = 0.01
+_DRIFT_EVERY = 20
+_PRUNE_EVERY = 10
+_SAME_IN_A_ROW = 10
+
+
+@dataclass
+class Work:
+    """What a run holds open.
+
+    Attributes:
+        knobs: of the backend; part of every evaluation's digest.
+        folder: of this run alone; engines are built here before they are kept.
+    """
+
+    store: Store
+    artifacts: Artifacts
+    keeper: EvaluatorProcess
+    study: StudyRecord
+    target: TargetRecord
+    config: SearchConfig
+    limits: Limits
+    space: Space
+    knobs: dict[str, str]
+    folder: Path
+    progress: Progress
+
+
+class Runner:
+    """One worker of a study."""
+
+    def __init__(self, work: Work, proposals: Proposals) -> None:
+        self.work = work
+        self.proposals = proposals
+        self.worker = f"pid-{os.getpid()}"
+        self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
+        self._repeats = 0
+
+    # -- before the loop -------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Close what a killed run left open; its assignments are proposed again."""
+        store, target = self.work.store, self.work.target
+        for running in store.running(target.id):
+            store.abandon(running.id)
+        for trial in self.proposals.open_trials():
+            record = self._record_of(trial)
+            if record is None:
+                self.proposals.give_up(trial)
+            else:
+                self.proposals.tell(self.proposals.reopened(trial), self._outcome(record))
+
+    def _record_of(self, trial: optuna.trial.FrozenTrial) -> EvaluationRecord | None:
+        """The finished evaluation of a trial that was killed between being recorded and being told."""
+        if not all(variable.id in trial.params for variable in self.work.space.variables):
+            return None
+        assignment = self.work.space.assignment({name: int(code) for name, code in trial.params.items()})
+        record = self.work.store.find(self.work.target.id, self._digest(assignment))
+        return record if record is not None and record.status in (OK, FAILED) else None
+
+    def enqueue_baselines(self) -> None:
+        """Every uniform assignment that has not been evaluated goes first."""
+        for assignment in self.work.space.baselines().values():
+            if self.work.store.find(self.work.target.id, self._digest(assignment)) is None:
+                self.proposals.enqueue(assignment)
+
+    def settle_reference(self) -> None:
+        """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
+        target = self.work.target
+        if target.reference_ms is None and target.target.relative:
+            self.work.progress.step("measuring the FP32 baseline", 0, 1)
+            uniform = self.work.space.uniform(Precision.FP32)
+            # The median of several: every later latency is scaled by it.
+            reference_ms = median(self._time_again(uniform).raw_ms for _ in range(_REPEATS))
+            self.work.store.update_target(target.id, reference_ms=reference_ms)
+            self._reload_target()
+        if self.work.target.reference_ms is not None:
+            self.work.keeper.adopt(reference_ms=self.work.target.reference_ms)
+
+    def settle_band(self) -> None:
+        """Measure how repeatable a latency is: the same assignment built and timed in fresh processes."""
+        if self.work.target.latency_band is not None:
+            return
+        baselines = list(self.work.space.baselines().values())
+        values = []
+        for done in range(_REPEATS):
+            self.work.progress.step("measuring repeatability in fresh processes", done, _REPEATS)
+            self.work.keeper.close()
+            values.append(self._time_again(baselines[-1]).value_ms)
+        band = max(_LEAST_BAND, (max(values) - min(values)) / median(values))
+        self.work.store.update_target(self.work.target.id, latency_band=band)
+        self._reload_target()
+        self.work.progress.note(f"latencies within {band:.1%} of each other count as a tie")
+
+    def _time_again(self, assignment: Assignment) -> Latency:
+        out = self.work.folder / "again.engine"
+        try:
+            result: Latency = self.work.keeper.call("time_again", {"assignment": assignment, "out": str(out)})
+        except ProcessDiedError as death:
+            raise EvaluatorError(f"measuring a baseline: {death}. See {self.work.keeper.log}.") from death
+        return result
+
+    def _reload_target(self) -> None:
+        self.work.target = next(t for t in self.work.store.targets(self.work.study.id) if t.id == self.work.target.id)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Evaluate until the study has its trials; why it stopped, in words."""
+        deadline = None
+        if self.work.config.time_limit_s is not None:
+            deadline = time.monotonic() + self.work.config.time_limit_s
+        while True:
+            now = self.standing()
+            reason = self._enough(now, deadline)
+            if reason:
+                self._prune(now)
+                return reason
+            self._one_trial(now)
+
+    def standing(self) -> Standing:
+        return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
+
+    def _enough(self, now: Standing, deadline: float | None) -> str:
+        config, done = self.work.config, len(now.table)
+        if done >= config.trials:
+            return f"{done} evaluations are done"
+        if done >= self.work.space.size:
+            return f"every one of the {done} assignments has been evaluated"
+        if deadline is not None and time.monotonic() >= deadline:
+            return f"the time limit is reached with {done} of {config.trials} evaluations done"
+        if config.patience is not None and _stalled(now, config.patience):
+            return f"the last {config.patience} evaluations gained no hypervolume; {done} are done"
+        return ""
+
+    def _one_trial(self, now: Standing) -> None:
+        trial, assignment = self.proposals.ask()
+        digest = self._digest(assignment)
+        known = self.work.store.find(self.work.target.id, digest)
+        if known is not None:
+            self.work.store.link_trial(self.work.target.id, trial.number, known.id)
+            self.proposals.tell(trial, self._outcome(known))
+            self._escape_repeats(assignment)
+            return
+        self._repeats = 0
+        role = self._roles.get(assignment.digest, "")
+        number = self.work.store.begin(self.work.target.id, assignment, digest, self.worker, trial.number, role)
+        with self._abandoned_when_interrupted(number, trial):
+            evaluation = self._evaluate(number, trial.number, assignment)
+            artifact = self._keep(evaluation)
+            self.work.store.record(number, evaluation, artifact)
+        record = self.work.store.load(number)
+        self.proposals.tell(trial, self._outcome(record))
+        after = self.standing()
+        self.work.progress.finished(record, after, self.work.config.trials)
+        self._now_and_then(after)
+
+    def _evaluate(self, number: int, trial: int, assignment: Assignment) -> Evaluation:
+        out = self.work.folder / f"{number}.engine"
+        return self.work.keeper.evaluate(
+            assignment, out, self._early_limits(), lambda event, value: self._on_event(trial, event, value)
+        )
+
+    def _on_event(self, trial: int, event: str, value: Any) -> None:
+        if event == "stage":
+            self.work.progress.stage(trial, Stage(value).value)
+
+    def _early_limits(self) -> EarlyLimits:
+        limits, band = self.work.limits, self.work.target.latency_band or 0.0
+        budget = limits.latency_budget_ms
+        return EarlyLimits(None if budget is None else budget * (1 + band), limits.max_drop)
+
+    def _keep(self, evaluation: Evaluation) -> str | None:
+        """Keep the engine of an evaluation that may stand on the front, else throw it away."""
+        if evaluation.artifact is None:
+            return None
+        path, accuracy = Path(evaluation.artifact), evaluation.accuracy
+        wanted = self.work.config.keep_engines
+        keep = wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete)
+        digest = self.work.artifacts.put_file(path, "engine") if keep else None
+        path.unlink(missing_ok=True)
+        return digest
+
+    @contextmanager
+    def _abandoned_when_interrupted(self, number: int, trial: optuna.Trial) -> Iterator[None]:
+        """An evaluation that Ctrl-C or an error cuts off leaves no row, and its assignment is proposed again."""
+        try:
+            yield
+        except BaseException:
+            self.work.store.abandon(number)
+            self.proposals.give_up(trial)
+            raise
+
+    def _escape_repeats(self, assignment: Assignment) -> None:
+        """A sampler that has converged proposes the same again and again: look around the repeated one."""
+        self._repeats += 1
+        if self._repeats % _SAME_IN_A_ROW == 0:
+            self.proposals.enqueue_neighbour(assignment)
+
+    def _now_and_then(self, now: Standing) -> None:
+        done = len(now.table)
+        if done == len(self._roles):
+            self.settle_band()
+        if done % _DRIFT_EVERY == 0:
+            self._check_drift(now)
+        if done % _PRUNE_EVERY == 0:
+            self._prune(now)
+
+    def _check_drift(self, now: Standing) -> None:
+        """Time the FP32 baseline again, as a further round of its own evaluation."""
+        row = now.row_of("baseline:fp32")
+        if row is None:
+            return
+        latency = self._time_again(self.work.space.uniform(Precision.FP32))
+        target = self.work.target.id
+        self.work.store.add_samples(int(now.table.id[row]), self.work.store.next_round(target), latency)
+        drift = latency.raw_ms / float(now.table.raw_ms[row]) - 1
+        if abs(drift) > 0.1:
+            how = "scaled by it, so they stay comparable" if self.work.target.target.relative else "affected"
+            self.work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
+
+    def _prune(self, now: Standing) -> None:
+        """Let go of engines that are on no front any more."""
+        if self.work.config.keep_engines == "all":
+            return
+        held = now.table.artifact != ""
+        kept = now.front | _unlimited_front(now) if self.work.config.keep_engines == "front" else np.zeros_like(held)
+        released = self.work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
+        for digest in released:
+            self.work.artifacts.remove(digest)
+
+    # -- what Optuna is told ---------------------------------------------------------------------------------------
+
+    def _digest(self, assignment: Assignment) -> str:
+        return evaluation_digest(assignment, self.work.target.ranges_digest or "", self.work.knobs)
+
+    def _outcome(self, record: EvaluationRecord) -> Outcome:
+        evaluation = record.evaluation
+        if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:
+            return Outcome(None, {})
+        refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
+        amounts = {"obeyed": float(refused)}
+        limits, latency_ms, accuracy = self.work.limits, evaluation.latency.value_ms, evaluation.accuracy
+        if limits.latency_budget_ms is not None:
+            amounts["latency"] = latency_ms - limits.latency_budget_ms
+        if limits.max_drop is not None:
+            amounts["drop"] = accuracy.loss - limits.max_drop
+        if limits.accuracy_limit is not None:
+            better = bool(self.work.study.metric["higher_is_better"])
+            amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
+        if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
+            amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)
+        return Outcome((latency_ms, accuracy.loss), amounts)
+
+
+def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
+    """Names an evaluation on its target: assignment, ranges and builder knobs."""
+    return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})
+
+
+def _stalled(now: Standing, patience: int) -> bool:
+    volumes = now.hypervolumes()
+    return len(volumes) > patience and bool(volumes[-1] <= volumes[-1 - patience])
+
+
+def _unlimited_front(now: Standing) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Limits may be changed later, so the front without them keeps its engines too."""
+    return pareto.front(now.latency_ms, now.table.loss, now.band, now.loss_band, now.complete)

@@ -1,0 +1,136 @@
+"""Where a study stands: feasibility, front and picks, derived from stored rows and the limits given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies import pareto
+from studies.config import Limits
+from studies.queries import Reader
+from studies.records import OK, EvaluationTable, FinalTable, StudyRecord, TargetRecord
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One target's evaluations, judged by limits. Row numbers index `table`.
+
+    Attributes:
+        confirmed_ms: (n,) float64, latency measured again beside the other finalists; NaN where it was not.
+    """
+
+    study: StudyRecord
+    target: TargetRecord
+    limits: Limits
+    table: EvaluationTable
+    finals: FinalTable
+    confirmed_ms: Floats
+
+    @property
+    def higher_is_better(self) -> bool:
+        return bool(self.study.metric["higher_is_better"])
+
+    @property
+    def band(self) -> float:
+        return self.target.latency_band or 0.0
+
+    @cached_property
+    def latency_ms(self) -> Floats:
+        """(n,) the latest word on each latency: measured again, else as the search measured it."""
+        return np.where(np.isnan(self.confirmed_ms), self.table.latency_ms, self.confirmed_ms)
+
+    @cached_property
+    def loss_band(self) -> Floats:
+        """(n,) half-widths of the loss intervals."""
+        return (self.table.loss_high - self.table.loss_low) / 2
+
+    @cached_property
+    def complete(self) -> Bools:
+        """Rows that may stand on a front: all samples seen, and every group obeyed or opaque."""
+        t = self.table
+        return (t.status == OK) & (t.samples == t.total_samples) & (t.not_obeyed == 0) & np.isfinite(t.latency_ms)
+
+    @cached_property
+    def feasible(self) -> Bools:
+        t = self.table
+        kept = pareto.feasible(
+            self.latency_ms,
+            t.loss,
+            t.metric_value,
+            t.memory_bytes,
+            t.not_obeyed,
+            self.limits,
+            higher_is_better=self.higher_is_better,
+        )
+        result: Bools = kept & self.complete
+        return result
+
+    @cached_property
+    def front(self) -> Bools:
+        return pareto.front(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
+
+    @cached_property
+    def picks(self) -> pareto.Picks:
+        return pareto.picks(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
+
+    def front_rows(self) -> list[int]:
+        """Rows of the front, fastest first."""
+        rows = np.flatnonzero(self.front)
+        return [int(row) for row in rows[np.argsort(self.latency_ms[rows], kind="stable")]]
+
+    def nearest(self, count: int = 3) -> list[pareto.Near]:
+        """The complete rows nearest to the limits, for when nobody keeps them."""
+        t = self.table
+        over = pareto.overshoots(
+            self.latency_ms, t.loss, t.metric_value, t.memory_bytes, self.limits, higher_is_better=self.higher_is_better
+        )
+        return pareto.nearest(over, self.complete, count)
+
+    def baselines(self) -> list[int]:
+        """Rows of the uniform baselines, in the order they ran."""
+        return [row for row, role in enumerate(self.table.role) if role.startswith("baseline:")]
+
+    def row_of(self, role: str) -> int | None:
+        found = np.flatnonzero((self.table.role == role) & (self.table.status == OK))
+        return int(found[0]) if len(found) else None
+
+    @cached_property
+    def reference(self) -> pareto.Reference | None:
+        rows = [row for row in self.baselines() if self.complete[row]]
+        if not rows:
+            return None
+        return pareto.reference_of(self._latencies(rows), [float(loss) for loss in self.table.loss[rows]])
+
+    def hypervolumes(self) -> Floats:
+        """(n,) hypervolume after each row, limits left aside; zeros before the baselines are there."""
+        if self.reference is None:
+            return np.zeros(len(self.table))
+        return pareto.hypervolume_history(self.table.latency_ms, self.table.loss, self.complete, self.reference)
+
+    def final_of(self, row: int) -> int | None:
+        """The row of `finals` that scores this evaluation on the final split."""
+        found = np.flatnonzero(self.finals.evaluation_id == self.table.id[row])
+        return int(found[0]) if len(found) else None
+
+    def speedup(self, row: int) -> float | None:
+        """How many times faster than uniform FP32."""
+        base = self.row_of("baseline:fp32")
+        return float(self.latency_ms[base] / self.latency_ms[row]) if base is not None else None
+
+    def _latencies(self, rows: Sequence[int]) -> list[float]:
+        return [float(self.table.latency_ms[row]) for row in rows]
+
+
+def standing(reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits) -> Standing:
+    """Read one target's evaluations from the store and judge them by `limits`."""
+    table = reader.evaluations(target.id)
+    again = reader.confirmed(target.id)
+    confirmed = np.array([again.get(int(number), np.nan) for number in table.id], dtype=np.float64)
+    return Standing(study, target, limits, table, reader.finals(target.id), confirmed)

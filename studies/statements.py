@@ -1,0 +1,201 @@
+"""Pieces of the store's transactions: each takes the connection of a writing transaction and commits nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Delete, Update, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from search.values import Accuracy, Answer, Evaluation, Latency
+from studies import records, tables
+
+if TYPE_CHECKING:
+    from search.model import Group
+
+CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
+
+
+def insert_row(connection: Connection, table: type[Any], values: Mapping[str, Any]) -> int:
+    """Insert one row into a table with a generated id; that id."""
+    key: Any = connection.execute(insert(table).values(**values)).inserted_primary_key
+    return int(key[0])
+
+
+def ensure_row(connection: Connection, table: type[Any], key: str, values: Mapping[str, Any]) -> Any:
+    """Insert a row unless one with this unique key is there, also when another process inserts it meanwhile.
+
+    Returns:
+        The primary key of the row there is now.
+    """
+    column = table.__table__.c[key]
+    query = select(next(iter(table.__table__.primary_key))).where(column == values[key])
+    known = connection.scalar(query)
+    if known is not None:
+        return known
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(table).values(**values))
+    except IntegrityError:
+        pass
+    return connection.execute(query).scalar_one()
+
+
+def replace_rows(
+    connection: Connection, table: type[Any], owner: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Put `rows` in the place of all rows that belong to `owner`."""
+    columns = table.__table__.c
+    connection.execute(delete(table).where(*(columns[name] == value for name, value in owner.items())))
+    if rows:
+        connection.execute(insert(table), [{**owner, **row} for row in rows])
+
+
+def changed(connection: Connection, statement: Update | Delete) -> bool:
+    """Whether the statement met a row."""
+    return connection.execute(statement).rowcount > 0
+
+
+def link(connection: Connection, study_target_id: int, trial: int, evaluation_id: int, *, reused: bool) -> None:
+    """Let an evaluation answer an Optuna trial."""
+    row = {"study_target_id": study_target_id, "number": trial, "evaluation_id": evaluation_id, "reused": reused}
+    connection.execute(insert(tables.Trial).values(row))
+
+
+def measures(evaluation: Evaluation) -> dict[str, Any]:
+    """The columns of `bf_evaluation` that `record` sets."""
+    answers = [row.answer for row in evaluation.audit]
+    return {
+        "status": records.OK if evaluation.ok else records.FAILED,
+        "finished_at": tables.utc_now(),
+        "not_obeyed": answers.count(Answer.NOT_OBEYED),
+        "opaque": answers.count(Answer.OPAQUE),
+        "notes": list(evaluation.notes),
+        "attempts": evaluation.attempts,
+        "size_bytes": evaluation.size_bytes,
+        "memory_bytes": evaluation.memory_bytes,
+        "build_s": evaluation.build_s,
+        "total_s": evaluation.total_s,
+        **_failure(evaluation),
+        **_latency(evaluation.latency),
+        **_accuracy(evaluation.accuracy),
+    }
+
+
+def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
+    """One row per audited group."""
+    rows = [
+        {
+            "evaluation_id": evaluation_id,
+            "group": row.group,
+            "asked": int(row.asked),
+            "got": None if row.got is None else int(row.got),
+            "kernel": row.kernel,
+        }
+        for row in evaluation.audit
+    ]
+    if rows:
+        connection.execute(insert(tables.Audit), rows)
+
+
+def insert_samples(connection: Connection, evaluation_id: int, round_number: int, latency: Latency) -> None:
+    """The samples of a candidate and, where one was measured, of the baseline in between."""
+    owner = {"evaluation_id": evaluation_id, "round": round_number}
+    candidate: dict[str, Any] = {
+        "role": "candidate",
+        "value_ms": finite(latency.value_ms),
+        "raw_ms": finite(latency.raw_ms),
+        "baseline_ms": finite(latency.baseline_ms),
+        "spread": finite(latency.spread),
+        "warnings": list(latency.warnings),
+        "samples": blob(latency.samples_ms),
+    }
+    connection.execute(insert(tables.Sample).values(**owner, **candidate))
+    if latency.baseline_ms is not None:
+        value = finite(latency.baseline_ms)
+        baseline: dict[str, Any] = {"role": "baseline", "value_ms": value, "raw_ms": value}
+        baseline["samples"] = blob(latency.baseline_samples_ms)
+        connection.execute(insert(tables.Sample).values(**owner, **baseline))
+
+
+def insert_score(connection: Connection, evaluation_id: int, split: str, accuracy: Accuracy) -> None:
+    """The accuracy on one split."""
+    names = ("value", "loss", "loss_low", "loss_high")
+    values = {name: finite(getattr(accuracy, name)) for name in names}
+    values |= {"samples": accuracy.samples, "total": accuracy.total}
+    row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
+    connection.execute(row.values(scores=blob(accuracy.scores)))
+
+
+def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
+    """A row of `bf_artifact` for an engine."""
+    return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
+
+
+def group_row(position: int, group: Group) -> dict[str, Any]:
+    """A row of `bf_group` without its study."""
+    lists = {name: list(getattr(group, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    texts = {name: getattr(group, name) for name in ("name", "op", "block", "pinned")}
+    return {"position": position, "group": group.id, **texts, **lists}
+
+
+def held_artifacts(connection: Connection, condition: Any) -> set[str]:
+    """Digests of the engines of those evaluations."""
+    artifact = tables.Evaluation.artifact
+    return set(connection.scalars(select(artifact).distinct().where(condition, artifact.is_not(None))))
+
+
+def forget_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
+    """Delete the rows of those artifacts that nothing refers to any more; their digests."""
+    unused: set[str] = set()
+    for chunk in chunks(sorted(digests)):
+        used = held_artifacts(connection, tables.Evaluation.artifact.in_(chunk))
+        ranges = tables.StudyTarget.ranges_digest
+        used.update(connection.scalars(select(ranges).where(ranges.in_(chunk))))
+        free = [digest for digest in chunk if digest not in used]
+        connection.execute(delete(tables.Artifact).where(tables.Artifact.digest.in_(free)))
+        unused.update(free)
+    return frozenset(unused)
+
+
+def chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """Pieces that fit one IN list."""
+    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+
+
+def blob(values: NDArray[Any]) -> bytes:
+    """Little-endian float32, the same on every machine that shares the database."""
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()
+
+
+def finite(value: float | None) -> float | None:
+    """None for what databases cannot hold or compare alike: NaN and infinities."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _failure(evaluation: Evaluation) -> dict[str, Any]:
+    failure = evaluation.failure
+    if failure is None:
+        return {}
+    # PostgreSQL takes no NUL in text, and a crashing process may have printed some.
+    texts = {"message": failure.message.replace("\0", "�"), "log": failure.log.replace("\0", "�")}
+    return {"stage": failure.stage.value, "kind": failure.kind.value, **texts}
+
+
+def _latency(latency: Latency | None) -> dict[str, Any]:
+    if latency is None:
+        return {}
+    names = {"latency_ms": "value_ms", "raw_ms": "raw_ms", "baseline_ms": "baseline_ms", "spread": "spread"}
+    return {column: finite(getattr(latency, name)) for column, name in names.items()}
+
+
+def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:
+    if accuracy is None:
+        return {}
+    names = {"metric_value": "value", "loss": "loss", "loss_low": "loss_low", "loss_high": "loss_high"}
+    values: dict[str, Any] = {column: finite(getattr(accuracy, name)) for column, name in names.items()}
+    return {**values, "samples": accuracy.samples, "total_samples": accuracy.total}

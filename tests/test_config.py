@@ -1,0 +1,302 @@
+"""Options and configuration file: checked as a whole, every wrong one named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.errors import ConfigError
+from search.values import Precision
+from studies import config
+from studies.config import OPTIONS, KeepRule, Limits, SearchConfig, from_options, limits_for
+from studies.units import Amount, ShapeSpec
+
+BASE = {"model": "models/resnet.onnx", "data": "data.npz"}
+
+EVERYTHING = {
+    "latency-budget": "2.5ms",
+    "max-drop": "1%",
+    "accuracy-limit": "70%",
+    "max-memory": "512MB",
+    "trials": "60",
+    "time-limit": "30m",
+    "patience": "20",
+    "study": "mine",
+    "storage": "postgresql+psycopg://me:secret@host/db",
+    "backend": "onnxruntime",
+    "device": "cpu",
+    "batch": "32",
+    "shape": ["x:32x3x224x224", "mask:32x8:32x8:32x16"],
+    "metric": "top5",
+    "calibration-data": "cal.npz",
+    "final-data": "final.npz",
+    "preprocess": "mine.images:prepare",
+    "calibration": "entropy",
+    "sampler": "nsga2",
+    "granularity": "block",
+    "keep": ["^/head/=fp16", "a=b=int8"],
+    "seed": "7",
+    "threads": "2",
+    "keep-engines": "all",
+    "evaluation-timeout": "10m",
+    "evaluation-memory": "8GB",
+    "quiet": True,
+}
+
+
+def toml(tmp_path, text):
+    path = tmp_path / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems_of(options, config_file=None):
+    with pytest.raises(ConfigError) as caught:
+        from_options(options, config_file)
+    return str(caught.value)
+
+
+def test_every_option_is_read():
+    found = from_options({**BASE, **EVERYTHING})
+    assert found == SearchConfig(
+        model="models/resnet.onnx", data="data.npz", study="mine", storage="postgresql+psycopg://me:secret@host/db",
+        latency_budget_ms=2.5, max_drop=Amount(0.01, percent=True), accuracy_limit=Amount(0.7, percent=True),
+        max_memory_bytes=512_000_000, trials=60, time_limit_s=1800.0, patience=20, backend="onnxruntime", device="cpu",
+        batch=32, shapes=(
+            ShapeSpec("x", *[(32, 3, 224, 224)] * 3), ShapeSpec("mask", (32, 8), (32, 8), (32, 16)),
+        ),
+        metric="top5", calibration_data="cal.npz", final_data="final.npz", preprocess="mine.images:prepare",
+        calibration="entropy", sampler="nsga2", granularity="block",
+        keep=(KeepRule("^/head/", Precision.FP16), KeepRule("a=b", Precision.INT8)), seed=7, threads=2,
+        keep_engines="all", evaluation_timeout_s=600.0, evaluation_memory_bytes=8_000_000_000, quiet=True,
+    )  # fmt: skip
+
+
+def test_options_cover_every_field_once():
+    fields = [option.field for option in OPTIONS.values()]
+    assert sorted(fields) == sorted(set(SearchConfig.__dataclass_fields__) - {"overrides"})
+
+
+def test_defaults():
+    found = from_options({**BASE, "latency_budget": None, "shape": [], "quiet": False})
+    assert found == SearchConfig(model="models/resnet.onnx", data="data.npz", study="resnet")
+    assert found.storage == "sqlite:///bitfront.db"
+
+
+def test_file_and_command_line(tmp_path):
+    path = toml(
+        tmp_path,
+        """
+        model = "a.onnx"
+        data = "d.npz"
+        latency-budget = "2ms"
+        max_drop = 0.01
+        trials = 40
+        keep = "x=fp32"
+        shape = ["x:1x3", "y:1x3"]
+        quiet = true
+        """,
+    )
+    found = from_options({"trials": "50", "max-drop": None, "quiet": False, "shape": ["z:2x2"]}, path)
+    assert (found.model, found.study, found.latency_budget_ms, found.trials) == ("a.onnx", "a", 2.0, 50)
+    assert found.max_drop == Amount(0.01)
+    assert found.quiet
+    assert found.keep == (KeepRule("x", Precision.FP32),)
+    assert [shape.name for shape in found.shapes] == ["z"]
+    assert found.overrides == ("shape", "trials")
+
+
+def test_every_problem_is_named_in_one_error(tmp_path):
+    path = toml(
+        tmp_path,
+        """
+        latency-budget = 2.5
+        triols = 50
+        trials = 5.5
+        quiet = "yes"
+        seed = true
+        keep = ["([=fp16", "x=fp64", "nothing"]
+        [space]
+        depth = 1
+        """,
+    )
+    text = problems_of({"backend": "onnxruntim", "shape": ["x:3x4", "x:3x5"], "batch": "8"}, path)
+    for part in (
+        "13 things are wrong",
+        f"--latency-budget in {path}: expected a time with its unit, got '2.5'; write 2.5ms or 2500us",
+        f"'triols' in {path}: there is no such option; did you mean trials?",
+        "got '5.5'",
+        f"--quiet in {path}: expected true or false, got 'yes'",
+        f"--seed in {path}: expected a text or a number, got true",
+        "'([' is no regular expression",
+        "precision 'fp64' is unknown; known are fp32, fp16, int8",
+        "--keep 'nothing': expected 'REGEX=precision'",
+        f"'space' in {path}: there is no such option",
+        "--backend: expected one of auto, onnxruntime, got 'onnxruntim'; did you mean onnxruntime?",
+        "--shape: 'x' is given twice",
+        "MODEL is missing",
+        "--data is missing",
+    ):
+        assert part in text
+
+
+def test_nothing_is_given_twice_silently(tmp_path):
+    path = toml(tmp_path, "max-drop = '1%'\nmax_drop = '2%'\n")
+    assert "--max-drop" in problems_of(BASE, path)
+    assert "given twice, with - and with _" in problems_of(BASE, path)
+    assert "expected one value, got '2ms', '3ms'; give it once" in problems_of(
+        {**BASE, "latency-budget": ["2ms", "3ms"]}
+    )
+    assert "'a' is given twice" in problems_of({**BASE, "keep": ["a=fp16", "a=int8"]})
+    assert from_options({**BASE, "trials": ["7"]}).trials == 7
+
+
+def test_batch_and_shape_must_agree():
+    assert "name different batches" in problems_of({**BASE, "batch": "4", "shape": ["x:8x3"]})
+    assert from_options({**BASE, "batch": "8", "shape": ["x:8x3"]}).batch == 8
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("study", ""),
+        ("study", "a\nb"),
+        ("study", "x" * 201),
+        ("preprocess", "prepare"),
+        ("metric", "mine.py:"),
+        ("seed", "-1"),
+        ("seed", str(2**32)),
+        ("threads", "0"),
+        ("patience", "0"),
+        ("sampler", "annealing"),
+        ("storage", "study.db"),
+        ("trials", "none"),
+        ("keep", "=fp16"),
+    ],
+)
+def test_values_that_are_none(option, text):
+    assert f"--{option}: expected " in problems_of({**BASE, option: text})
+
+
+def test_passwords_are_in_no_message_text_or_json():
+    assert "secret" not in problems_of({**BASE, "storage": "oracle://me:secret@host/db"})
+    twice = ["postgresql://me:secret@h/a", "mysql://h/a?password=secret&x=1"]
+    assert "secret" not in problems_of({**BASE, "storage": twice})
+    found = from_options({**BASE, "storage": twice[0]})
+    assert "secret" not in repr(found)
+    assert "secret" not in json.dumps(found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql://me:p@ss:w/rd@host/db", "postgresql://me:***@host/db"),
+        ("mysql+pymysql://:pw@host/db", "mysql+pymysql://:***@host/db"),
+        ("postgresql://me@host/db?PassWord=pw&ssl=1", "postgresql://me@host/db?PassWord=***&ssl=1"),
+        ("sqlite:///C:/data/study.db", "sqlite:///C:/data/study.db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+    ],
+)
+def test_mask_password(url, masked):
+    assert config.mask_password(url) == masked
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"trials = ", "expected TOML"), (b"a = 1\na = 2\n", "expected TOML"), (b"\xff\xfe", "expected TOML in UTF-8")],
+)
+def test_files_that_are_no_toml(tmp_path, content, problem):
+    path = tmp_path / "study.toml"
+    path.write_bytes(content)
+    assert problem in problems_of(BASE, path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "No such file" in problems_of(BASE, tmp_path / "none.toml")
+    assert "--config" in problems_of(BASE, tmp_path)
+
+
+def test_json_round_trip():
+    found = from_options({**BASE, **EVERYTHING})
+    stored = json.loads(json.dumps(found.to_json()))
+    assert SearchConfig.from_json(stored, storage=found.storage) == found
+
+
+def test_json_of_older_and_newer_versions():
+    least = {"model": "a.onnx", "data": "d", "study": "s"}
+    assert SearchConfig.from_json(least) == SearchConfig("a.onnx", "d", "s")
+    assert SearchConfig.from_json({**least, "colour": "blue"}) == SearchConfig("a.onnx", "d", "s")
+    with pytest.raises(ConfigError, match="stored configuration"):
+        SearchConfig.from_json({"model": "a.onnx"})
+    with pytest.raises(ConfigError, match="stored configuration"):
+        SearchConfig.from_json({**least, "keep": [{"pattern": "x", "precision": 99}]})
+
+
+def test_with_options_changes_and_clears():
+    found = from_options({**BASE, "max-drop": "1%", "latency-budget": "2ms"})
+    changed = found.with_options({"trials": "100", "max_drop": "none", "latency_budget": None})
+    assert (changed.trials, changed.max_drop, changed.latency_budget_ms) == (100, None, 2.0)
+    with pytest.raises(ConfigError, match="--max-memory"):
+        found.with_options({"max_memory": "1"})
+
+
+RATIO = {"metric_name": "top1", "metric_unit": "", "metric_ratio": True}
+SQNR = {"metric_name": "sqnr", "metric_unit": "dB", "metric_ratio": False}
+MSE = {"metric_name": "mse", "metric_unit": "", "metric_ratio": False}
+
+
+def limits(metric, **options):
+    return limits_for(from_options({**BASE, **options}), **metric)
+
+
+def test_limits_of_a_ratio():
+    found = limits(RATIO, max_drop="1%", accuracy_limit="75%", latency_budget="2ms", max_memory="1MB")
+    assert found == Limits(2.0, 0.01, 0.75, 1_000_000)
+    assert limits(RATIO) == Limits()
+    assert limits(RATIO, max_drop="0.02").max_drop == 0.02
+
+
+def test_limits_in_decibels_and_plain_numbers():
+    assert limits(SQNR, accuracy_limit="30dB") == Limits(accuracy_limit=30.0)
+    assert limits(SQNR, accuracy_limit="-3", max_drop="0.5dB") == Limits(accuracy_limit=-3.0, max_drop=0.5)
+    assert limits(MSE, accuracy_limit="0.001") == Limits(accuracy_limit=0.001)
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "advice"),
+    [
+        (SQNR, {"max_drop": "1%"}, "use --accuracy-limit 30dB"),
+        (MSE, {"max_drop": "1%"}, "use --accuracy-limit 0.5"),
+        (MSE, {"accuracy_limit": "1%"}, "use --accuracy-limit"),
+        (MSE, {"max_drop": "1dB"}, "leave the unit out"),
+        (RATIO, {"max_drop": "0.5dB"}, "leave the unit out"),
+        (RATIO, {"max_drop": "1"}, "write 1%"),
+        (RATIO, {"max_drop": "150%"}, "give less"),
+        (RATIO, {"accuracy_limit": "76"}, "say 76%"),
+        (RATIO, {"accuracy_limit": "-0.1"}, "from 0 to 1"),
+    ],
+)
+def test_limits_that_mean_nothing(metric, options, advice):
+    with pytest.raises(ConfigError, match=metric["metric_name"]) as caught:
+        limits(metric, **options)
+    assert advice in str(caught.value)
+
+
+def test_both_wrong_limits_are_named():
+    with pytest.raises(ConfigError, match="2 things are wrong"):
+        limits(SQNR, max_drop="1%", accuracy_limit="75%")
+
+
+TEXTS = st.text(max_size=20)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.one_of(TEXTS, st.lists(TEXTS, max_size=3), st.booleans())))
+def test_any_options_give_a_configuration_or_a_refusal(options):
+    try:
+        found = from_options(options)
+    except ConfigError:
+        return
+    assert SearchConfig.from_json(json.loads(json.dumps(found.to_json())), storage=found.storage) == found

@@ -1,0 +1,240 @@
+"""Measuring with scripted sessions: what is counted, what is doubted; the device lock with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.latency import (
+    DeviceBusyError,
+    device_lock,
+    interleaved,
+    measure,
+    pin_to_one_cpu,
+    spread_of,
+    statistic_of,
+)
+
+HOLD_LOCK = """
+import sys, time
+from evaluators.latency import device_lock
+with device_lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+class Clock:
+    """A session whose inferences take what `milliseconds(i)` says of its i-th; `log` tells who ran when."""
+
+    memory_bytes = None
+
+    def __init__(self, milliseconds: Callable[[int], float], log: list[Clock] | None = None) -> None:
+        self.milliseconds = milliseconds
+        self.log = [] if log is None else log
+        self.done = 0
+        self.calls: list[int] = []
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        samples = np.array([self.milliseconds(self.done + i) for i in range(count)])
+        self.done += count
+        self.calls.append(count)
+        self.log.append(self)
+        return samples
+
+
+def steady(milliseconds: float, log: list[Clock] | None = None) -> Clock:
+    return Clock(lambda i: milliseconds, log)
+
+
+def test_statistics_and_spread() -> None:
+    samples = np.arange(101.0).reshape(1, 101)
+    assert statistic_of(samples, "median") == 50
+    assert statistic_of(samples, "p20") == 20
+    assert spread_of(samples) == 1.0
+    assert spread_of(np.zeros(3)) == 0.0
+    with pytest.raises(ValueError, match="median, p20"):
+        statistic_of(samples, "mean")
+
+
+def test_steady_session_is_measured_once_without_warnings() -> None:
+    session = steady(2.0)
+    latency = measure(session, statistic="median", seconds=0.2)
+    assert latency.value_ms == latency.raw_ms == 2.0
+    assert latency.baseline_ms is None
+    assert latency.baseline_samples_ms.shape == (0,)
+    assert latency.spread == 0
+    assert latency.warnings == ()
+    assert len(latency.samples_ms) == 100, "0.2 s of 2 ms"
+
+
+def test_blocks_last_20_ms_and_their_first_inference_is_not_counted() -> None:
+    cold = Clock(lambda i: 2.0)
+    latency = measure(cold, statistic="median", seconds=0.2)
+    assert set(cold.calls[4:]) == {11}
+    slow_first = Clock(lambda i: 2.0)
+    plain = slow_first.time
+
+    def time(count: int) -> NDArray[np.float64]:
+        samples = plain(count)
+        samples[0] *= 1.5
+        return samples
+
+    slow_first.time = time  # type: ignore[method-assign]
+    assert measure(slow_first, statistic="median").samples_ms.max() == latency.samples_ms.max()
+
+
+def test_minimum_of_samples_counts_when_the_time_is_short() -> None:
+    latency = measure(steady(10.0), statistic="median", seconds=0.01, min_samples=50)
+    assert len(latency.samples_ms) == 50
+    assert latency.warnings == ()
+
+
+def test_time_limit_counts_when_the_model_is_slow_and_is_told() -> None:
+    session = steady(500.0)
+    latency = measure(session, statistic="median", max_seconds=3.0)
+    assert len(latency.samples_ms) == 6
+    assert latency.warnings == ("only 6 of 50 samples within 3 s",)
+    assert session.done <= 6 + 4, "too few samples is no reason to measure again"
+
+
+def test_candidate_and_baseline_alternate_and_both_get_their_samples() -> None:
+    log: list[Clock] = []
+    candidate, baseline = steady(1.0, log), steady(15.0, log)
+    latency = measure(candidate, statistic="p20", baseline=baseline, seconds=0.2)
+    first_turn = log.index(baseline, log.index(baseline)) + 4  # after both warmed up: one call and three blocks each
+    turns = log[first_turn:]
+    assert turns[0::2] == [candidate] * len(turns[0::2])
+    assert turns[1::2] == [baseline] * len(turns[1::2])
+    assert len(latency.baseline_samples_ms) >= 50
+    assert len(latency.samples_ms) >= 50
+
+
+def test_value_is_scaled_by_the_baseline() -> None:
+    latency = measure(steady(3.0), statistic="p20", baseline=steady(10.2), reference_ms=10.0)
+    assert latency.raw_ms == 3.0
+    assert latency.baseline_ms == pytest.approx(10.2)
+    assert latency.value_ms == pytest.approx(3.0 * 10.0 / 10.2)
+    assert latency.warnings == ()
+    unscaled = measure(steady(3.0), statistic="p20", baseline=steady(10.2))
+    assert unscaled.value_ms == 3.0
+    assert unscaled.baseline_ms == pytest.approx(10.2)
+
+
+def test_baseline_far_from_its_reference_is_doubted() -> None:
+    latency = measure(steady(3.0), statistic="p20", baseline=steady(11.0), reference_ms=10.0)
+    assert latency.warnings == ("the baseline ran 10.0% slower than at the study's start",)
+
+
+def test_wide_spread_is_measured_again_and_then_marked() -> None:
+    session = Clock(lambda i: 1.0 if i % 2 else 1.5)
+    latency = measure(session, statistic="median", seconds=0.1)
+    assert any("spread" in warning and "more than 10%" in warning for warning in latency.warnings)
+    assert session.done > 250, "0.1 s, then 0.2 s, of about 1.25 ms"
+    assert measure(Clock(lambda i: 1.0 if i % 2 else 1.5), statistic="p20", spread_limit=0.6).warnings == ()
+
+
+def test_a_passing_disturbance_leaves_no_mark() -> None:
+    session = Clock(lambda i: 5.0 + (i % 2) * 4 if 15 <= i < 60 else 5.0)
+    latency = measure(session, statistic="median")
+    assert latency.warnings == ()
+    assert latency.spread == 0
+    assert len(latency.samples_ms) >= 80, "repeated with twice the time"
+
+
+def test_drift_of_the_candidate_is_doubted_but_not_when_the_baseline_drifts_alike() -> None:
+    def creeping(i: int) -> float:
+        return 2.0 * (1 + 0.1 * i / 200)
+
+    alone = measure(Clock(creeping), statistic="median", seconds=0.4)
+    assert any(warning.startswith("drift") and "slower" in warning for warning in alone.warnings)
+    together = measure(Clock(creeping), statistic="median", baseline=Clock(creeping), seconds=0.4)
+    assert not any(warning.startswith("drift") for warning in together.warnings)
+
+
+def test_warm_up_waits_for_a_cold_start_and_gives_up_in_the_end() -> None:
+    cold = Clock(lambda i: 10.0 * (1 + 2.0 * 0.8**i if i < 30 else 1))
+    assert measure(cold, statistic="median").samples_ms.max() < 10.5
+    restless = Clock(lambda i: 10.0 * 1.03 ** (i // 3 % 5))
+    assert any("warm-up" in warning for warning in measure(restless, statistic="median").warnings)
+
+
+def test_interleaved_gives_rounds_of_each_in_turn() -> None:
+    log: list[Clock] = []
+    sessions = {name: steady(ms, log) for name, ms in {"a": 1.0, "b": 5.0, "base": 40.0}.items()}
+    samples = interleaved(sessions, 4)
+    assert {name: rows.shape for name, rows in samples.items()} == {"a": (4, 20), "b": (4, 4), "base": (4, 1)}
+    assert log[-12:] == list(sessions.values()) * 4
+    assert statistic_of(samples["b"], "median") == 5.0
+
+
+def hold_lock(device: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, device], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device name whose lock lies in a folder of this test alone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")])))
+    return "test/cuda:0"
+
+
+def test_device_lock_is_held_by_one_process_and_freed_when_it_is_killed(device: str) -> None:
+    holder = hold_lock(device)
+    try:
+        with pytest.raises(DeviceBusyError, match=r"test/cuda:0.*bitfront-test_cuda_0\.lock"), device_lock(device, 0.1):
+            pass
+        with device_lock("another device", 0.1):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    with device_lock(device, 10):
+        pass
+
+
+def test_device_lock_is_freed_on_errors_and_open_to_other_users(device: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="inside"), device_lock(device, 0.1):
+        raise RuntimeError("inside")
+    with device_lock(device, 0.1):
+        pass
+    assert (tmp_path / "bitfront-test_cuda_0.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_device_lock_that_cannot_be_opened_says_what_to_do(tmp_path: Path, device: str) -> None:
+    (tmp_path / "bitfront-test_cuda_0.lock").mkdir()
+    with pytest.raises(DeviceBusyError, match="TMPDIR"), device_lock(device, 0.1):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot bind threads")
+def test_pinning_leaves_one_allowed_cpu() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        chosen = pin_to_one_cpu()
+        assert len(os.sched_getaffinity(0)) == 1
+        assert (chosen in allowed) if len(allowed) > 1 else (chosen is None)
+        assert pin_to_one_cpu() is None, "already bound"
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -1,0 +1,226 @@
+"""The HTML report: what it shows, that nothing in it is executed or fetched, and that it is written whole."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from plotly.offline import get_plotlyjs
+
+from search.errors import ArtifactError, ConfigError
+from studies import report
+from studies.config import Limits
+from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+
+EVIL = "<script>alert(1)</script>"
+
+
+def sample(groups: int = 8, trials: int = 40) -> ReportData:
+    """A study with everything in it, seeded."""
+    generator = np.random.default_rng(3)
+    labels = ["fp32", "fp16", "int8"]
+    rows, precisions = [], {}
+    for trial in range(trials):
+        codes = [trial] * groups if trial < 3 else sorted(generator.integers(0, 3, groups), reverse=trial % 2 == 0)
+        int8 = sum(code == 2 for code in codes) / groups
+        latency = 1.0 - 0.22 * sum(codes) / groups + generator.uniform(0, 0.08)
+        loss = 0.04 * int8**2 + generator.uniform(0, 0.004) if trial else 0.0
+        half = 0.002 + 0.1 * loss
+        rows.append(
+            EvaluationRow(
+                trial, "ok", latency, 0.76 - loss, loss, loss - half, loss + half,
+                role=f"baseline:{labels[trial]}" if trial < 3 else "",
+                feasible=loss < 0.01, spread=0.004 + 0.002 * generator.random(),
+                label=f"all {labels[trial]}" if trial < 3 else f"{sum(c == 2 for c in codes)} int8",
+                opaque=trial % 2, complete=loss < 0.03, text=f"built in {trial}.5 s\nsize 12 MB",
+            )
+        )  # fmt: skip
+        precisions[trial] = [labels[code] for code in codes]
+    rows = mark_front(rows)
+    rows.append(EvaluationRow(trials, "failed"))
+    best = next(row for row in rows if row.on_front)
+    return ReportData(
+        study="resnet",
+        target="onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile",
+        metric=Metric("top1", ratio=True),
+        limits=Limits(latency_budget_ms=0.8, max_drop=0.01, max_memory_bytes=512_000_000),
+        model="resnet.onnx",
+        created="2026-11-20 12:00",
+        evaluations=rows,
+        picks=[
+            PickRow("accurate", best.trial, best.latency_ms, best.loss, 0.755, 0.004, 0.001, 0.007, True, 1.3),
+            PickRow("fast", best.trial, best.latency_ms, best.loss, holds=False, speedup=1.31, opaque=2),
+        ],
+        groups=[GroupRow(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv") for i in range(groups)],
+        precisions=precisions,
+        mismatches=[Mismatch(7, "g001", "/layer1/conv1/Conv", "int8", "fp32", "sm80_conv_kernel_nhwc")],
+        audited=(311, 1, 8),
+        failures=[FailureRow(trials, "build", "refused", "No supported formats for /layer1/Conv")],
+        hypervolume=[(row.trial, 0.01 * math.log1p(row.trial)) for row in rows],
+        environment={"python": "3.11", "cpu": "AMD EPYC"},
+        notes=["Clocks were not pinned."],
+    )
+
+
+def mark_front(rows):
+    def beaten(row):
+        return any(r.latency_ms < row.latency_ms and r.loss <= row.loss for r in rows if r.feasible)
+
+    return [replace(row, on_front=row.feasible and not beaten(row)) for row in rows]
+
+
+def page_of(data):
+    """The page without the Plotly library, and how often the library was in it."""
+    page = report.render(data)
+    return page.replace(get_plotlyjs(), ""), page.count(get_plotlyjs()[:400])
+
+
+@pytest.fixture(scope="module")
+def page():
+    return page_of(sample())[0]
+
+
+def test_figures_are_valid_plotly():
+    figures = report.figures(sample())
+    assert list(figures) == ["front", "hypervolume", "precisions", "spread"]
+    for figure in figures.values():
+        go.Figure(figure)  # refuses every property that Plotly does not know
+
+
+def test_front_figure_shows_lines_bars_and_baselines():
+    figure = report.front_figure(sample())
+    assert len(figure["layout"]["shapes"]) == 2
+    names = [trace.get("name", "") for trace in figure["data"]]
+    baselines = next(trace for trace in figure["data"] if trace.get("name", "").startswith("uniform baselines"))
+    assert baselines["customdata"] == ["all fp32", "all fp16", "all int8"]
+    front = next(trace for trace in figure["data"] if trace.get("name", "").startswith("front"))
+    assert all(bar > 0 for bar in front["error_y"]["array"])
+    assert front["x"] == sorted(front["x"])
+    measured = sum(row.measured for row in sample().evaluations)
+    assert sum(int(name.rpartition("(")[2].rstrip(")")) for name in names if name) >= measured
+
+
+def test_precision_map_follows_groups_and_front():
+    data = sample()
+    heatmap = report.precision_figure(data)["data"][0]
+    assert heatmap["x"] == [f"#{row.trial}" for row in data.front]
+    assert len(heatmap["y"]) == len(data.groups)
+    labels = report._labels(data)
+    column = [labels[line[0]] for line in heatmap["z"]]
+    assert column == list(data.precisions[data.front[0].trial])
+
+
+def test_precision_map_refuses_other_groups():
+    data = sample()
+    wrong = {**data.precisions, data.front[0].trial: ["fp32"]}
+    with pytest.raises(ValueError, match="other groups"):
+        report.render(replace(data, precisions=wrong))
+
+
+def test_library_is_embedded_once_and_nothing_is_fetched():
+    text, count = page_of(sample())
+    assert count == 1
+    assert not re.search(r"https?://|\bsrc=|\bhref=|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_sections(page):
+    for heading in ("Summary", "Latency and loss", "Hypervolume", "Precision of each", "Asked and got", "Failures",
+                    "Latency spread", "Environment"):  # fmt: skip
+        assert f"<h2>{heading}" in page
+    assert "latency ≤ 0.8 ms, loss of top1 ≤ 1 %, memory ≤ 512 MB" in page
+    assert "1 group did not run in the precision" in page
+    assert "sm80_conv_kernel_nhwc" in page
+    assert "No supported formats" in page
+    assert "Clocks were not pinned." in page
+    assert "0.4 %" in page
+
+
+def test_names_are_escaped_everywhere():
+    data = sample()
+    evil = replace(
+        data,
+        study=EVIL, target=EVIL, model=EVIL, created=EVIL, notes=[EVIL], environment={EVIL: EVIL},
+        metric=Metric(EVIL, ratio=True),
+        groups=[replace(group, name=EVIL, op=EVIL) for group in data.groups],
+        evaluations=[replace(row, label=EVIL, text=EVIL, role=f"baseline:{EVIL}") for row in data.evaluations],
+        mismatches=[Mismatch(1, EVIL, EVIL, EVIL, EVIL, EVIL)],
+        failures=[FailureRow(1, EVIL, EVIL, EVIL)],
+        picks=[replace(pick, name=EVIL) for pick in data.picks],
+        precisions={trial: [EVIL] * len(data.groups) for trial in data.precisions},
+    )  # fmt: skip
+    text, _ = page_of(evil)
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    # Plotly reads a little HTML in labels: names reach it escaped once more, inside the JSON.
+    assert "\\u0026lt;script\\u0026gt;alert" in text
+    assert text.count("<script>") == 2
+    assert text.count("</script>") == 2
+
+
+@pytest.mark.parametrize(
+    ("audited", "sentence"),
+    [
+        ((320, 0, 0), "All groups ran in the precision that was asked for: 320"),
+        ((300, 0, 20), "300 groups over all evaluations were obeyed, and 20 are opaque"),
+        ((0, 0, 0), "Nothing was audited yet"),
+    ],
+)
+def test_audit_sentence(audited, sentence):
+    assert sentence in page_of(replace(sample(), mismatches=[], audited=audited))[0]
+
+
+def test_an_empty_study_has_a_page_without_figures():
+    text, count = page_of(ReportData("empty", "somewhere", Metric("mse", higher_is_better=False)))
+    assert count == 0
+    assert "Nothing was measured yet" in text
+    assert "nothing to pick" in text
+    assert "No evaluation failed" in text
+
+
+def test_missing_measures_and_nan_are_dashes():
+    row = EvaluationRow(0, "ok", 1.0, loss=0.0, loss_low=math.nan, loss_high=None, on_front=True, feasible=True)
+    text, _ = page_of(ReportData("s", "t", Metric("sqnr", "dB"), evaluations=[row]))
+    assert "– … –" in text
+    assert "NaN" not in text
+
+
+def test_far_losses_are_left_out_of_the_first_view_and_counted():
+    data = sample()
+    already = report._outside(data, report._view(data))
+    ruined = [EvaluationRow(90 + k, "ok", 0.5, loss=0.9) for k in range(2)]
+    text, _ = page_of(replace(data, evaluations=[*data.evaluations, *ruined]))
+    assert f"{already + 2} evaluations with a loss far from the front lie outside" in text
+
+
+def test_accuracy_limit_in_words():
+    data = ReportData("s", "t", Metric("mse", higher_is_better=False), Limits(accuracy_limit=0.5))
+    assert report.limit_texts(data) == ["mse ≤ 0.5"]
+
+
+def test_write_replaces_the_whole_file(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    report.write(sample(), path)
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_write_needs_a_folder(tmp_path):
+    for path in (tmp_path / "no" / "report.html", tmp_path):
+        with pytest.raises(ConfigError, match="existing folder"):
+            report.write(sample(), path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / ("r" * 230)  # the temporary name is longer than a file name may be
+    path.write_text("old")
+    with pytest.raises(ArtifactError, match="name another path"):
+        report.write(sample(), path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == [path.name]
