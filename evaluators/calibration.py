@@ -413,8 +413,8 @@ def _session(graph: ir.Model, threads: int) -> Iterator[Any]:
     _share_arena()
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
-    # Fused nodes have no inner tensors. The default order runs all that is a graph output last: it keeps every
-    # tensor alive until then (2163 MB instead of 191 MB in benchmarks/calibration.py's network).
+    # Fused nodes have no inner tensors. The default order runs what gives graph outputs last and keeps every tensor
+    # alive until then: 2163 MB instead of 191 MB with 33 convolutions of 32×32×56×56.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     with tempfile.TemporaryDirectory(prefix="bitfront-", ignore_cleanup_errors=True) as folder:
@@ -436,7 +436,7 @@ def _share_arena() -> None:
     """Register one arena for this module's sessions; other sessions of the process keep their own.
 
     A chain is many sessions. With an arena each, or with none and the C library's fragmentation, they keep nearly all
-    activations between them: 1057 MB instead of 228 MB for the network of benchmarks/calibration.py in 41 links.
+    activations between them: 1057 MB instead of 228 MB with 33 convolutions of 32×32×56×56 in 41 links.
     """
     import onnxruntime as ort
 

@@ -223,7 +223,8 @@ def _npz_reader(path: Path) -> Callable[[], Arrays]:
 
 def _read_npz(path: Path) -> Arrays:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because numpy leaves a file that turns out to be no archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         # A bare .npy gives an array, which is no context manager: AttributeError on 3.10, TypeError later.
@@ -255,8 +256,15 @@ def _shard_of(part: Any, name: str, reference: str) -> _Shard:
             f"data {reference!r}: the function has to return a dict from input name to array, or an iterable of "
             f"such dicts; got {type(part).__name__}"
         )
-    arrays = {str(key): np.asarray(array) for key, array in part.items()}
+    arrays = {str(key): _as_array(array, f"{name}: {key!r}") for key, array in part.items()}
     return _Shard(name, lambda: arrays)
+
+
+def _as_array(value: Any, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where} cannot be read as an array ({_short(error)}): return numpy arrays") from error
 
 
 def _import_module(name: str) -> Any:
@@ -405,8 +413,10 @@ class _ImageFolder:
         except Exception as error:
             raise DataError(f"--preprocess {self._reference} failed on {image} with {_short(error)}") from error
         named = value if isinstance(value, Mapping) else self._alone(value, image)
-        arrays = self._checker.native({name: np.asarray(array)[np.newaxis] for name, array in named.items()})
-        self._checker.check(arrays, f"--preprocess {self._reference} on {image}", index)
+        where = f"--preprocess {self._reference} on {image}"
+        rows = {str(name): _as_array(array, f"{where}: {name!r}")[np.newaxis] for name, array in named.items()}
+        arrays = self._checker.native(rows)
+        self._checker.check(arrays, where, index)
         return arrays
 
     def _alone(self, value: Any, image: Path) -> Arrays:

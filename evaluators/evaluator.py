@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators import accuracy, calibration, data, latency, metrics
-from evaluators.backends.base import Builder, DeviceError, Engine, OutOfMemoryError, RefusedError, Session
+from evaluators.backends.base import Backend, Builder, DeviceError, Engine, OutOfMemoryError, RefusedError, Session
 from evaluators.backends.registry import open_backend
-from evaluators.job import Job, Limits
+from evaluators.job import Job, Limits, discard
 from search import model as models
-from search.errors import ArtifactError, BitfrontError, RunError
+from search.errors import (
+    ArtifactError,
+    BitfrontError,
+    DataError,
+    EvaluatorError,
+    InputError,
+    ModelError,
+    RunError,
+    TargetError,
+)
 from search.space import make_space
 from search.values import (
     Accuracy,
@@ -35,6 +49,7 @@ from search.values import (
 
 Report = Callable[[str, Any], None]
 _CHECK_ROWS = 64
+_CHECK_BYTES = 64 * 2**20
 
 
 class Evaluator:
@@ -53,9 +68,10 @@ class Evaluator:
         self.report = report
         shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
         self.model = models.load(Path(job.model), batch=job.batch, shapes=shapes)
-        self.backend = open_backend(job.backend, job.device, job.options)
+        self.backend = _open_backend(job)
         self.target = self.backend.target()
         self.folder = Path(job.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._open_data()
         self._builder: Builder | None = None
         self._baseline: Session | None = None
@@ -117,17 +133,32 @@ class Evaluator:
             ModelError: the engine does not know an op.
             ConfigError, MetricError, DataError: the metric does not fit the model's outputs or the data.
         """
-        session = self.backend.float_session(self.model)
-        few = self._batches(self.data, self.search_indices[: 2 * self.model.batch])
-        try:
-            for batch in few:
-                outputs = {name: array[: batch.count] for name, array in session.run(batch.inputs).items()}
-                if self.metric.kind == "per_sample":
-                    self.metric.scores(outputs, batch.labels, outputs, count=batch.count)
-                else:
-                    self.metric.accumulator().update(outputs, batch.labels, count=batch.count)
-        finally:
-            session.close()
+        self._check_splits()
+        batch = self.model.batch
+        # One whole batch, and one that is filled up where a split has such a one.
+        rest = max(len(self.search_indices) % batch, len(self.final_indices) % batch) or batch
+        few = self._batches(self.data, self.search_indices[: batch + rest])
+        with ExitStack() as stack:
+            session = self.backend.float_session(self.model)
+            stack.callback(session.close)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder))
+            try:
+                accuracy.reference(session, self.metric, few, Path(folder))
+            except RefusedError as error:
+                raise ModelError(f"running the float model on the first samples: {error}") from error
+            except accuracy.NonFiniteError as error:
+                raise DataError(_float_not_finite("first", error)) from error
+
+    def _check_splits(self) -> None:
+        gathers = self.metric.kind == "accumulating"
+        for name, indices in (("search", self.search_indices), ("final", self.final_indices)):
+            units = math.ceil(len(indices) / self.model.batch) if gathers else len(indices)
+            if units < 2:
+                wanted = f"more than {self.model.batch} (one batch)" if gathers else "at least 2"
+                raise DataError(
+                    f"splitting the data: metric {self.metric.name} needs {wanted} samples to {name} on, for an "
+                    f"interval; of {len(self.data)} samples, {len(indices)} are for that. Give more data."
+                )
 
     def calibration_key(self, method: str) -> str:
         """Names the result of `calibrate` by its inputs' content."""
@@ -162,6 +193,8 @@ class Evaluator:
 
         Raises:
             MetricError: the metric raised or gave NaN.
+            ArtifactError: there is no room for the engine.
+            DataError: samples cannot be read, or FP32 itself is not finite on them.
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
         candidate = _Candidate(assignment, out)
@@ -169,16 +202,18 @@ class Evaluator:
         try:
             self._take_through(candidate, limits)
         except RefusedError as error:
+            _check_room(candidate, error)
             candidate.failed(FailureKind.REFUSED, str(error))
         except accuracy.NonFiniteError as error:
             candidate.failed(FailureKind.NON_FINITE, f"{error}; {self._where_non_finite(assignment)}")
-        except (DeviceError, OutOfMemoryError, RunError, MemoryError):
-            raise
         except OSError as error:
-            raise ArtifactError(f"writing the engine {out}: {error}. Make room, then resume the study.") from error
+            raise _meaning_of(error, out) from error
         except Exception as error:
+            if _is_common(error):
+                raise
             if not isinstance(error, BitfrontError):
-                traceback.print_exc()
+                with suppress(OSError):  # the disk that the log is on may be full
+                    traceback.print_exc()
             candidate.failed(FailureKind.ERROR, f"{type(error).__name__}: {error}")
         finally:
             candidate.close()
@@ -207,11 +242,12 @@ class Evaluator:
         inputs = self._first_batch()
         session.bind(inputs)
         session.run(inputs)
+        baseline = self.baseline if self.target.relative else None
         with latency.device_lock(self._device_name()):
             return latency.measure(
                 session,
                 statistic=self.target.statistic,
-                baseline=self.baseline if self.target.relative else None,
+                baseline=baseline,
                 reference_ms=self.job.reference_ms,
                 spread_limit=latency.CPU_SPREAD_LIMIT if self.target.relative else latency.GPU_SPREAD_LIMIT,
             )
@@ -230,17 +266,19 @@ class Evaluator:
 
     def _where_non_finite(self, assignment: Assignment) -> str:
         """Names the groups whose outputs stop being finite on the data that showed it."""
-        session = self.builder.probe(assignment)
         try:
-            for batch in self._batches(self.data, self.search_indices):
-                outputs = session.run(batch.inputs)
-                bad = [g for g in self.model.groups if not np.isfinite(outputs[g.id]).all()]
-                if bad:
-                    named = ", ".join(f"{group.name} ({assignment[group.id].label})" for group in bad[:4])
-                    return f"the first groups with NaN or infinity are {named}"
-        finally:
-            session.close()
-        return "every group's own output is finite, so it arises behind the last group"
+            with closing(self.builder.probe(assignment)) as session:
+                for batch in self._batches(self.data, self.search_indices):
+                    outputs = session.run(batch.inputs)
+                    bad = [g for g in self.model.groups if not np.isfinite(outputs[g.id]).all()]
+                    if bad:
+                        named = ", ".join(f"{group.name} ({assignment[group.id].label})" for group in bad[:4])
+                        return f"the first groups with NaN or infinity are {named}"
+        except Exception as error:
+            if _is_common(error):
+                raise
+            return f"in which group could not be found ({type(error).__name__}: {error})"
+        return "every group's own output is finite, so it arises outside the groups"
 
     # -- finalists and exports -------------------------------------------------------------------------------------
 
@@ -253,21 +291,22 @@ class Evaluator:
 
         Returns:
             `latency`: label → Latency; `accuracy`: label → Accuracy on the final split; `reference`: FP32's value
-            there.
+            there; `failed`: label → message, of engines that are not in `accuracy` because their outputs on the
+            final split are not finite.
         """
-        sessions = {label: self.builder.load(Path(path)) for label, path in engines.items()}
-        try:
+        with ExitStack() as stack:
+            sessions = {label: stack.enter_context(closing(self.builder.load(Path(e)))) for label, e in engines.items()}
             measured = self._measure_together(sessions, rounds)
             reference = self._reference("final")
-            scores = {}
+            scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
                 self.report("progress", [done, len(sessions)])
                 batches = self._batches(self.final_data, self.final_indices)
-                scores[label] = accuracy.evaluate(session, self.metric, batches, reference)
-            return {"latency": measured, "accuracy": scores, "reference": reference.value}
-        finally:
-            for session in sessions.values():
-                session.close()
+                try:
+                    scores[label] = accuracy.evaluate(session, self.metric, batches, reference)
+                except accuracy.NonFiniteError as error:
+                    failed[label] = str(error)
+            return {"latency": measured, "accuracy": scores, "reference": reference.value, "failed": failed}
 
     def _measure_together(self, sessions: Mapping[str, Session], rounds: int) -> dict[str, Latency]:
         inputs = self._first_batch()
@@ -294,25 +333,35 @@ class Evaluator:
             baseline_samples_ms=base.ravel() if base is not None else np.empty(0),
         )
 
+    def build(self, assignment: Assignment, out: Path) -> None:
+        """Build the engine of an assignment, unmeasured."""
+        try:
+            engine = self.builder.build(self.builder.lower(assignment), out)
+            self.builder.audit(engine, assignment)
+        except BaseException:
+            discard(out)
+            raise
+
     def time_again(self, assignment: Assignment, out: Path) -> Latency:
         """Build an assignment and measure its latency alone; for repeatability and drift."""
-        engine = self.builder.build(self.builder.lower(assignment), out)
-        self.builder.audit(engine, assignment)
-        session = self.builder.load(engine.path)
         try:
-            return self._latency(session)
+            self.build(assignment, out)
+            with closing(self.builder.load(out)) as session:
+                return self._latency(session)
         finally:
-            session.close()
-            out.unlink(missing_ok=True)
+            discard(out)
 
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
-        """Outputs of an engine file on the first final samples: what an export must give again, bit for bit."""
-        session = self.builder.load(engine)
-        try:
-            batches = self._batches(self.final_data, self.final_indices[:_CHECK_ROWS])
-            results = [session.run(batch.inputs) for batch in batches]
-        finally:
-            session.close()
+        """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.
+
+        Of large outputs, 64 MiB and the batch under way are enough. One without axes counts as a row per batch.
+        """
+        results: list[dict[str, NDArray[Any]]] = []
+        with closing(self.builder.load(engine)) as session:
+            for batch in self._batches(self.final_data, self.final_indices[:_CHECK_ROWS]):
+                results.append({name: _row_wise(array) for name, array in session.run(batch.inputs).items()})
+                if sum(array.nbytes for result in results for array in result.values()) >= _CHECK_BYTES:
+                    break
         return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
     # -- warm parts ------------------------------------------------------------------------------------------------
@@ -327,12 +376,16 @@ class Evaluator:
     def baseline(self) -> Session:
         """The uniform FP32 engine, or the nearest to it that the target has."""
         if self._baseline is None:
-            assignment = self._float_assignment()
-            engine = self.builder.build(self.builder.lower(assignment), self.folder / "baseline.engine")
-            self.builder.audit(engine, assignment)
-            self._baseline = self.builder.load(engine.path)
-            self._baseline.bind(self._first_batch())
-            self._baseline.run(self._first_batch())
+            self.folder.mkdir(parents=True, exist_ok=True)
+            out = self.folder / "baseline.engine"
+            try:
+                self.build(self._float_assignment(), out)
+                session = self.builder.load(out)
+                session.run(self._first_batch())
+            except RefusedError as error:
+                raise EvaluatorError(f"building the FP32 baseline: the engine's builder refuses it: {error}") from error
+            session.bind(self._first_batch())
+            self._baseline = session
         return self._baseline
 
     def _float_assignment(self) -> Assignment:
@@ -347,7 +400,10 @@ class Evaluator:
         stored = accuracy.load_reference(folder)
         if stored is not None and stored.metric == self.metric.name and stored.samples == len(indices):
             return stored
-        return accuracy.reference(self.baseline, self.metric, self._batches(dataset, indices), folder)
+        try:
+            return accuracy.reference(self.baseline, self.metric, self._batches(dataset, indices), folder)
+        except accuracy.NonFiniteError as error:
+            raise DataError(_float_not_finite(split, error)) from error
 
     def _batches(self, dataset: data.Dataset, indices: NDArray[np.int64]) -> Iterator[data.Batch]:
         return data.batches(dataset, indices, self.model.batch)
@@ -356,7 +412,9 @@ class Evaluator:
         return next(self._batches(self.data, self.search_indices)).inputs
 
     def _device_name(self) -> str:
-        return f"{self.backend.name}-{self.job.device or 'default'}"
+        """One name per device, whatever backend runs on it and however it was asked for."""
+        device = self.job.device or ("cpu" if self.target.relative else "cuda")
+        return f"{device}:0" if device == "cuda" else device
 
 
 class _Candidate:
@@ -381,7 +439,7 @@ class _Candidate:
         if self.session is not None:
             self.session.close()
         if self.accuracy is None:
-            self.out.unlink(missing_ok=True)
+            discard(self.out)
 
     def evaluation(self, total_s: float) -> Evaluation:
         engine = self.engine
@@ -400,7 +458,58 @@ class _Candidate:
         )
 
 
-_NO_RANGES = Ranges("none", {}, {}, 0)
+def _open_backend(job: Job) -> Backend:
+    try:
+        return open_backend(job.backend, job.device, job.options)
+    except BitfrontError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"starting backend {job.backend}: {type(error).__name__}: {error}. Its installation may be broken: "
+            "try `bitfront doctor`, or install it anew."
+        ) from error
+
+
+def _is_common(error: Exception) -> bool:
+    """Whether an error is no fault of the candidate: every other would meet it too, or this process is done for."""
+    common = (DeviceError, OutOfMemoryError, MemoryError, OSError, RunError, InputError)
+    return isinstance(error, common) and not isinstance(error, ModelError)  # lowering refuses with ModelError
+
+
+def _meaning_of(error: OSError, out: Path) -> BitfrontError:
+    if error.errno == errno.ENOMEM:
+        return OutOfMemoryError(str(error))
+    return ArtifactError(f"writing the engine {out}: {error}. Make room, then resume the study.")
+
+
+def _check_room(candidate: _Candidate, refusal: RefusedError) -> None:
+    """Builders that write files themselves may call a full disk a refusal: see whether as much again can be written.
+
+    Raises:
+        ArtifactError: it cannot.
+    """
+    out = candidate.out
+    if candidate.stage is not Stage.BUILD or not out.is_file():
+        return
+    try:
+        size = out.stat().st_size
+        with tempfile.TemporaryFile(dir=out.parent) as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, 2 * size))
+    except OSError as error:
+        raise ArtifactError(
+            f"writing the engine {out}: {error} (the builder said: {refusal}). Make room, then resume the study."
+        ) from error
+
+
+def _float_not_finite(split: str, error: accuracy.NonFiniteError) -> str:
+    return (
+        f"running the FP32 model on the {split} samples: {error}. What it computes in FP32 has to be finite: find the "
+        "samples that are out of its range and leave them out."
+    )
+
+
+def _row_wise(array: NDArray[Any]) -> NDArray[Any]:
+    return np.atleast_1d(array.astype(str) if array.dtype.kind == "O" else array)
 
 
 def _read_ranges(path: str | None) -> Ranges:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -45,3 +47,9 @@ class Limits:
 
     latency_ms: float | None = None
     drop: float | None = None
+
+
+def discard(out: Path) -> None:
+    """Remove the engine at `out`, finished or not, and what its builder may have left beside it."""
+    for path in (out, *out.parent.glob(f"{glob.escape(out.name)}.*")):
+        path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 from onnx import version_converter
 
-from evaluators.placement import SAME_SCALE, Placement, Plan, activation_indices, float_inputs, plan
+from evaluators.placement import HALF_SAFE, Placement, Plan, activation_indices, becomes_int8, float_inputs, plan
 from evaluators.scales import activation_scale, weight_scales
 from search.errors import ModelError
 from search.grouping import is_constant
@@ -114,8 +115,7 @@ class _Lowering:
         for i in floats:
             value = node.inputs[i]
             assert value is not None
-            quantized = (node, i) in self.plan.reads
-            node.replace_input_with(i, self._quantized(value, dtype) if quantized else self._plain(value, dtype))
+            node.replace_input_with(i, self._read(node, i, value, dtype))
         if node.name in self.anchors and self._precision(node) is Precision.INT8:
             self._quantize_weights(node, dtype)
         elif dtype is HALF:
@@ -126,6 +126,17 @@ class _Lowering:
                 self.dtypes[output] = dtype
                 if dtype is HALF:
                     output.type = ir.TensorType(HALF)
+
+    def _read(self, node: ir.Node, i: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if (node, i) in self.plan.reads:
+            return self._quantized(value, dtype)
+        if value in self.plan.stored and i == 0 and self._must_stay_float(node):
+            return self._quantized_by_channel(value)
+        return self._plain(value, dtype)
+
+    def _must_stay_float(self, node: ir.Node) -> bool:
+        float_anchor = node.name in self.anchors and self._precision(node) is Precision.FP32
+        return float_anchor and node.op_type != "MatMul" and becomes_int8(node, self.plan)
 
     def _rewrite_captures(self, node: ir.Node) -> None:
         """Bodies of If and Loop stay FP32, so what they capture must be."""
@@ -149,16 +160,19 @@ class _Lowering:
             return HALF
         if precision is Precision.INT8:
             return HALF if self.placement.half and self._fits_half(self.owner[node.name or ""]) else FLOAT
-        if precision is None and node.op_type in SAME_SCALE | self.placement.followers | {"Concat"}:
+        if precision is None and node.op_type in HALF_SAFE:
             floats = [value for value in (node.inputs[i] for i in self.floats[node]) if value is not None]
-            if floats and all(self.dtypes.get(value, FLOAT) is HALF for value in floats):
+            half = floats and all(self.dtypes.get(value, FLOAT) is HALF for value in floats)
+            if half and self._in_half_range(value.name or "" for value in node.outputs):
                 return HALF
         return FLOAT
 
     def _fits_half(self, group: Group) -> bool:
-        names = (*group.inputs, *group.skips, group.output)
+        return self._in_half_range((*group.inputs, *group.skips, *group.tensors))
+
+    def _in_half_range(self, names: Iterable[str]) -> bool:
         seen = [self.ranges.observed[name] for name in names if name in self.ranges.observed]
-        return all(r.magnitude < FP16_MAX for r in seen)
+        return all(r.magnitude <= FP16_MAX for r in seen)
 
     # -- activations -----------------------------------------------------------------------------------------------
 
@@ -184,6 +198,33 @@ class _Lowering:
             self.made[key] = self._insert(
                 ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype
             )
+        return self.made[key]
+
+    def _quantized_by_channel(self, value: ir.Value) -> ir.Value:
+        """The same numbers by a DQ with the scale repeated per channel: ONNX Runtime quantizes a float Conv or Gemm
+        between a per-tensor DQ and a Q without being asked, one behind a per-channel DQ it leaves alone."""
+        channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else None
+        if not isinstance(channels, int):
+            return self._quantized(value, FLOAT)
+        key = (value, "dq", "channels")
+        if key not in self.made:
+            q = self._q(value)
+            scale, zero = (np.repeat(_array(part), channels) for part in self._scale(value, FLOAT))
+            root = self.plan.root(value).name
+            parts = [
+                q,
+                self._constant(f"{root}/scale/{channels}", scale),
+                self._constant(f"{root}/zero/{channels}", zero),
+            ]
+            node = ir.Node(
+                "",
+                "DequantizeLinear",
+                parts,
+                [ir.AttrInt64("axis", 1)],
+                num_outputs=1,
+                name=f"{value.name}/dq/{channels}",
+            )
+            self.made[key] = self._insert(node, q, FLOAT)
         return self.made[key]
 
     def _q(self, value: ir.Value) -> ir.Value:
@@ -239,9 +280,10 @@ class _Lowering:
         scales = weight_scales(array, axis, self.placement.weight_bits)
         if self.placement.half:
             scales = _representable(scales)
-        bias = self._bias(node)
+        bias = self._bias(node, scales)
         if bias is not None:
-            scales = self._quantize_bias(node, *bias, scales)
+            others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
+            scales = self._quantize_bias(node, *bias, scales, np.asarray(~array.any(axis=others)))
         elif len(node.inputs) > 2 and dtype is HALF:
             self._halve_constants(node, [2])
         limit = 2 ** (self.placement.weight_bits - 1) - 1
@@ -263,7 +305,7 @@ class _Lowering:
         )
         return known is not None and not np.array_equal(_array(known), scales.astype(_array(known).dtype))
 
-    def _bias(self, node: ir.Node) -> tuple[ir.Node, int] | None:
+    def _bias(self, node: ir.Node, scales: NDArray[np.float32]) -> tuple[ir.Node, int] | None:
         """Where the bias of a weighted op is to be quantized: its third input, or an Add right behind a MatMul."""
         if not self.placement.int32_bias:
             return None
@@ -274,18 +316,25 @@ class _Lowering:
                 return None
             user, index = users[0], 1 if users[0].inputs[0] is node.outputs[0] else 0
         bias = user.inputs[index] if len(user.inputs) > index else None
-        plain = bias is not None and is_constant(bias) and _array(bias).ndim == 1 and _unscaled(node)
-        return (user, index) if plain else None
+        if bias is None or not is_constant(bias) or not _unscaled(node):
+            return None
+        shape = _array(bias).shape
+        return (user, index) if len(shape) == 1 and scales.shape in ((), shape) else None
 
     def _quantize_bias(
-        self, node: ir.Node, user: ir.Node, index: int, scales: NDArray[np.float32]
+        self, node: ir.Node, user: ir.Node, index: int, scales: NDArray[np.float32], dead: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """Replace a bias by INT32 codes; returns the weight scales, widened where the bias would overflow."""
+        """Replace a bias by INT32 codes; returns the weight scales, widened where the bias would overflow.
+
+        A `dead` channel, all of whose weights are zero, takes the scale that its bias is finest in.
+        """
         bias, step = user.inputs[index], self._input_scale(node)
         assert bias is not None
         array = _array(bias).astype(np.float64)
         needed = np.abs(array) / (step * _BIAS_LIMIT)
-        scales = np.maximum(scales, needed if scales.ndim else needed.max(initial=0.0)).astype(np.float32)
+        needed = needed if scales.ndim else needed.max(initial=0.0)
+        free = dead & (needed > np.finfo(np.float32).tiny)
+        scales = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
         products = (scales.astype(np.float64) * step).astype(np.float32)
         name = f"{node.name}/bias/int32"
         parts = [
@@ -373,9 +422,9 @@ def _unscaled(node: ir.Node) -> bool:
 
 def _representable(scales: NDArray[np.float32]) -> NDArray[np.float32]:
     """The next float16 at or above each scale, so that half and float readers of one tensor agree exactly."""
-    half = scales.astype(np.float16)
+    half = np.minimum(scales, np.float32(FP16_MAX)).astype(np.float16)
     half = np.where(half.astype(np.float32) < scales, np.nextafter(half, np.float16(np.inf)), half)
-    return np.asarray(half, np.float32)
+    return np.where(scales > FP16_MAX, scales, half.astype(np.float32)).astype(np.float32)
 
 
 def _along(scales: NDArray[np.float32], axis: int | None, ndim: int) -> NDArray[np.float32]:

@@ -15,6 +15,16 @@ from search.values import Assignment, Precision
 SAME_SCALE = frozenset(
     {"DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
+# Ops outside all groups that lose nothing in float16 when their inputs and outputs fit; others (LayerNorm, Softmax,
+# sums over an axis) stay FP32.
+HALF_SAFE = SAME_SCALE | frozenset(
+    "Add AveragePool Clip Concat Div Elu Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish "
+    "LeakyRelu Max Min Mish Mul Neg PRelu Pad ReduceMax Relu Sigmoid Slice Split Sub Tanh Tile Where".split()
+)
+_GEMM_ACTIVATIONS = frozenset(
+    "Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()
+)
+RESIDUAL = frozenset({"Conv", "ConvTranspose"})  # whose kernels add the other branch before they round
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Placement:
         float_output: weighted op types that are INT8 even without a Q behind them.
         int32_bias: biases quantized too (ONNX Runtime); otherwise float (TensorRT).
         shared_concat: all inputs of a Concat take its output's scale.
-        half: float sides of INT8 groups, and free ops between half tensors, are float16.
+        half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
         weight_bits: 7 on processors whose UINT8×INT8 product saturates in 16 bits.
     """
 
@@ -114,10 +124,16 @@ def float_inputs(node: ir.Node) -> list[int]:
 def _quantize_skips(groups: list[Group], nodes: Mapping[str | None, ir.Node], result: Plan) -> None:
     """Else a residual Add behind an INT8 convolution is a kernel of its own (ResNet-18: 0.477 against 0.321 ms)."""
     for group in groups:
-        for name in group.nodes:
-            node = nodes[name]
-            if node.op_type == "Add":
-                result.reads.update((node, i) for i in float_inputs(node) if _name(node.inputs[i]) in group.skips)
+        for node in _residual_adds(group, nodes):
+            result.reads.update((node, i) for i in float_inputs(node) if _name(node.inputs[i]) in group.skips)
+
+
+def _residual_adds(group: Group, nodes: Mapping[str | None, ir.Node]) -> list[ir.Node]:
+    """The Adds that an INT8 group computes in INT8: a matrix product hands on floats, and so keeps its Add exact."""
+    if group.op not in RESIDUAL:
+        return []
+    members = [nodes[name] for name in group.nodes]
+    return [node for node in members if node.op_type == "Add" and any(_name(v) in group.skips for v in node.inputs)]
 
 
 def _quantize_regions(
@@ -129,13 +145,13 @@ def _quantize_regions(
 ) -> None:
     """`DQ → op → Q` for INT8 convolutions, their residual Adds, and followers that lie between INT8 tensors."""
     for group in groups:
-        for name in group.nodes:
-            node = nodes[name]
-            if name in group.anchors and node.op_type not in placement.float_output:
+        anchors = [nodes[name] for name in group.anchors]
+        for node in anchors:
+            if node.op_type not in placement.float_output or _fused_in_float(node, group):
                 result.stored.add(_behind_clamp(node, group))
-            elif node.op_type == "Add" and any(_name(value) in group.skips for value in node.inputs):
-                result.reads.update((node, i) for i in float_inputs(node))
-                result.stored.add(_behind_clamp(node, group))
+        for node in _residual_adds(group, nodes):
+            result.reads.update((node, i) for i in float_inputs(node))
+            result.stored.add(_behind_clamp(node, group))
     weighted = [nodes[name] for group in groups for name in group.anchors]
     candidates = _candidates(graph, placement, result, weighted)
     for node in reversed(candidates):
@@ -143,6 +159,29 @@ def _quantize_regions(
             result.reads.update((node, i) for i in float_inputs(node))
             result.stored.add(node.outputs[0])
     _store_float_outputs(groups, nodes, placement, result)
+
+
+def _fused_in_float(node: ir.Node, group: Group) -> bool:
+    """ONNX Runtime makes a float FusedGemm of Gemm and activation before it looks for INT8 ones."""
+    users = node.outputs[0].consumers()
+    if node.op_type != "Gemm" or node.outputs[0].is_graph_output() or len(users) != 1:
+        return False
+    return users[0].op_type in _GEMM_ACTIVATIONS and users[0].name in group.nodes
+
+
+def becomes_int8(node: ir.Node, result: Plan) -> bool:
+    """Whether ONNX Runtime would quantize a float Conv or Gemm by itself: only Relu or Clip between it and a Q."""
+    value = node.outputs[0]
+    while True:
+        uses = list(value.uses())
+        if value.is_graph_output() or not uses:
+            return False
+        if all(use in result.reads for use in uses):
+            return True
+        user = uses[0].node
+        if len(uses) > 1 or user.op_type not in ("Relu", "Clip"):
+            return False
+        value = user.outputs[0]
 
 
 def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: list[ir.Node]) -> list[ir.Node]:
@@ -188,8 +227,19 @@ def _behind_clamp(node: ir.Node, group: Group) -> ir.Value:
     users = value.consumers()
     if value.is_graph_output() or len(users) != 1 or users[0].name not in group.nodes:
         return value
-    clamps = users[0].op_type in ("Relu", "Clip") and all(is_constant(v) for v in users[0].inputs[1:])
-    return users[0].outputs[0] if clamps else value
+    return users[0].outputs[0] if _is_clamp(users[0]) else value
+
+
+def _is_clamp(node: ir.Node) -> bool:
+    """A quantized range always holds zero, so it replaces no Clip to, say, [1, 2]."""
+    if node.op_type == "Relu":
+        return True
+    limits = node.inputs[1:]
+    if node.op_type != "Clip" or not all(is_constant(limit) for limit in limits):
+        return False
+    numbers = [None if v is None or v.const_value is None else float(v.const_value.numpy()) for v in limits]
+    low, high = [*numbers, None, None][:2]
+    return (low is None or low <= 0) and (high is None or high >= 0)
 
 
 def _share_scales(graph: ir.Graph, placement: Placement, result: Plan) -> None:

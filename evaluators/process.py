@@ -18,17 +18,23 @@ from typing import Any
 import psutil
 
 from evaluators import wire
-from evaluators.job import Job, Limits
+from evaluators.job import Job, Limits, discard
 from search import errors
 from search.errors import BitfrontError, EvaluatorError
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 
 _POLL_S = 0.1
+_LOOK_S = 0.2
 _LOG_TAIL = 4000
+_END_S = 10.0
 # Deaths of fresh processes in a row, each before it finished a single candidate, that mean it will never work.
 _HOPELESS = 3
+# The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
+# `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
+_BOOT = "import sys; sys.path[:] = sys.argv[3:]; from evaluators.serve import main; main(*map(int, sys.argv[1:3]))"
 
 OnEvent = Callable[[str, Any], None]
+Watch = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,17 @@ class ProcessLimits:
     memory_bytes: int | None = None
 
 
-class ProcessDiedError(BitfrontError):
+class ProcessDiedError(EvaluatorError):
     """The evaluator process ended, or was ended, in the middle of a request."""
 
     def __init__(self, kind: FailureKind, message: str, log: str) -> None:
         super().__init__(message)
         self.kind = kind
         self.log = log
+
+    def told(self) -> str:
+        """How it died and the last it printed, for messages that end a run."""
+        return f"{self}{_printed(self.log)}"
 
 
 class EvaluatorProcess:
@@ -62,10 +72,8 @@ class EvaluatorProcess:
         self.log = log
         self.limits = limits or ProcessLimits()
         self.description: dict[str, Any] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests = -1
-        self._answers = -1
-        self._unread = b""
+        self._child: _Child | None = None
+        self._log_start = 0
         self._fresh_deaths = 0
 
     def __enter__(self) -> EvaluatorProcess:
@@ -78,43 +86,52 @@ class EvaluatorProcess:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._child.process.pid if self._child is not None else None
 
     def adopt(self, **changes: Any) -> None:
         """Change the job, of the running process and of those that replace it: `ranges` or `reference_ms`."""
         self.job = replace(self.job, **changes)
-        if self._process is not None:
-            self.call("adopt", {"changes": changes})
+        if self._child is not None:
+            with suppress(ProcessDiedError):  # its replacement opens the changed job
+                self._ask("adopt", {"changes": changes}, None)
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, on_event: OnEvent | None = None) -> Any:
-        """Ask the process for something, starting it when need be.
+        """Ask the process for something, starting it when need be; asked once more when the process crashes.
 
         Raises:
             BitfrontError: what the process raised, as the class it raised.
-            ProcessDiedError: it crashed, hung past the time limit, or grew past the memory limit; it is gone.
+            ProcessDiedError: it crashed twice, hung past the time limit, or grew past the memory limit; it is gone.
         """
-        if self._process is None:
-            self._start()
-        return self._request(method, params or {}, on_event)
+        try:
+            return self._ask(method, params or {}, on_event)
+        except ProcessDiedError as death:
+            if death.kind is not FailureKind.CRASHED:
+                raise
+        return self._ask(method, params or {}, on_event)
 
     def evaluate(
         self, assignment: Assignment, out: Path, limits: Limits, on_event: OnEvent | None = None
     ) -> Evaluation:
         """Evaluate one candidate; its failures, deaths of the process included, are values.
 
-        A crash, hang, lack of memory or broken device is tried once more in a fresh process.
+        A crash, hang, lack of memory or broken device is tried once more in a fresh process. Unless the evaluation
+        is ok, nothing stays at `out`.
 
         Raises:
-            MetricError, InputError: what no other candidate would survive either.
+            MetricError, ArtifactError, InputError: what no other candidate would survive either.
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
-        first = self._attempt(assignment, out, limits, on_event)
-        if not isinstance(first, Failure):
-            return first
-        second = self._attempt(assignment, out, limits, on_event)
-        if not isinstance(second, Failure):
-            return replace(second, attempts=2)
-        out.unlink(missing_ok=True)
+        try:
+            first = self._attempt(assignment, out, limits, on_event)
+            if not isinstance(first, Failure):
+                return first
+            second = self._attempt(assignment, out, limits, on_event)
+            if not isinstance(second, Failure):
+                return replace(second, attempts=2)
+        except BaseException:
+            discard(out)
+            raise
+        discard(out)
         return Evaluation(assignment, failure=second, attempts=2)
 
     def _attempt(
@@ -130,7 +147,7 @@ class EvaluatorProcess:
                 on_event(event, value)
 
         try:
-            result: Evaluation = self.call("evaluate", params, note)
+            result: Evaluation = self._ask("evaluate", params, note)
         except ProcessDiedError as death:
             self._count_death(death)
             return Failure(stage, death.kind, str(death), death.log)
@@ -143,61 +160,58 @@ class EvaluatorProcess:
         if self._fresh_deaths > 2 * _HOPELESS:
             raise EvaluatorError(
                 f"running candidates: {self._fresh_deaths} evaluator processes in a row died without finishing one; "
-                f"the last: {death}. See {self.log}; when the cause is mended, resume the study."
+                f"the last: {death.told()}. When the cause is mended, resume the study."
             ) from death
 
     def log_tail(self) -> str:
-        """The end of what the process printed."""
+        """The end of what the process printed since the last request began."""
         with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _LOG_TAIL))
+            file.seek(max(self._log_start, self._log_size() - _LOG_TAIL))
             return file.read().decode(errors="replace")
         return ""
 
-    def close(self) -> None:
-        """End the process; the next request starts a fresh one."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        for fd in (self._requests, self._answers):
-            with suppress(OSError):
-                os.close(fd)
-        _kill_tree(process)
+    def _log_size(self) -> int:
+        with suppress(OSError):
+            return self.log.stat().st_size
+        return 0
 
-    # -- the line --------------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """End the process and all that it started; the next request starts a fresh one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+    # -- the conversation ------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
+        self._log_start = self._log_size()
+        if self._child is not None and self._child.process.poll() is not None:
+            self.close()  # it died with nothing to do
+        if self._child is None:
+            self._start()
+        return self._request(method, params, on_event)
 
     def _start(self) -> None:
-        requests_read, requests_write = os.pipe()
-        answers_read, answers_write = os.pipe()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "evaluators.serve", str(requests_read), str(answers_write)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(requests_read, answers_write),
-                start_new_session=True,
-                env=_environment(),
-            )
-        os.close(requests_read)
-        os.close(answers_write)
-        self._requests, self._answers, self._unread = requests_write, answers_read, b""
-        self.description = self._request("open", {"job": self.job.to_json()}, None)
+        self._child = _Child(self.log)
+        try:
+            self.description = self._request("open", {"job": self.job.to_json()}, None)
+        except BaseException:
+            self.close()  # a process that has opened nothing is of no use
+            raise
 
     def _request(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
+        child = self._child
+        assert child is not None
         line = wire.dumps({"method": method, "params": dict(params)}) + "\n"
-        deadline = time.monotonic() + self.limits.timeout_s
+        watch = self._watch(method)
         try:
-            _write_all(self._requests, line.encode())
-            while True:
-                message = wire.loads(self._read_line(method, deadline))
-                if "event" not in message:
-                    break
+            child.send(line.encode(), watch)
+            while "event" in (message := wire.loads(child.receive(watch))):
                 if on_event is not None:
                     on_event(message["event"], message["value"])
-        except (BrokenPipeError, EOFError):
-            raise self._died() from None
+        except _GoneError:
+            raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
         except BaseException:
             # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
             self.close()
@@ -208,48 +222,136 @@ class EvaluatorProcess:
         if "result" in message:
             return message["result"]
         if message["replace"]:
-            self.close()
             lack = message["error"] in ("OutOfMemoryError", "MemoryError")
             kind = FailureKind.OUT_OF_MEMORY if lack else FailureKind.CRASHED
-            raise ProcessDiedError(kind, message["message"], self.log_tail())
+            raise self._ended(kind, message["message"])
         raised = getattr(errors, message["error"], None)
         if isinstance(raised, type) and issubclass(raised, BitfrontError):
             raise raised(message["message"])
-        raise EvaluatorError(f"the evaluator process failed: {message['message']}. See {self.log}.")
+        raise EvaluatorError(f"the evaluator process failed: {message['message']}{_printed(self.log_tail())}.")
 
-    def _read_line(self, method: str, deadline: float) -> str:
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._answers], [], [], _POLL_S)
-            if ready:
-                chunk = os.read(self._answers, 1 << 20)
-                if not chunk:
-                    raise EOFError
-                self._unread += chunk
-                continue
-            self._check_limits(method, deadline)
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode()
+    def _watch(self, method: str) -> Watch:
+        """To be called now and then while a request runs; raises ProcessDiedError when it breaks its bounds."""
+        limits = self.limits
+        deadline, look = time.monotonic() + limits.timeout_s, 0.0
 
-    def _check_limits(self, method: str, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise self._ended(FailureKind.TIMEOUT, f"{method} took longer than {self.limits.timeout_s:g} s")
-        limit = self.limits.memory_bytes
-        used = _resident_bytes(self.pid) if limit is not None else 0
-        if limit is not None and used > limit:
+        def watch() -> None:
+            nonlocal look
+            now = time.monotonic()
+            if now > deadline:
+                raise self._ended(FailureKind.TIMEOUT, f"{method} took longer than {limits.timeout_s:g} s")
+            if limits.memory_bytes is not None and now > look:
+                look = now + _LOOK_S
+                self._check_memory(method, limits.memory_bytes)
+
+        return watch
+
+    def _check_memory(self, method: str, limit: int) -> None:
+        used = sum(_resident_bytes(process) for process in _tree(self.pid))
+        if used > limit:
             message = f"{method} took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
             raise self._ended(FailureKind.OUT_OF_MEMORY, message)
 
     def _ended(self, kind: FailureKind, message: str) -> ProcessDiedError:
-        log = self.log_tail()
         self.close()
-        return ProcessDiedError(kind, message, log)
+        return ProcessDiedError(kind, message, self.log_tail())
 
-    def _died(self) -> ProcessDiedError:
-        process = self._process
-        code = process.wait(timeout=10) if process is not None else None
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+# -- the process and its line ------------------------------------------------------------------------------------------
+
+
+class _GoneError(Exception):
+    """The process has ended, or closed its end of the line."""
+
+
+class _Child:
+    """A process of its own session, and the two pipes to it."""
+
+    def __init__(self, log: Path) -> None:
+        requests_read, self._requests = os.pipe()
+        self._answers, answers_write = os.pipe()
+        self._unread = bytearray()
+        command = [sys.executable, "-c", _BOOT, str(requests_read), str(answers_write), *_python_path()]
+        try:
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(requests_read, answers_write),
+                    start_new_session=True,
+                    env=_environment(),
+                )
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            os.close(requests_read)
+            os.close(answers_write)
+        os.set_blocking(self._requests, False)  # a stopped process reads nothing; its keeper must not stop too
+
+    def send(self, data: bytes, watch: Watch) -> None:
+        view = memoryview(data)
+        while view:
+            if _is_ready(self._requests, select.POLLOUT, _POLL_S):
+                with suppress(BlockingIOError):
+                    view = view[self._write(view) :]
+            watch()
+
+    def _write(self, view: memoryview) -> int:
+        try:
+            return os.write(self._requests, view)
+        except BrokenPipeError:
+            raise _GoneError from None
+
+    def receive(self, watch: Watch) -> str:
+        """The next line."""
+        searched = 0
+        while (end := self._unread.find(b"\n", searched)) < 0:
+            searched = len(self._unread)
+            if _is_ready(self._answers, select.POLLIN, _POLL_S):
+                self._read()
+            elif self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
+                raise _GoneError  # something that it started holds the pipe open
+            watch()
+        line = self._unread[:end].decode()
+        del self._unread[: end + 1]
+        return line
+
+    def _read(self) -> None:
+        chunk = os.read(self._answers, 1 << 20)
+        if not chunk:
+            raise _GoneError
+        self._unread += chunk
+
+    def how_it_ended(self) -> str:
+        try:
+            code = self.process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its line and goes on"
+        if code >= 0:
+            return f"exit code {code}"
         # The kernel's out-of-memory killer sends SIGKILL; so may a user, which a second attempt tells apart.
-        return self._ended(FailureKind.CRASHED, f"the evaluator process died ({how})")
+        known = {number.value: number.name for number in signal.Signals}
+        return f"signal {known.get(-code, -code)}"
+
+    def end(self) -> None:
+        """Kill it and what it started, whether in its session or in others."""
+        self._close_pipes()
+        processes = _tree(self.process.pid) if self.process.poll() is None else []
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for process in processes:
+            with suppress(psutil.Error):
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):  # stuck in a driver's call: the kernel ends it when that returns
+            self.process.wait(timeout=_END_S)
+
+    def _close_pipes(self) -> None:
+        for fd in (self._requests, self._answers):
+            with suppress(OSError):
+                os.close(fd)
 
 
 def _evaluate_params(assignment: Assignment, out: Path, limits: Limits) -> dict[str, Any]:
@@ -260,30 +362,46 @@ def _evaluate_params(assignment: Assignment, out: Path, limits: Limits) -> dict[
     }
 
 
+def _is_ready(fd: int, event: int, timeout_s: float) -> bool:
+    poll = select.poll()  # unlike select(), knows descriptors from 1024 on
+    poll.register(fd, event)
+    return bool(poll.poll(1000 * timeout_s))
+
+
+def _python_path() -> list[str]:
+    """This process's own module path, our packages on it and the current folder not.
+
+    Where users' modules are looked up, the current folder is added by those who look.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    shadows = {""}
+    with suppress(FileNotFoundError):
+        shadows.add(os.getcwd())
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry not in shadows]
+    return path if root in path else [root, *path]
+
+
+def _printed(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()][-3:]
+    return f"; it printed last: {' | '.join(lines)}" if lines else ""
+
+
 def _environment() -> dict[str, str]:
-    # The child must find the packages that this process runs, installed or not, and the user's own modules.
-    roots = [str(Path(__file__).resolve().parent.parent), *(path for path in [os.environ.get("PYTHONPATH")] if path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONUNBUFFERED": "1"}
+    """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
+    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
+    return {**os.environ, **readable}
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _resident_bytes(pid: int | None) -> int:
-    total = 0
+def _tree(pid: int | None) -> list[psutil.Process]:
+    if pid is None:
+        return []
     with suppress(psutil.Error):
-        parent = psutil.Process(pid)
-        for process in (parent, *parent.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
 
 
-def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and what it started: it leads a session of its own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _resident_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0

@@ -5,20 +5,24 @@ Standard output and error are a log file; nothing is ever read back from them.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from evaluators import wire
 from evaluators.backends.base import DeviceError, OutOfMemoryError
 from evaluators.job import Job, Limits
+from search import errors
 from search.errors import BitfrontError
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
@@ -28,12 +32,13 @@ def main(requests_fd: int, answers_fd: int) -> None:
     one `{"result"}` or `{"error", "message", "replace"}` line; `replace` asks the keeper for a new process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the keeper's to handle
+    for fd in (requests_fd, answers_fd):
+        os.set_inheritable(fd, False)  # what users' code starts has no business on the line
     answers = os.fdopen(answers_fd, "w", encoding="utf-8")
     lines = _read_ahead(requests_fd)
-    service = _Service(lambda event, value: _send(answers, {"event": event, "value": value}))
+    service = _Service(lambda event, value: _send(answers, wire.dumps({"event": event, "value": value})))
     while True:
-        request = lines.get()
-        _send(answers, _answer(service, wire.loads(request)))
+        _send(answers, _answer(service, wire.loads(lines.get())))
 
 
 def _read_ahead(requests_fd: int) -> queue.Queue[str]:
@@ -44,28 +49,44 @@ def _read_ahead(requests_fd: int) -> queue.Queue[str]:
         with os.fdopen(requests_fd, encoding="utf-8") as requests:
             for line in requests:
                 lines.put(line)
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpgrp(), signal.SIGKILL)  # with whatever users' code has started
         os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()
     return lines
 
 
-def _send(answers: Any, message: dict[str, Any]) -> None:
-    answers.write(wire.dumps(message) + "\n")
+def _send(answers: Any, line: str) -> None:
+    answers.write(line + "\n")
     answers.flush()
 
 
-def _answer(service: _Service, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(service: _Service, request: dict[str, Any]) -> str:
     try:
         method: Callable[..., Any] = getattr(service, request["method"])
-        return {"result": method(**request["params"])}
+        return wire.dumps({"result": method(**request["params"])})
     except (DeviceError, OutOfMemoryError, MemoryError) as error:
-        return {"error": type(error).__name__, "message": str(error) or "out of memory", "replace": True}
+        return _failed(type(error).__name__, str(error) or "out of memory", replace=True)
     except BitfrontError as error:
-        return {"error": type(error).__name__, "message": str(error), "replace": False}
-    except Exception as error:
-        traceback.print_exc()
-        return {"error": "Unexpected", "message": f"{type(error).__name__}: {error}", "replace": False}
+        return _failed(_class_of(error), str(error))
+    except (Exception, SystemExit) as error:
+        with suppress(OSError):  # the disk may be full
+            traceback.print_exc()
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return _failed("ArtifactError", f"writing a file: {error}. Make room, then resume the study.")
+        return _failed("Unexpected", f"{type(error).__name__}: {error}")
+
+
+def _failed(error: str, message: str, *, replace: bool = False) -> str:
+    return wire.dumps({"error": error, "message": message, "replace": replace})
+
+
+def _class_of(error: BitfrontError) -> str:
+    """The nearest class that the keeper knows too; errors of single modules are named by what they are a kind of."""
+    named = (cls.__name__ for cls in type(error).__mro__ if getattr(errors, cls.__name__, None) is cls)
+    found = next(named)
+    return found if found != "BitfrontError" else "Unexpected"
 
 
 class _Service:
@@ -80,10 +101,11 @@ class _Service:
         from evaluators.latency import pin_to_one_cpu
 
         parsed = Job(**job)
-        if (parsed.device or "cpu").startswith("cpu") and int(parsed.options.get("threads", 1)) == 1:
-            pin_to_one_cpu()
-        self._evaluator = Evaluator(parsed, self._report)
-        described: dict[str, Any] = self._evaluator.describe()
+        evaluator = Evaluator(parsed, self._report)
+        if evaluator.target.relative and int(parsed.options.get("threads", 1)) == 1:
+            pin_to_one_cpu()  # before the first session: its threads stay where they are started
+        self._evaluator = evaluator
+        described: dict[str, Any] = evaluator.describe()
         return described
 
     def adopt(self, changes: dict[str, Any]) -> None:
@@ -104,12 +126,11 @@ class _Service:
     def finalists(self, engines: dict[str, str], rounds: int) -> Any:
         return self._evaluator.finalists(engines, rounds)
 
+    def build(self, assignment: Any, out: str) -> None:
+        self._evaluator.build(assignment, Path(out))
+
     def time_again(self, assignment: Any, out: str) -> Any:
         return self._evaluator.time_again(assignment, Path(out))
 
     def check_outputs(self, engine: str) -> Any:
         return self._evaluator.check_outputs(Path(engine))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,17 +1,21 @@
 """Make a graph that engines and lowering agree on, without changing what it computes.
 
-Every step is arithmetic-free except two: BatchNorm fused into the convolution before it, and constants computed
-ahead of time; both stay within float32 rounding (relative 1e-5 of an output's magnitude).
+Every step is arithmetic-free except three: BatchNorm fused into the convolution before it, a Gemm's alpha and beta
+multiplied into its constants, and constants computed ahead of time; all stay within float32 rounding (relative 1e-5
+of an output's magnitude).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
+from numpy.typing import NDArray
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import rewrite
 from onnxscript.rewriter.rules import common as rules
@@ -48,6 +52,7 @@ def clean(model: ir.Model) -> ir.Model:
     fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
     model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
     _remove_identities(model)
+    _fold_gemm_factors(model.graph)
     if not any(_in_training(node) for node in model.graph):
         _unshare_biases(model.graph)
         model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
@@ -135,6 +140,30 @@ def _in_training(node: ir.Node) -> bool:
     return flag is not None and (flag.const_value is None or bool(flag.const_value.numpy()))
 
 
+def _fold_gemm_factors(graph: ir.Graph) -> None:
+    """Multiply alpha and beta into a Gemm's constants, where no engine's INT8 kernel would follow them."""
+    for node in graph:
+        if node.op_type != "Gemm" or node.domain:
+            continue
+        for name, index in (("alpha", 1), ("beta", 2)):
+            factor = node.attributes.get(name)
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if factor is None or (value is not None and value.const_value is None):
+                continue
+            if value is not None and factor.as_float() != 1.0 and value.const_value is not None:
+                _give_own_constant(graph, node, index, value.const_value.numpy() * np.float32(factor.as_float()))
+            node.attributes.pop(name)
+
+
+def _give_own_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArray[Any]) -> None:
+    old = node.inputs[index]
+    assert old is not None
+    tensor = ir.tensor(array, name=f"{node.name}/{old.name}")
+    own = ir.Value(name=tensor.name, type=old.type, shape=old.shape, const_value=tensor)
+    graph.register_initializer(own)
+    node.replace_input_with(index, own)
+
+
 def _unshare_biases(graph: ir.Graph) -> None:
     """Exporters share equal biases (all zero, say), which would keep a BatchNorm from being fused into them."""
     for node in graph:
@@ -142,10 +171,7 @@ def _unshare_biases(graph: ir.Graph) -> None:
         users = {user.op_type for user in node.outputs[0].consumers()}
         if bias is None or bias.const_value is None or len(bias.uses()) < 2 or users != {"BatchNormalization"}:
             continue
-        tensor = ir.tensor(bias.const_value.numpy(), name=f"{node.name}/{bias.name}")
-        own = ir.Value(name=tensor.name, type=bias.type, shape=bias.shape, const_value=tensor)
-        graph.register_initializer(own)
-        node.replace_input_with(2, own)
+        _give_own_constant(graph, node, 2, bias.const_value.numpy())
 
 
 def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping[str | None, str | None]) -> None:

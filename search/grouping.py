@@ -25,6 +25,8 @@ TRANSPARENT = POINTWISE | frozenset(
     "Max Min Pad ReduceMax Reshape Resize Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Upsample".split()
 )
 _REGION_LIMIT = 16
+_LONG_SPAN = 8
+_CHAIN = 4
 _BLOCK_NAME = re.compile(r"[^/]*\.\d+(?=[/.]|$)")
 
 
@@ -152,9 +154,7 @@ def _absorb_pointwise(seed: _Seed, taken: set[ir.Node]) -> None:
         taken.update(region[:good])
 
 
-def _next_pointwise(
-    values: set[ir.Value], graph: object, taken: set[ir.Node], inside: set[ir.Node]
-) -> ir.Node | None:
+def _next_pointwise(values: set[ir.Value], graph: object, taken: set[ir.Node], inside: set[ir.Node]) -> ir.Node | None:
     candidates = {user for value in values for user in value.consumers()} - inside
     fitting = [
         node
@@ -280,22 +280,46 @@ def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | 
 
 
 def _blocks(groups: list[Group], edges: Iterable[Edge]) -> list[str]:
-    """Cut the sequence of groups wherever a single tensor crosses, then join cuts that share a module's name."""
+    """Cut the sequence of groups wherever a single tensor crosses, then join cuts that share a module's name.
+
+    A tensor that spans more than `_LONG_SPAN` groups, as a U-Net's skips do, ties nothing together. In plain chains
+    neighbours of one op and shape are joined, `_CHAIN` at a time.
+    """
     position = {group.id: i for i, group in enumerate(groups)}
     last_use: dict[tuple[int, str], int] = {}
     for edge in edges:
         key = (position[edge.source] if edge.source is not None else -1, edge.tensor)
         last_use[key] = max(last_use.get(key, -1), position[edge.target])
-    names: list[str] = []
-    count = -1
+    crossing = [0] * (len(groups) + 1)
+    for (start, _), end in last_use.items():
+        if start < end <= start + _LONG_SPAN:
+            crossing[start + 1] += 1
+            crossing[end + 1] -= 1
+    blocks: list[list[Group]] = []
+    open_now = 0
     for i, group in enumerate(groups):
-        crossing = sum(start < i <= end for (start, _), end in last_use.items())
+        open_now += crossing[i]
         module = _module(group.name)
         joined = i > 0 and module != "" and module == _module(groups[i - 1].name)
-        if i == 0 or (crossing <= 1 and not joined):
-            count += 1
-        names.append(f"b{count:03d}")
-    return names
+        if i == 0 or (open_now <= 1 and not joined):
+            blocks.append([])
+        blocks[-1].append(group)
+    return [f"b{number:03d}" for number, block in enumerate(_chained(blocks)) for _ in block]
+
+
+def _chained(blocks: list[list[Group]]) -> list[list[Group]]:
+    joined: list[list[Group]] = []
+    run = 0  # length of the chain of single groups that the last block is; 0 where it is none
+    for block in blocks:
+        single, last = block[0], joined[-1][-1] if joined else None
+        alike = last is not None and single.shape == last.shape != () and single.op == last.op
+        if len(block) == 1 and alike and 0 < run < _CHAIN:
+            joined[-1].append(single)
+            run += 1
+        else:
+            joined.append(list(block))
+            run = len(block) == 1
+    return joined
 
 
 def _module(name: str) -> str:

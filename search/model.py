@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -79,6 +80,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     groups, edges = find_groups(graph.graph, inferred)
     if all(group.pinned for group in groups):
         raise ModelError(_nothing_to_quantize(graph, groups, path))
+    _refuse_non_finite(graph, groups, path)
     inputs, outputs = measured_shapes(graph.graph, inferred, path)
     return Model(
         graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
@@ -104,6 +106,17 @@ def _refuse_half(model: ir.Model, path: Path) -> None:
             f"loading {path}: expected a float32 model, but {half[0]!r} (and {len(half) - 1} more) are in half "
             "precision. Export the model in float32; bitfront decides what runs in FP16."
         )
+
+
+def _refuse_non_finite(model: ir.Model, groups: tuple[Group, ...], path: Path) -> None:
+    for group in groups:
+        for name in group.weights:
+            tensor = model.graph.initializers[name].const_value
+            if tensor is not None and not np.isfinite(tensor.numpy()).all():
+                raise ModelError(
+                    f"loading {path}: weight {name!r} of layer {group.name!r} holds NaN or Inf: the file is "
+                    "damaged, or training diverged. Give a model whose weights are finite."
+                )
 
 
 def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path) -> str:

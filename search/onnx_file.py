@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -22,6 +24,7 @@ UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
 _PACKED = frozenset(
     number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
 )
+_LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
 
@@ -126,6 +129,7 @@ def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
 
 def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
     folder = path.parent.resolve()
+    total = path.stat().st_size
     for tensor, location in _external(proto):
         size = _size_inside(folder, tensor.name, location, path)
         try:
@@ -133,6 +137,7 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
         except ValueError as error:
             raise ModelError(f"loading {path}: tensor {tensor.name!r} is damaged: {_first_line(error)}.") from error
         start, needed = info.offset or 0, _bytes_of(tensor)
+        total += needed
         if start + (info.length or needed) > size:
             raise ModelError(f"loading {path}: external data file {location!r} is truncated. Copy it again.")
         if needed and info.length not in (None, needed):
@@ -140,6 +145,11 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
                 f"loading {path}: tensor {tensor.name!r} needs {needed} bytes, but the model gives it {info.length} of "
                 f"{location!r}: it is damaged. Copy or export it again."
             )
+    if total > _LARGEST_FILE:
+        raise ModelError(
+            f"loading {path}: with its external data it has {total / 2**30:.1f} GiB, but candidates are written as one "
+            "ONNX file, which holds at most 2 GiB. Split the model, or export it with smaller weights."
+        )
 
 
 def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
@@ -166,7 +176,8 @@ def _bytes_of(tensor: onnx.TensorProto) -> int:
     """What a tensor's values take up; 0 for types narrower than a byte, which are packed."""
     if tensor.data_type in _PACKED:
         return 0
-    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return int(math.prod(tensor.dims)) * dtype.itemsize
 
 
 def _cause(error: BaseException) -> str:

@@ -24,11 +24,11 @@ class KeepRule:
         """Read `REGEX=fp16`; raises ConfigError for a missing `=`, a bad pattern or an unknown precision."""
         pattern, equals, label = text.rpartition("=")
         if not equals or not pattern:
-            raise ConfigError(f"--keep {text!r}: expected 'REGEX=precision', for example --keep 'layer4.*=fp32'.")
+            raise ConfigError(f"--keep: expected REGEX=PRECISION, got {text!r}; write it like 'layer4.*=fp32'")
         try:
             re.compile(pattern)
             return cls(pattern, Precision.parse(label))
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"--keep {text!r}: {pattern!r} is no regular expression: {error}.") from error
+            raise ConfigError(f"--keep: expected a regular expression, got {pattern!r}; mend it: {error}") from error
         except ValueError as error:
-            raise ConfigError(f"--keep {text!r}: {error}.") from error
+            raise ConfigError(f"--keep: expected REGEX=PRECISION, got {text!r}; {error}") from error

@@ -120,11 +120,11 @@ def _choice(group: Group, precision: Precision, model: Model, capability: Capabi
     if precision is Precision.FP16:
         reason = _why_not_fp16(group, model, capability, ranges)
     elif precision is Precision.INT8:
-        reason = _why_not_int8(group, capability, ranges)
+        reason = _why_not_int8(group, model, capability, ranges)
     return Choice(precision, not reason, reason)
 
 
-def _why_not_int8(group: Group, capability: Capability, ranges: Ranges | None) -> str:
+def _why_not_int8(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
     if group.op not in capability.ops[Precision.INT8]:
         return f"the target has no INT8 kernel for {group.op}"
     if group.pinned:
@@ -133,29 +133,37 @@ def _why_not_int8(group: Group, capability: Capability, ranges: Ranges | None) -
         missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
         if missing:
             return f"calibration has no range for tensor {missing[0]}"
-    return _too_small(group, capability)
+    return _too_small(group, model, capability)
 
 
-def _too_small(group: Group, capability: Capability) -> str:
+def _too_small(group: Group, model: Model, capability: Capability) -> str:
     if group.op in ("Gemm", "MatMul"):
         smallest, limit, what = min(group.weight_shape[-2:]), capability.min_matmul_size, "K or N"
     else:
-        smallest, limit, what = group.weight_shape[0], capability.min_channels, "channels"
+        # Of the whole tensors: a depthwise kernel has one channel per group, and as many groups as channels.
+        sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]
+        smallest, limit, what = min(sizes), capability.min_channels, "channels"
     return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
 
 
 def _why_not_fp16(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
     if group.op not in capability.ops[Precision.FP16]:
         return f"the target has no FP16 kernel for {group.op}"
-    for name in group.weights:
+    for name in _constants(group, model):
         largest = float(np.abs(_weight(model, name)).max(initial=0))
         if largest > FP16_MAX:
-            return f"weight {name} holds {largest:.3g}, above FP16's largest number {FP16_MAX:.0f}"
+            return f"constant {name} holds {largest:.3g}, above FP16's largest number {FP16_MAX:.0f}"
     for name in (*group.inputs, *group.skips, *group.tensors):
         seen = ranges.observed.get(name) if ranges is not None else None
         if seen is not None and seen.magnitude > FP16_MAX:
             return f"tensor {name} reaches {seen.magnitude:.3g}, above FP16's largest number {FP16_MAX:.0f}"
     return ""
+
+
+def _constants(group: Group, model: Model) -> list[str]:
+    """Weights and biases of a group's weighted ops."""
+    nodes = [model.graph.graph.node(name) for name in group.anchors]
+    return [v.name or "" for node in nodes for v in node.inputs if v is not None and v.is_initializer()]
 
 
 def _weight(model: Model, name: str) -> NDArray[np.generic]:

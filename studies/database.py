@@ -106,6 +106,30 @@ def open_engine(url: str, *, create: bool, write: bool) -> Engine:
     return engine
 
 
+def check_usable(url: str) -> bool:
+    """Check, creating nothing, that `open_engine(url, create=True)` will work; whether our tables are there already.
+
+    Raises:
+        StudyError: as `open_engine`.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(str(parsed.database))
+        _check_file(path, parsed, create=True, write=True)
+        if not path.exists():
+            return False
+    engine = _engine(parsed, write=True)
+    try:
+        with engine.connect() as connection:
+            version, tables = _look(connection)
+    except SQLAlchemyError as error:
+        raise StudyError(f"Cannot open the database {hide_password(parsed)}: {_reason(error, parsed)}.") from None
+    finally:
+        engine.dispose()
+    _check_ours(version, tables, parsed, create=True)
+    return version is not None
+
+
 def optuna_storage(url: str) -> RDBStorage:
     """Optuna's storage in the same database, with the same connection settings. Imports Optuna.
 
@@ -284,14 +308,14 @@ def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create
             f"The database {shown} has version {version} of bitfront's tables, this bitfront knows up to {VERSION}. "
             "Upgrade bitfront: pip install -U bitfront."
         )
-    if version is not None or create:
+    if version is not None or (create and (not tables or tables >= OPTUNA_TABLES)):
         return
     if not tables:
-        raise StudyError(f"The database {shown} is empty. `bitfront search` makes a study in it, --storage names another.")
+        raise StudyError(f"The database {shown} is empty. `bitfront search` makes a study in it.")
     if tables >= OPTUNA_TABLES:
-        raise StudyError(f"The database {shown} holds Optuna studies, but none of bitfront. Name another with --storage.")
+        raise StudyError(f"The database {shown} holds Optuna studies, none of bitfront. Name another with --storage.")
     names = ", ".join(sorted(tables)[:5])
-    raise StudyError(f"The database {shown} is not bitfront's: it holds the tables {names}. Name another with --storage.")
+    raise StudyError(f"The database {shown} is not bitfront's: it holds {names}. Name another with --storage.")
 
 
 def _create(connection: Connection) -> None:

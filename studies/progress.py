@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from types import TracebackType
 from typing import Protocol
 
@@ -11,9 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from studies.records import FAILED, EvaluationRecord
+from studies.records import EvaluationRecord
 from studies.standing import Standing
-from studies.units import format_duration_s, format_metric, format_ms
+from studies.units import format_duration_s
+from studies.words import best_text, failures_text, outcome_text
 
 _LINE_EVERY_S = 5.0
 
@@ -119,31 +119,3 @@ class Display:
         for name, value in (*self._facts, ("now", self._doing)):
             table.add_row(f"[dim]{name}[/dim]", value)
         self._live.update(table)
-
-
-def outcome_text(record: EvaluationRecord, standing: Standing) -> str:
-    """One evaluation in a few words."""
-    evaluation, metric = record.evaluation, standing.study.metric
-    if evaluation.failure is not None:
-        return f"failed at {evaluation.failure.stage.value} ({evaluation.failure.kind.value})"
-    latency, accuracy = evaluation.latency, evaluation.accuracy
-    if latency is None or accuracy is None:
-        return record.status
-    loss = format_metric(accuracy.loss, metric["unit"], metric["ratio"])
-    early = "" if accuracy.complete else f", stopped after {accuracy.samples} of {accuracy.total} samples"
-    named = f" ({record.role.partition(':')[2]} baseline)" if record.role else ""
-    return f"{format_ms(latency.value_ms)}, loss {loss}{early}{named}"
-
-
-def best_text(standing: Standing) -> str:
-    """The most accurate feasible evaluation, or the nearest when nobody keeps the limits."""
-    row, metric = standing.picks.accurate, standing.study.metric
-    if row is None:
-        return "none yet"
-    loss = format_metric(float(standing.table.loss[row]), metric["unit"], metric["ratio"])
-    return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}"
-
-
-def failures_text(standing: Standing) -> str:
-    kinds = Counter(str(kind) for kind in standing.table.kind[standing.table.status == FAILED])
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,7 +52,9 @@ class Proposals:
         )
         self.study.sampler = make_sampler(sampler, seed, len(self.study.get_trials(deepcopy=False)))
         if len(self.study.get_trials(deepcopy=False)) == 0:
-            self.study.set_metric_names(["latency_ms", "loss"])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.study.set_metric_names(["latency_ms", "loss"])
         self._random = random.Random(seed)
 
     def ask(self) -> tuple[optuna.Trial, Assignment]:

@@ -193,6 +193,20 @@ class Reader:
         )
         return {row[0]: row[1] for row in self._rows(query)}
 
+    def audits(self, study_target_id: int) -> tuple[tuple[int, AuditRow], ...]:
+        """(evaluation id, audit of one group) over every audited evaluation of one target."""
+        a, e = tables.Audit.__table__, tables.Evaluation
+        query = (
+            select(a.c.evaluation_id, a.c["group"], a.c.asked, a.c.got, a.c.kernel)
+            .join(e, e.id == a.c.evaluation_id)
+            .where(e.study_target_id == study_target_id)
+            .order_by(a.c.evaluation_id)
+        )
+        return tuple(
+            (row[0], AuditRow(row[1], Precision(row[2]), None if row[3] is None else Precision(row[3]), row[4]))
+            for row in self._rows(query)
+        )
+
     def artifact(self, key: str) -> records.ArtifactRecord | None:
         """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
         rows = self._rows(_all(tables.Artifact, tables.Artifact.key == key))

@@ -130,7 +130,7 @@ class Runner:
         try:
             result: Latency = self.work.keeper.call("time_again", {"assignment": assignment, "out": str(out)})
         except ProcessDiedError as death:
-            raise EvaluatorError(f"measuring a baseline: {death}. See {self.work.keeper.log}.") from death
+            raise EvaluatorError(f"measuring a baseline: {death.told()}.") from death
         return result
 
     def _reload_target(self) -> None:

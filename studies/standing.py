@@ -55,7 +55,9 @@ class Standing:
     def complete(self) -> Bools:
         """Rows that may stand on a front: all samples seen, and every group obeyed or opaque."""
         t = self.table
-        return (t.status == OK) & (t.samples == t.total_samples) & (t.not_obeyed == 0) & np.isfinite(t.latency_ms)
+        seen_all: Bools = (t.status == OK) & (t.samples == t.total_samples)
+        known: Bools = np.isfinite(t.latency_ms) & (t.not_obeyed == 0)
+        return np.logical_and(seen_all, known)
 
     @cached_property
     def feasible(self) -> Bools:

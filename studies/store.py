@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from search.errors import StudyError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Target
 from studies import database, records, statements, tables
-from studies.database import artifact_folder, default_url, hide_password, optuna_storage
+from studies.database import artifact_folder, check_usable, default_url, hide_password, optuna_storage
 from studies.queries import Reader
 from studies.records import KnownEvaluationError, LostEvaluationError, NewStudy
 
@@ -26,6 +26,7 @@ __all__ = [
     "NewStudy",
     "Store",
     "artifact_folder",
+    "check_usable",
     "default_url",
     "hide_password",
     "optuna_storage",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from search.model import Model
+from search.model import Model, load
 from search.values import Ranges, TensorRange
 
 
@@ -75,7 +77,7 @@ class Net:
 
     def model(self, shape: list[int | str], output: str, out_shape: list[int | str]) -> onnx.ModelProto:
         x = helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)
-        self.nodes[-1].output[0] = output if self.nodes[-1].output[0] != output else output
+        self.nodes[-1].output[0] = output
         y = helper.make_tensor_value_info(output, TensorProto.FLOAT, out_shape)
         graph = helper.make_graph(self.nodes, "net", [x], [y], self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
@@ -387,6 +389,18 @@ def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
         else:
             found[spec.name] = rng.integers(0, 2, spec.shape).astype(spec.dtype)
     return found
+
+
+@functools.cache
+def loaded(name: str) -> Model:
+    """A loaded network of `NETWORKS` or `ODD`, made once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return load(save({**NETWORKS, **ODD}[name](), Path(folder) / f"{name}.onnx"))
+
+
+@functools.cache
+def ranged(name: str) -> Ranges:
+    return observed(loaded(name))
 
 
 def plain_session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:

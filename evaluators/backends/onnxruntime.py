@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ _INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulInteg
 _KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 # What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
 _SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|_nchwc)+$")
-_PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_)+")
+_PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
 
 
 def import_onnxruntime() -> Any:
@@ -240,12 +240,12 @@ class OnnxRuntimeSession:
 def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment: Assignment) -> tuple[AuditRow, ...]:
     """What the optimized graph runs for each group, found by the names its optimizers leave traces of."""
     types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
-    owner = _names_of(groups)
+    owners = _owners(groups)
     got: dict[str, list[tuple[Precision, str]]] = {}
     for node in optimized.node:
         if node.op_type not in _KERNELS:
             continue
-        owned_by = _owner_of(node, owner)
+        owned_by = _owner_of(node, owners)
         if owned_by is not None:
             got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
     rows = []
@@ -256,22 +256,38 @@ def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment
     return tuple(rows)
 
 
-def _names_of(groups: tuple[Group, ...]) -> dict[str, str]:
-    owner: dict[str, str] = {}
+@dataclass(frozen=True)
+class _Owners:
+    """Group id by what a kernel may still be known by; node names and tensor names may coincide in a user's file."""
+
+    nodes: Mapping[str, str]
+    tensors: Mapping[str, str]
+    weights: Mapping[str, str]
+
+
+def _owners(groups: tuple[Group, ...]) -> _Owners:
+    weights: dict[str, str] = {}
+    shared = set()
     for group in groups:
-        for name in (*group.nodes, *group.tensors):
-            owner[name] = group.id
-        for weight in group.weights:
-            owner.update(dict.fromkeys((weight, f"{weight}/int8", f"{weight}/half"), group.id))
-    return owner
+        forms = [name for weight in group.weights for name in (weight, f"{weight}/int8", f"{weight}/half")]
+        shared |= weights.keys() & forms
+        weights.update(dict.fromkeys(forms, group.id))
+    return _Owners(
+        nodes={name: group.id for group in groups for name in group.nodes},
+        tensors={name: group.id for group in groups for name in group.tensors},
+        weights={name: owner for name, owner in weights.items() if name not in shared},
+    )
 
 
-def _owner_of(node: onnx.NodeProto, owner: Mapping[str, str]) -> str | None:
-    for name in (node.name, *node.output, *node.input[1:]):
-        plain = _PREFIX.sub("", _SUFFIX.sub("", name))
-        if plain in owner:
-            return owner[plain]
-    return None
+def _owner_of(node: onnx.NodeProto, owners: _Owners) -> str | None:
+    """By the node's name, which NCHWc kernels take from the tensor they make; else by its output; else its weight."""
+    named = owners.tensors if node.name.endswith("_nchwc") else owners.nodes
+    found = _lookup(node.name, named) or next(filter(None, (_lookup(out, owners.tensors) for out in node.output)), None)
+    return found or next((owners.weights[name] for name in node.input[1:] if name in owners.weights), None)
+
+
+def _lookup(name: str, owners: Mapping[str, str]) -> str | None:
+    return owners.get(name) or owners.get(_PREFIX.sub("", _SUFFIX.sub("", name)))
 
 
 def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:

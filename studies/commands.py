@@ -1,0 +1,366 @@
+"""Every verb of the command line as a function of the same name. The functions raise; only `cli` prints and exits."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from search.errors import ConfigError, StudyError
+from studies import report as reports
+from studies.config import Limits, SearchConfig, from_options, limits_for
+from studies.progress import Progress, Quiet
+from studies.records import EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
+from studies.standing import Standing, standing
+from studies.store import Store, check_usable, default_url
+from studies.words import mix_text, nearest_text
+
+if TYPE_CHECKING:  # these import Optuna or ONNX, which reading verbs should not wait for
+    from search.model import Model
+    from search.space import Space
+    from search.values import Target
+    from studies.doctor import Check
+    from studies.export import Exported
+    from studies.setup import Checked
+
+PICKS = ("accurate", "fast", "knee")
+LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a search ended: where the study stands, why it stopped, and every evaluation's mix in words, by id."""
+
+    standing: Standing
+    reason: str
+    mixes: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One evaluation with what is needed to name its groups."""
+
+    record: EvaluationRecord
+    groups: Mapping[str, GroupRecord]
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A clean model and the space it has on a target."""
+
+    model: Model
+    space: Space
+    target: Target
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo left behind."""
+
+    finished: Finished
+    engine: Exported
+    report: Path
+    storage: str
+
+
+def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None = None) -> Finished:
+    """Search a model's precisions, as `bitfront search`.
+
+    Args:
+        options: option name (`latency-budget`) → text as on the command line; or a checked configuration.
+        progress: told what happens.
+
+    Raises:
+        InputError: before anything was created.
+        RunError: the run could not go on; the study can be resumed.
+    """
+    from studies.setup import checked, create_study
+
+    config = options if isinstance(options, SearchConfig) else from_options(options)
+    _refuse_existing(config)
+    with checked(config) as good, Store.open(config.storage, create=True) as store:
+        return _run(store, good, create_study(store, good), progress or Quiet())
+
+
+def resume(
+    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None, progress: Progress | None = None
+) -> Finished:
+    """Go on with a study, to its total of trials or a new one, as `bitfront resume`.
+
+    Args:
+        options: `trials`, limits, `time-limit`, and `model`, `data` where files have moved; texts as on the command
+            line.
+
+    Raises:
+        StudyError: no such study, or model, data, space or target are not the study's.
+    """
+    from studies.setup import check_unchanged, checked
+
+    url = storage or default_url()
+    with Store.open(url) as store:
+        study = store.study(name)
+        config = SearchConfig.from_json(study.config, url).with_options(options or {})
+        with checked(config) as good:
+            check_unchanged(good, study, _first_target(store, study))
+            store.update_study(study.id, config=config.to_json())
+            return _run(store, good, store.study(name), progress or Quiet())
+
+
+def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Finished:
+    from studies.finalists import confirm, finalist_rows
+    from studies.proposals import Proposals
+    from studies.runner import Runner
+    from studies.setup import prepared
+    from studies.store import optuna_storage
+
+    config = good.config
+    with prepared(store, good, study, progress) as work:
+        optuna_study = work.target.optuna_study
+        proposals = Proposals(optuna_storage(config.storage), optuna_study, work.space, config.sampler, config.seed)
+        runner = Runner(work, proposals)
+        store.update_study(study.id, state="running")
+        state = "interrupted"
+        try:
+            runner.recover()
+            runner.settle_reference()
+            runner.enqueue_baselines()
+            reason = runner.run()
+            now = runner.standing()
+            confirm(work, now, [row for row in finalist_rows(now) if now.final_of(row) is None])
+            state = "done"
+        finally:
+            store.update_study(study.id, state=state)
+        return Finished(runner.standing(), reason, _mixes(store, work.target))
+
+
+def front(
+    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None
+) -> tuple[Standing, dict[int, str]]:
+    """Where a study stands, judged by its own limits or those given, as `bitfront front`.
+
+    Returns:
+        The standing, and evaluation id → its mix in words.
+    """
+    with Store.open(storage or default_url(), write=False) as store:
+        now = _standing(store, name, options)
+        return now, _mixes(store, now.target)
+
+
+def show(name: str, trial: int, storage: str | None = None) -> Shown:
+    """One evaluation, as `bitfront show`."""
+    with Store.open(storage or default_url(), write=False) as store:
+        now = _standing(store, name, None)
+        record = store.evaluation(now.target.id, trial)
+        return Shown(record, {group.id: group for group in store.groups(now.study.id)}, now)
+
+
+def export(
+    name: str,
+    out: Path,
+    *,
+    pick: str | None = None,
+    trial: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write the chosen engine to a folder, as `bitfront export`.
+
+    Args:
+        pick: `accurate` (the default), `fast` or `knee`; or give a trial.
+        options: limits, and `model`, `data` where files have moved.
+
+    Raises:
+        StudyError: nothing keeps the limits, or no such study, trial or pick.
+        ConfigError: the folder is not empty or cannot be written.
+        ArtifactError: what was written does not work.
+    """
+    from studies import export as exports
+    from studies.setup import check_unchanged, checked, prepared
+
+    exports.check_folder(out)
+    url = storage or default_url()
+    with Store.open(url) as store:
+        now = _standing(store, name, options)
+        row = chosen_row(now, pick, trial)
+        config = SearchConfig.from_json(now.study.config, url).with_options(options or {})
+        with checked(config) as good:
+            check_unchanged(good, now.study, now.target)
+            with prepared(store, good, now.study, progress or Quiet()) as work:
+                how = f"trial {trial}" if trial is not None else pick or "accurate"
+                return exports.write(work, now, row, how, out)
+
+
+def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
+    """The row that a pick or a trial means; StudyError when there is none."""
+    if pick is not None and trial is not None:
+        raise StudyError("choosing what to export: give --pick or --trial, not both.")
+    if trial is not None:
+        return _trial_row(now, trial)
+    name = pick or "accurate"
+    if name not in PICKS:
+        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(PICKS)}.")
+    row: int | None = getattr(now.picks, name)
+    if row is None:
+        raise StudyError(f"--pick {name}: no evaluation of study {now.study.name!r} keeps the limits. {_nearest(now)}")
+    return row
+
+
+def _trial_row(now: Standing, trial: int) -> int:
+    rows = [row for row, number in enumerate(now.table.trial) if number == trial]
+    if not rows:
+        known = sorted(int(number) for number in now.table.trial if number >= 0)
+        there = f"its trials are {known[0]} to {known[-1]}" if known else "it has no trial yet"
+        raise StudyError(f"--trial {trial}: study {now.study.name!r} has no such evaluation; {there}.")
+    if now.table.status[rows[0]] != "ok":
+        raise StudyError(
+            f"--trial {trial}: that evaluation is {now.table.status[rows[0]]}; there is nothing to export."
+        )
+    return rows[0]
+
+
+def _nearest(now: Standing) -> str:
+    lines = [nearest_text(now, near) for near in now.nearest()]
+    return "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."
+
+
+def report(name: str, out: Path, options: Mapping[str, Any] | None = None, storage: str | None = None) -> Path:
+    """Write the HTML report, as `bitfront report`."""
+    from studies.report_data import report_data
+
+    with Store.open(storage or default_url(), write=False) as store:
+        reports.write(report_data(store, _standing(store, name, options)), out)
+    return out
+
+
+def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
+    """Every study of a database, as `bitfront studies`."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return store.studies()
+
+
+def delete(name: str, storage: str | None = None) -> None:
+    """Remove a study with its evaluations and engines, as `bitfront delete`."""
+    import optuna
+
+    from studies.artifacts import Artifacts
+    from studies.setup import artifacts_of
+    from studies.store import optuna_storage
+
+    url = storage or default_url()
+    with Store.open(url) as store:
+        study = store.study(name)
+        names = [target.optuna_study for target in store.targets(study.id)]
+        folder = artifacts_of(SearchConfig.from_json(study.config, url))
+        released = store.delete_study(name)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    database = optuna_storage(url)
+    for optuna_name in set(names) & {s.study_name for s in database.get_all_studies()}:
+        optuna.delete_study(study_name=optuna_name, storage=database)
+    artifacts = Artifacts(folder)
+    for digest in released:
+        artifacts.remove(digest)
+
+
+def dashboard_command(storage: str | None = None, port: int = 8080) -> list[str]:
+    """The command line that starts optuna-dashboard on a database.
+
+    Raises:
+        StudyError: there is no such database, or optuna-dashboard is not installed.
+    """
+    url = storage or default_url()
+    Store.open(url, write=False).close()
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
+    start = "from optuna_dashboard._cli import main; main()"
+    return [sys.executable, "-c", start, url, "--port", str(port)]
+
+
+def layers(options: Mapping[str, Any]) -> Layers:
+    """Groups and edges of a model and what each may run in on a target, as `bitfront layers`.
+
+    Args:
+        options: `model`, and if wanted `data` (ranges decide on FP16), `backend`, `device`, `batch`, `shape`, `keep`,
+            `granularity`, `calibration`, `threads`.
+
+    Raises:
+        InputError: the model, a rule or the target cannot be used.
+    """
+    from studies.setup import look_at_layers
+
+    config = from_options({"data": "-", **options})
+    model, space, target = look_at_layers(config, calibrated="data" in options)
+    return Layers(model, space, target)
+
+
+def doctor() -> list[Check]:
+    """What is installed here, what can run, and what is missing with the command that installs it."""
+    from studies.doctor import checks
+
+    return checks()
+
+
+def demo(folder: Path, progress: Progress | None = None, trials: int = 40) -> Demo:
+    """Search the shipped example, export the most accurate pick and write the report, all into `folder`."""
+    folder = folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"running the demo: {folder} is not empty. Remove it, or name another with --out.")
+    model, data = example_files()
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{folder / 'demo.db'}"
+    options = {
+        "model": str(model),
+        "data": str(data),
+        "study": "digits",
+        "storage": storage,
+        "batch": "16",
+        "max-drop": "1%",
+        "trials": str(trials),
+    }
+    finished = search(options, progress)
+    engine = export("digits", folder / "engine", storage=storage, progress=progress)
+    return Demo(finished, engine, report("digits", folder / "report.html", storage=storage), storage)
+
+
+def example_files() -> tuple[Path, Path]:
+    """Model and data of the shipped example, in the source tree or in the installed package."""
+    here = Path(__file__).resolve().parent
+    for folder in (here.parent / "examples" / "digits", here / "example"):
+        if (folder / "digits.onnx").is_file():
+            return folder / "digits.onnx", folder / "digits.npz"
+    raise ConfigError("running the demo: the example's files are not in this installation. Install bitfront again.")
+
+
+def _refuse_existing(config: SearchConfig) -> None:
+    if not check_usable(config.storage):
+        return
+    with Store.open(config.storage, write=False) as store:
+        if any(summary.name == config.study for summary in store.studies()):
+            raise StudyError(
+                f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
+                f"`bitfront resume {config.study}`; or name another with --study, or `bitfront delete {config.study}`."
+            )
+
+
+def _mixes(store: Store, target: TargetRecord) -> dict[int, str]:
+    return {number: mix_text(assignment) for number, assignment in store.assignments(target.id).items()}
+
+
+def _first_target(store: Store, study: StudyRecord) -> TargetRecord:
+    return store.targets(study.id)[0]
+
+
+def _standing(store: Store, name: str, options: Mapping[str, Any] | None) -> Standing:
+    study = store.study(name)
+    given = {key: value for key, value in (options or {}).items() if key in LIMITS}
+    config = SearchConfig.from_json(study.config).with_options(given)
+    return standing(store, study, _first_target(store, study), _limits(config, study))
+
+
+def _limits(config: SearchConfig, study: StudyRecord) -> Limits:
+    metric = study.metric
+    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])

@@ -1,0 +1,71 @@
+"""Measure the best candidates again, side by side, and score them on data the search never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evaluators.process import ProcessDiedError
+from search.errors import ArtifactError, EvaluatorError
+from search.values import Precision
+from studies.runner import Work
+from studies.standing import Standing
+
+_MOST = 6
+_ROUNDS = 20
+
+
+def finalist_rows(now: Standing) -> list[int]:
+    """Rows worth confirming: the picks, then the front, least loss first; the nearest rows when no limit is kept."""
+    picks = [row for row in (now.picks.accurate, now.picks.fast, now.picks.knee) if row is not None]
+    front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
+    rows = list(dict.fromkeys([*picks, *front])) or [near.row for near in now.nearest()]
+    return rows[:_MOST]
+
+
+def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
+    """Measure rows again, interleaved with each other and the baseline, score them on *final*, and store both.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it.
+    """
+    if not rows:
+        return
+    work.progress.note(f"measuring {len(rows)} finalists again, side by side, and scoring them on the final split")
+    engines = {str(now.table.id[row]): str(engine_of(work, now, row)) for row in rows}
+    try:
+        found = work.keeper.call(
+            "finalists",
+            {"engines": engines, "rounds": _ROUNDS},
+            lambda event, value: work.progress.step("finalists", value[0], value[1]) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
+    number = work.store.next_round(work.target.id)
+    for label in engines:
+        work.store.add_samples(int(label), number, found["latency"][label])
+        work.store.set_final(int(label), found["accuracy"][label])
+    work.store.update_target(work.target.id, details={**work.target.details, "final_reference": found["reference"]})
+
+
+def engine_of(work: Work, now: Standing, row: int) -> Path:
+    """The kept engine of a row, or the same engine built again where it was not kept."""
+    digest = str(now.table.artifact[row])
+    if digest and digest in work.artifacts:
+        return work.artifacts.path(digest)
+    out = work.folder / f"{now.table.id[row]}.engine"
+    if not out.exists():
+        assignment = work.store.assignments(work.target.id)[int(now.table.id[row])]
+        try:
+            work.keeper.call("build", {"assignment": assignment, "out": str(out)})
+        except ProcessDiedError as death:
+            raise ArtifactError(f"building the engine of trial {now.table.trial[row]} again: {death.told()}.") from death
+    return out
+
+
+def baseline_engine(work: Work) -> Path:
+    """The uniform FP32 engine."""
+    out = work.folder / "fp32.engine"
+    if not out.exists():
+        work.keeper.call("build", {"assignment": work.space.uniform(Precision.FP32), "out": str(out)})
+    return out

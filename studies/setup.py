@@ -1,0 +1,317 @@
+"""From options to a run that can start: everything is checked first, and only then is anything created."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from evaluators.backends.registry import open_backend, resolve
+from evaluators.job import Job
+from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
+from search import model as models
+from search.errors import ConfigError, EvaluatorError, MetricError, StudyError
+from search.model import Model
+from search.samplers import check_sampler
+from search.space import Space, make_space
+from search.values import Capability, Ranges, Target
+from studies import environment
+from studies.artifacts import Artifacts
+from studies.config import Limits, SearchConfig, limits_for
+from studies.progress import Progress
+from studies.records import Choice, NewStudy, StudyRecord, TargetRecord
+from studies.runner import Work
+from studies.store import Store, artifact_folder
+
+_WORK_PREFIX = "bitfront-run-"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Inputs that have been found good, with the process that found them so."""
+
+    config: SearchConfig
+    model: Model
+    keeper: EvaluatorProcess
+    folder: Path
+    limits: Limits
+
+    @property
+    def target(self) -> Target:
+        found: Target = self.keeper.description["target"]
+        return found
+
+    @property
+    def capability(self) -> Capability:
+        found: Capability = self.keeper.description["capability"]
+        return found
+
+    def described(self, key: str) -> dict[str, Any]:
+        return dict(self.keeper.description[key])
+
+
+@contextmanager
+def checked(config: SearchConfig) -> Iterator[Checked]:
+    """Check every input of a search. Nothing is created but a folder for temporary files.
+
+    Raises:
+        InputError: naming what cannot be used.
+        EvaluatorError: the evaluator process does not start.
+    """
+    check_sampler(config.sampler)
+    model = load_model(config)
+    with _work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
+        try:
+            keeper.call("try_out")
+        except MetricError as error:
+            raise ConfigError(f"trying the metric on the float model: {error}") from error
+        except ProcessDiedError as death:
+            raise EvaluatorError(f"trying the float model: {death.told()}") from death
+        found = keeper.description
+        metric = found["metric"]
+        limits = limits_for(
+            config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"]
+        )
+        make_space(model, found["capability"], None, config.keep, config.granularity)
+        yield Checked(config, model, keeper, folder, limits)
+
+
+def load_model(config: SearchConfig) -> Model:
+    """The model that a configuration names, at the shapes it asks for."""
+    shapes = {s.name: models.ShapeRequest(s.minimum, s.optimum, s.maximum) for s in config.shapes}
+    return models.load(Path(config.model), batch=config.batch, shapes=shapes)
+
+
+def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Space, Target]:
+    """The space of a model on a target, without a study; with data, ranges decide on FP16 too.
+
+    Raises:
+        InputError: the model, a rule, the target or the data cannot be used.
+    """
+    model = load_model(config)
+    if not calibrated:
+        backend = open_backend(resolve(config.backend), _device(config), {"threads": config.threads})
+        return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
+    with checked(config) as good:
+        found = good.keeper.call("calibrate", {"method": config.calibration})
+        ranges = Ranges.from_json(found["ranges"])
+        return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target
+
+
+def create_study(store: Store, good: Checked) -> StudyRecord:
+    """Write the study's row, its groups and its target: from here on it can be resumed."""
+    config = good.config
+    new = NewStudy(
+        name=config.study,
+        model_path=str(Path(config.model).absolute()),
+        model_digest=good.model.digest,
+        config=_resolved(config),
+        data=good.described("data"),
+        metric=good.described("metric"),
+        model={
+            "inputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.inputs],
+            "outputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.outputs],
+        },
+        environment=environment.collect(),
+    )
+    study_id = store.create_study(new)
+    store.set_groups(study_id, good.model.groups, good.model.edges)
+    fingerprint = good.target.fingerprint
+    store.add_target(study_id, good.target, f"{config.study}@{fingerprint[:12]}", capability=good.capability)
+    return store.study(config.study)
+
+
+def _resolved(config: SearchConfig) -> dict[str, Any]:
+    """The configuration as JSON, with paths that hold from any folder and the backend that `auto` stood for."""
+    data = config.to_json()
+    for name in ("model", "data", "calibration_data", "final_data"):
+        if data[name] and Path(data[name]).exists():
+            data[name] = str(Path(data[name]).absolute())
+    return {**data, "backend": resolve(config.backend)}
+
+
+def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord) -> None:
+    """Refuse to go on with other inputs than the study was made of.
+
+    Raises:
+        StudyError: naming all that changed.
+    """
+    changed = []
+    if good.model.digest != study.model_digest:
+        changed.append(f"the model {good.config.model} has other content (or other shapes were asked for)")
+    data = good.described("data")
+    changed += [f"data: {key} was {was}, is {data[key]}" for key, was in study.data.items() if data[key] != was]
+    changed += [f"target: {line}" for line in target.target.differences(good.target)]
+    if good.described("metric") != study.metric:
+        changed.append(f"the metric was {study.metric['name']}, is {good.described('metric')['name']}")
+    if changed:
+        raise StudyError(
+            f"resuming study {study.name!r}: what it was made of has changed:\n  - "
+            + "\n  - ".join(changed)
+            + "\nGive the original files (--model, --data say where they have moved), or start a new study."
+        )
+
+
+@contextmanager
+def prepared(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Iterator[Work]:
+    """Calibrate, fix the space, and hold the study for this process alone.
+
+    Raises:
+        StudyError: another process runs this study, or its space changed.
+    """
+    config = good.config
+    target = store.targets(study.id)[0]
+    artifacts = Artifacts(artifacts_of(config))
+    with _alone(artifacts.folder, study.name):
+        ranges = _ranges(store, artifacts, good, target, progress)
+        path = good.folder / "ranges.json"
+        path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
+        good.keeper.adopt(ranges=str(path))
+        space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+        _fix_space(store, target, space)
+        target = next(t for t in store.targets(study.id) if t.id == target.id)
+        yield Work(
+            store=store,
+            artifacts=artifacts,
+            keeper=good.keeper,
+            study=study,
+            target=target,
+            config=config,
+            limits=good.limits,
+            space=space,
+            knobs=good.described("knobs"),
+            folder=good.folder,
+            progress=progress,
+        )
+
+
+def artifacts_of(config: SearchConfig) -> Path:
+    return artifact_folder(config.storage, Path(config.artifacts) if config.artifacts else None)
+
+
+def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Ranges:
+    """The calibrated ranges: the study's own, those of an earlier study of the same content, or new ones."""
+    if target.ranges_digest is not None and target.ranges_digest in artifacts:
+        return _read(artifacts, target.ranges_digest)
+    method = good.config.calibration
+    key = good.keeper.call("calibration_key", {"method": method})
+    cached = store.artifact(key)
+    if cached is not None and cached.digest in artifacts:
+        progress.note("calibration: ranges of an earlier study with the same model and data")
+        digest = cached.digest
+    else:
+        digest = _calibrate(store, artifacts, good, key, progress)
+    store.update_target(target.id, ranges_digest=digest)
+    return _read(artifacts, digest)
+
+
+def _read(artifacts: Artifacts, digest: str) -> Ranges:
+    return Ranges.from_json(json.loads(artifacts.read_bytes(digest)))
+
+
+def _calibrate(store: Store, artifacts: Artifacts, good: Checked, key: str, progress: Progress) -> str:
+    try:
+        found = good.keeper.call(
+            "calibrate",
+            {"method": good.config.calibration},
+            lambda event, value: progress.step("calibrating", value[0], value[1]) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"calibrating: {death.told()}") from death
+    for note in found["notes"]:
+        progress.note(f"calibration: {note}")
+    data = json.dumps(found["ranges"], sort_keys=True).encode()
+    digest = artifacts.put_bytes(data, "ranges")
+    store.add_artifact(digest, "ranges", len(data), key=key)
+    return digest
+
+
+def _fix_space(store: Store, target: TargetRecord, space: Space) -> None:
+    """Store the space of a new study; refuse another one for a study that has one."""
+    if target.space_digest is None:
+        codes = {group: variable.precisions for variable in space.variables for group in variable.groups}
+        rows = [
+            Choice(
+                group,
+                choice.precision,
+                codes[group].index(choice.precision) if choice.precision in codes.get(group, ()) else None,
+                choice.offered,
+                choice.reason,
+            )
+            for group, choices in space.choices.items()
+            for choice in choices
+        ]
+        store.set_choices(target.id, space.digest, rows)
+    elif target.space_digest != space.digest:
+        raise StudyError(
+            "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "
+            "ranges or precisions of the target. Start a new study for it."
+        )
+
+
+def _job(config: SearchConfig, folder: Path) -> Job:
+    return Job(
+        model=config.model,
+        data=config.data,
+        folder=str(folder / "evaluator"),
+        batch=config.batch,
+        shapes={s.name: [list(s.minimum), list(s.optimum), list(s.maximum)] for s in config.shapes},
+        backend=resolve(config.backend),
+        device=_device(config),
+        options={"threads": config.threads},
+        metric=config.metric,
+        calibration_data=config.calibration_data,
+        final_data=config.final_data,
+        preprocess=config.preprocess,
+    )
+
+
+def _device(config: SearchConfig) -> str | None:
+    return None if config.device == "auto" else config.device
+
+
+def _bounds(config: SearchConfig) -> ProcessLimits:
+    return ProcessLimits(config.evaluation_timeout_s, config.evaluation_memory_bytes)
+
+
+@contextmanager
+def _alone(folder: Path, study: str) -> Iterator[None]:
+    """One process at a time runs a study; the kernel frees the lock of a process that dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f"{''.join(c if c.isalnum() else '-' for c in study)}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StudyError(
+            f"running study {study!r}: another process is running it on this database. Wait for it or stop it first."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _work_folder() -> Iterator[Path]:
+    """A folder for this run's temporary files; those of runs that were killed go too."""
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_WORK_PREFIX}*"):
+        owner = folder.name.removeprefix(_WORK_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)

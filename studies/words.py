@@ -1,0 +1,65 @@
+"""Evaluations and standings in a few words, for progress, tables and reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from search.values import Assignment
+from studies.pareto import Near
+from studies.records import FAILED, EvaluationRecord
+from studies.standing import Standing
+from studies.units import format_metric, format_ms
+
+
+def mix_text(assignment: Assignment) -> str:
+    """`all int8`, or how many groups run in what."""
+    counts = Counter(precision.label for precision in assignment.values())
+    if len(counts) == 1:
+        return f"all {next(iter(counts))}"
+    return ", ".join(f"{counts[label]} {label}" for label in sorted(counts, reverse=True))
+
+
+def nearest_text(now: Standing, near: Near) -> str:
+    """One row that misses limits, in words."""
+    misses = ", ".join(f"{name} by {share:.1%}" for name, share in near.misses)
+    return f"trial {now.table.trial[near.row]} misses {misses}"
+
+
+def holds(now: Standing, row: int) -> bool | None:
+    """Whether the accuracy limits hold on the final split; None where it was not scored."""
+    final = now.final_of(row)
+    if final is None:
+        return None
+    loss, value, limits = float(now.finals.loss[final]), float(now.finals.value[final]), now.limits
+    kept = limits.max_drop is None or loss <= limits.max_drop
+    if limits.accuracy_limit is not None:
+        kept &= value >= limits.accuracy_limit if now.higher_is_better else value <= limits.accuracy_limit
+    return kept
+
+
+def outcome_text(record: EvaluationRecord, standing: Standing) -> str:
+    """One evaluation in a few words."""
+    evaluation, metric = record.evaluation, standing.study.metric
+    if evaluation.failure is not None:
+        return f"failed at {evaluation.failure.stage.value} ({evaluation.failure.kind.value})"
+    latency, accuracy = evaluation.latency, evaluation.accuracy
+    if latency is None or accuracy is None:
+        return record.status
+    loss = format_metric(accuracy.loss, metric["unit"], metric["ratio"])
+    early = "" if accuracy.complete else f", stopped after {accuracy.samples} of {accuracy.total} samples"
+    named = f" ({record.role.partition(':')[2]} baseline)" if record.role else ""
+    return f"{format_ms(latency.value_ms)}, loss {loss}{early}{named}"
+
+
+def best_text(standing: Standing) -> str:
+    """The most accurate feasible evaluation, or the nearest when nobody keeps the limits."""
+    row, metric = standing.picks.accurate, standing.study.metric
+    if row is None:
+        return "none yet"
+    loss = format_metric(float(standing.table.loss[row]), metric["unit"], metric["ratio"])
+    return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}"
+
+
+def failures_text(standing: Standing) -> str:
+    kinds = Counter(str(kind) for kind in standing.table.kind[standing.table.status == FAILED])
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
