@@ -171,7 +171,7 @@ class Evaluator:
             self.calibration_data,
             self.calibration_indices,
             method,
-            threads=int(self.job.options.get("threads", 1)),
+            threads=self._calibration_threads(),
             progress=lambda done, total: self.report("progress", [done, total]),
         )
         return {"ranges": ranges.to_json(), "notes": calibration.notes(ranges)}
@@ -181,6 +181,12 @@ class Evaluator:
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None
+
+    def _calibration_threads(self) -> int:
+        """Calibration runs on the processor; where candidates do too, on as many threads as they."""
+        if (self.job.device or "cpu").startswith("cpu"):
+            return int(self.job.options.get("threads", 1))
+        return os.cpu_count() or 1
 
     # -- candidates ------------------------------------------------------------------------------------------------
 

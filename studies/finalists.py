@@ -59,7 +59,9 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
         try:
             work.keeper.call("build", {"assignment": assignment, "out": str(out)})
         except ProcessDiedError as death:
-            raise ArtifactError(f"building the engine of trial {now.table.trial[row]} again: {death.told()}.") from death
+            raise ArtifactError(
+                f"building the engine of trial {now.table.trial[row]} again: {death.told()}."
+            ) from death
     return out
 
 

@@ -67,7 +67,7 @@ def front_table(now: Standing, mixes: dict[int, str]) -> tuple[list[str], list[l
     header = ["trial", "latency", "× fp32", f"loss ({metric['name']})", "final loss", "mix", ""]
     cells = []
     for row in front_rows(now, mixes):
-        marks = [*row["picks"], *([] if row["on_front"] else ["not on the front"])]
+        marks = [*row["picks"], *([] if row["on_front"] else [_why_off(row)])]
         marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
         baseline = f"{row['role'].partition(':')[2]} baseline" if row["role"] else ""
         cells.append(
@@ -82,6 +82,12 @@ def front_table(now: Standing, mixes: dict[int, str]) -> tuple[list[str], list[l
             ]
         )
     return header, cells
+
+
+def _why_off(row: dict[str, Any]) -> str:
+    if row["status"] != "ok":
+        return ""
+    return "beaten" if row["feasible"] else "misses the limits"
 
 
 def _loss_text(row: dict[str, Any], metric: dict[str, Any]) -> str:

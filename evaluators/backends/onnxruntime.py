@@ -238,7 +238,7 @@ class OnnxRuntimeSession:
 
 
 def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment: Assignment) -> tuple[AuditRow, ...]:
-    """What the optimized graph runs for each group, found by the names its optimizers leave traces of."""
+    """What the optimized graph runs for each group, found by its weight or by the names that its optimizers leave traces of."""
     types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
     owners = _owners(groups)
     got: dict[str, list[tuple[Precision, str]]] = {}
@@ -250,9 +250,11 @@ def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment
             got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
     rows = []
     for group in groups:
-        # Of several kernels (shared weights, or a split op) the one of highest precision is the answer.
-        precision, kernel = min(got[group.id]) if group.id in got else (None, "")
-        rows.append(AuditRow(group.id, assignment[group.id], precision, kernel))
+        # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
+        asked, kernels = assignment[group.id], got.get(group.id, [])
+        disobeying = [kernel for kernel in kernels if kernel[0] != asked]
+        precision, name = min(disobeying or kernels, default=(None, ""))
+        rows.append(AuditRow(group.id, asked, precision, name))
     return tuple(rows)
 
 
@@ -270,6 +272,7 @@ def _owners(groups: tuple[Group, ...]) -> _Owners:
     shared = set()
     for group in groups:
         forms = [name for weight in group.weights for name in (weight, f"{weight}/int8", f"{weight}/half")]
+        forms += [f"{anchor}/weight/int8" for anchor in group.anchors]
         shared |= weights.keys() & forms
         weights.update(dict.fromkeys(forms, group.id))
     return _Owners(
@@ -280,10 +283,12 @@ def _owners(groups: tuple[Group, ...]) -> _Owners:
 
 
 def _owner_of(node: onnx.NodeProto, owners: _Owners) -> str | None:
-    """By the node's name, which NCHWc kernels take from the tensor they make; else by its output; else its weight."""
-    named = owners.tensors if node.name.endswith("_nchwc") else owners.nodes
-    found = _lookup(node.name, named) or next(filter(None, (_lookup(out, owners.tensors) for out in node.output)), None)
-    return found or next((owners.weights[name] for name in node.input[1:] if name in owners.weights), None)
+    """By its weight, which is what it computes with; else by its name, which NCHWc kernels, whose weights are packed
+    under new names, take from the tensor they make; else by its output."""
+    by_weight = (owners.weights.get(name) for name in node.input)
+    by_name = _lookup(node.name, owners.tensors if node.name.endswith("_nchwc") else owners.nodes)
+    by_output = (_lookup(name, owners.tensors) for name in node.output)
+    return next(filter(None, (*by_weight, by_name, *by_output)), None)
 
 
 def _lookup(name: str, owners: Mapping[str, str]) -> str | None:
