@@ -208,7 +208,6 @@ class Evaluator:
         try:
             self._take_through(candidate, limits)
         except RefusedError as error:
-            _check_room(candidate, error)
             candidate.failed(FailureKind.REFUSED, str(error))
         except accuracy.NonFiniteError as error:
             candidate.failed(FailureKind.NON_FINITE, f"{error}; {self._where_non_finite(assignment)}")
@@ -230,7 +229,7 @@ class Evaluator:
         lowered = self.builder.lower(candidate.assignment)
         self._enter(candidate, Stage.BUILD)
         start = time.perf_counter()
-        engine = self.builder.build(lowered, candidate.out)
+        engine = self._built(lowered, candidate.out)
         candidate.engine, candidate.build_s = engine, time.perf_counter() - start
         self._enter(candidate, Stage.AUDIT)
         candidate.audit = self.builder.audit(engine, candidate.assignment)
@@ -342,10 +341,17 @@ class Evaluator:
     def build(self, assignment: Assignment, out: Path) -> None:
         """Build the engine of an assignment, unmeasured."""
         try:
-            engine = self.builder.build(self.builder.lower(assignment), out)
+            engine = self._built(self.builder.lower(assignment), out)
             self.builder.audit(engine, assignment)
         except BaseException:
             discard(out)
+            raise
+
+    def _built(self, lowered: Any, out: Path) -> Engine:
+        try:
+            return self.builder.build(lowered, out)
+        except RefusedError as error:
+            _check_room(out, error)
             raise
 
     def time_again(self, assignment: Assignment, out: Path) -> Latency:
@@ -488,17 +494,14 @@ def _meaning_of(error: OSError, out: Path) -> BitfrontError:
     return ArtifactError(f"writing the engine {out}: {error}. Make room, then resume the study.")
 
 
-def _check_room(candidate: _Candidate, refusal: RefusedError) -> None:
+def _check_room(out: Path, refusal: RefusedError) -> None:
     """Builders that write files themselves may call a full disk a refusal: see whether as much again can be written.
 
     Raises:
         ArtifactError: it cannot.
     """
-    out = candidate.out
-    if candidate.stage is not Stage.BUILD or not out.is_file():
-        return
     try:
-        size = out.stat().st_size
+        size = out.stat().st_size if out.is_file() else 0
         with tempfile.TemporaryFile(dir=out.parent) as file:
             os.posix_fallocate(file.fileno(), 0, max(1, 2 * size))
     except OSError as error:

@@ -73,6 +73,8 @@ def _answer(service: _Service, request: dict[str, Any]) -> str:
     except (Exception, SystemExit) as error:
         with suppress(OSError):  # the disk may be full
             traceback.print_exc()
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            return _failed("OutOfMemoryError", str(error), replace=True)
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return _failed("ArtifactError", f"writing a file: {error}. Make room, then resume the study.")
         return _failed("Unexpected", f"{type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ from studies.progress import Display, Lines, Progress, Quiet
 from studies.standing import Standing
 from studies.store import default_url, hide_password
 from studies.units import format_metric
-from studies.words import best_text, nearest_text
+from studies.words import best_text, nearest_text, obedience_text
 
 app = typer.Typer(
     name="bitfront",
@@ -396,6 +396,7 @@ def _resumable(study: str, storage: str | None) -> Iterator[None]:
 def _print_finished(finished: commands.Finished, storage: str | None) -> None:
     now = finished.standing
     out.print(f"{finished.reason}.", markup=False)
+    out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
     _print_front(now, finished.mixes)
     where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
     if now.picks.accurate is not None:

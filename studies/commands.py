@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError, StudyError
+from search.values import Answer, Precision
 from studies import report as reports
 from studies.config import Limits, SearchConfig, from_options, limits_for
 from studies.progress import Progress, Quiet
@@ -32,11 +34,19 @@ LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 
 @dataclass(frozen=True)
 class Finished:
-    """How a search ended: where the study stands, why it stopped, and every evaluation's mix in words, by id."""
+    """How a search ended.
+
+    Attributes:
+        standing: where the study stands.
+        reason: why it stopped.
+        mixes: evaluation id → its mix in words.
+        obedience: (asked precision, answer) → groups, over every evaluation that was built.
+    """
 
     standing: Standing
     reason: str
     mixes: dict[int, str]
+    obedience: Mapping[tuple[Precision, Answer], int]
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def resume(
         config = SearchConfig.from_json(study.config, url).with_options(options or {})
         with checked(config) as good:
             check_unchanged(good, study, _first_target(store, study))
-            store.update_study(study.id, config=config.to_json())
+            store.update_study(study.id, config=config.to_json(), model_path=str(Path(config.model).absolute()))
             return _run(store, good, store.study(name), progress or Quiet())
 
 
@@ -134,7 +144,8 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
             state = "done"
         finally:
             store.update_study(study.id, state=state)
-        return Finished(runner.standing(), reason, _mixes(store, work.target))
+        obedience = Counter((row.asked, row.answer) for _, row in store.audits(work.target.id))
+        return Finished(runner.standing(), reason, _mixes(store, work.target), obedience)
 
 
 def front(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from search.values import Assignment
+from search.values import Answer, Assignment, Precision
 from studies.pareto import Near
 from studies.records import FAILED, EvaluationRecord
 from studies.standing import Standing
@@ -35,6 +36,15 @@ def holds(now: Standing, row: int) -> bool | None:
     if limits.accuracy_limit is not None:
         kept &= value >= limits.accuracy_limit if now.higher_is_better else value <= limits.accuracy_limit
     return kept
+
+
+def obedience_text(counts: Mapping[tuple[Precision, Answer], int]) -> str:
+    """How many groups run in what was asked, per precision: `int8: 410 obeyed; fp32: 502 obeyed, 2 not obeyed`."""
+    parts = []
+    for precision in sorted({asked for asked, _ in counts}, reverse=True):
+        answers = [f"{counts[precision, a]} {a.value}" for a in Answer if counts.get((precision, a))]
+        parts.append(f"{precision.label}: {', '.join(answers)}")
+    return "; ".join(parts) or "none"
 
 
 def outcome_text(record: EvaluationRecord, standing: Standing) -> str:

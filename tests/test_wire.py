@@ -55,7 +55,10 @@ def same(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):
         return list(left) == list(right) and all(map(same, left.values(), right.values()))
-    return bool(left == right) or (left != left and right != right)
+    if isinstance(left, float) and math.isnan(left):
+        return math.isnan(right)
+    equal: bool = left == right
+    return equal
 
 
 PLAIN = [

@@ -238,7 +238,7 @@ class OnnxRuntimeSession:
 
 
 def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment: Assignment) -> tuple[AuditRow, ...]:
-    """What the optimized graph runs for each group, found by its weight or by the names that its optimizers leave traces of."""
+    """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
     types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
     owners = _owners(groups)
     got: dict[str, list[tuple[Precision, str]]] = {}

@@ -1,0 +1,129 @@
+"""The command line under test, inputs for it, and one finished study that tests copy."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from typer.testing import CliRunner, Result
+
+from jobs import float_labels
+from networks import Net, images, save
+from search.model import load
+from studies.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ROOT / "tests" / "quick"
+DATABASE = "bitfront.db"
+
+
+def three_layers(seed: int = 0, batch: int | str = 4) -> onnx.ModelProto:
+    """Two convolutions and a Gemm: eight assignments, so that a search can try them all."""
+    n = Net(seed)
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    x = n.op("Relu", [n.conv(x, "second", 8, 8)], "second/relu")
+    n.head(x, 8)
+    return n.model([batch, 3, 8, 8], "logits", [batch, 10])
+
+
+def write_inputs(folder: Path, network: onnx.ModelProto | None = None, samples: int = 60) -> None:
+    """`model.onnx` and `data.npz`; labels, where the output is classes, are what the float model says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network = network or three_layers()
+    model = load(save(network, folder / "model.onnx"))
+    inputs = images(samples, shape=model.inputs[0].shape[1:])
+    labels = {"labels": float_labels(network, model, inputs)} if len(model.outputs[0].shape) == 2 else {}
+    np.savez(folder / "data.npz", image=inputs, **labels)
+
+
+def invoke(*arguments: Any) -> Result:
+    """Run a command in this process: no interpreter has to start, but signals and a killed parent need `child`."""
+    with quick():
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def ok(*arguments: Any) -> str:
+    """Run a command that has to succeed, in this process; what it printed."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, f"{arguments}: exit {result.exit_code}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+def command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "studies.cli", *map(str, arguments)]
+
+
+def child(
+    *arguments: Any, cwd: Path, env: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
+    return subprocess.run(
+        [*wrapper, *command(*arguments)],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a process under test: our folders importable, measurements quick."""
+    return {**os.environ, "PYTHONPATH": f"{QUICK}{os.pathsep}{ROOT}", **(extra or {})}
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Evaluator processes that this process starts meanwhile measure quickly."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+@functools.cache
+def unprivileged() -> tuple[str, ...] | None:
+    """What a command is wrapped in to feel file permissions, which root does not; None where that cannot be done."""
+    if os.geteuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        return None
+    return ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+
+
+@functools.cache
+def finished() -> Path:
+    """A folder with `in/` (model, data) and a database with one finished study `small`. Copy it, do not write to it."""
+    folder = Path(tempfile.mkdtemp(prefix="bitfront-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_inputs(folder / "in")
+    storage = f"sqlite:///{folder / DATABASE}"
+    ok("search", folder / "in/model.onnx", "--data", folder / "in/data.npz", "--study", "small", "--trials", 4,
+       "--storage", storage, "--max-drop", "20%", "--keep-engines", "all", "--quiet")  # fmt: skip
+    return folder
+
+
+def copy_finished(folder: Path) -> None:
+    """The finished study as the default database of `folder`."""
+    shutil.copy(finished() / DATABASE, folder / DATABASE)
+    shutil.copytree(finished() / f"{DATABASE}.artifacts", folder / f"{DATABASE}.artifacts")
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its content, and every folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
