@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from search.errors import BitfrontError, ConfigError, InputError
-from studies import commands, tables_text
+from studies import __version__, commands, tables_text
 from studies.config import OPTIONS, from_options
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.standing import Standing
@@ -40,6 +40,15 @@ app = typer.Typer(
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Find the INT8/FP16/FP32 mix, layer by layer, that makes an ONNX model fast and keeps it accurate."""
+    if version:
+        out.print(f"bitfront {__version__}")
+        raise typer.Exit
+
 
 # Single options are lists too, so that one given twice is refused and not silently overridden.
 Many = list[str] | None

@@ -114,20 +114,8 @@ def check_usable(url: str) -> bool:
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
-        path = Path(str(parsed.database))
-        _check_file(path, parsed, create=True, write=True)
-        if not path.exists():
-            return False
-    engine = _engine(parsed, write=True)
-    try:
-        with engine.connect() as connection:
-            version, tables = _look(connection)
-    except SQLAlchemyError as error:
-        raise StudyError(f"Cannot open the database {hide_password(parsed)}: {_reason(error, parsed)}.") from None
-    finally:
-        engine.dispose()
-    _check_ours(version, tables, parsed, create=True)
-    return version is not None
+        _check_file(Path(str(parsed.database)), parsed, create=True, write=True)
+    return _version_of(parsed, create=True) is not None
 
 
 def optuna_storage(url: str) -> RDBStorage:
@@ -277,13 +265,24 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
+def _version_of(url: URL, *, create: bool) -> int | None:
+    """Version of our tables, None without them; looks in a way that leaves a database that is not ours as it is."""
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        return None
+    engine = _engine(url, write=False)
     try:
         with engine.connect() as connection:
             version, tables = _look(connection)
     except SQLAlchemyError as error:
         raise StudyError(f"Cannot open the database {hide_password(url)}: {_reason(error, url)}.") from None
+    finally:
+        engine.dispose()
     _check_ours(version, tables, url, create=create)
+    return version
+
+
+def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
+    version = _version_of(url, create=create)
     if version == VERSION:
         return
     if version is not None:

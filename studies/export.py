@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, ConfigError, EvaluatorError
+from studies import __version__
 from studies.finalists import confirm, engine_of
 from studies.records import EvaluationRecord
 from studies.runner import Work
@@ -47,8 +47,8 @@ def check_folder(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out {folder}: the folder is not empty. {advice}")
     parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    if not os.access(parent, os.W_OK):
-        raise ConfigError(f"--out {folder}: {parent} cannot be written. {advice}")
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ConfigError(f"--out {folder}: {parent} is no folder that can be written. {advice}")
 
 
 def write(work: Work, now: Standing, row: int, pick: str, folder: Path) -> Exported:
@@ -66,8 +66,8 @@ def write(work: Work, now: Standing, row: int, pick: str, folder: Path) -> Expor
     record = work.store.load(int(now.table.id[row]))
     engine = engine_of(work, now, row)
     manifest = _manifest(work, now, row, record, pick, engine)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     except OSError as error:
         raise ArtifactError(f"exporting to {folder}: {error}.") from error
@@ -138,7 +138,7 @@ def _manifest(work: Work, now: Standing, row: int, record: EvaluationRecord, pic
         for audit in evaluation.audit
     ]
     return {
-        "bitfront": _version(),
+        "bitfront": __version__,
         "study": work.study.name,
         "trial": int(now.table.trial[row]),
         "pick": pick,
@@ -203,10 +203,3 @@ def _holds(work: Work, now: Standing, row: int, record: EvaluationRecord) -> boo
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("bitfront")
-    except PackageNotFoundError:
-        return "unknown"
