@@ -265,9 +265,14 @@ class Evaluator:
             self.metric,
             self._batches(self.data, self.search_indices),
             reference,
-            allowed_drop=limits.drop,
+            allowed_drop=self._allowed_drop(limits, reference.value),
             max_samples=accuracy.subset_size(reference.samples) if late else None,
         )
+
+    def _allowed_drop(self, limits: Limits, reference: float) -> float | None:
+        """The loss beyond which an evaluation is lost: of both limits, the narrower."""
+        bound = None if limits.value is None else float(self.metric.loss(reference, limits.value))
+        return min((drop for drop in (limits.drop, bound) if drop is not None), default=None)
 
     def _where_non_finite(self, assignment: Assignment) -> str:
         """Names the groups whose outputs stop being finite on the data that showed it."""

@@ -43,10 +43,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Limits:
-    """What lets an evaluation stop early: the latency beyond which, and the loss beyond which, it is lost anyway."""
+    """What lets an evaluation stop early, because beyond it the candidate is lost anyway.
+
+    Attributes:
+        latency_ms: most latency.
+        drop: most loss.
+        value: worst value of the metric itself.
+    """
 
     latency_ms: float | None = None
     drop: float | None = None
+    value: float | None = None
 
 
 def discard(out: Path) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +27,7 @@ _POLL_S = 0.1
 _LOOK_S = 0.2
 _LOG_TAIL = 4000
 _END_S = 10.0
-# Deaths of fresh processes in a row, each before it finished a single candidate, that mean it will never work.
+# So many candidates in a row that no process survives, or starts in a row that fail, mean that it will never work.
 _HOPELESS = 3
 # The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
 # `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
@@ -122,9 +122,11 @@ class EvaluatorProcess:
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
         try:
+            self._be_ready()
             first = self._attempt(assignment, out, limits, on_event)
             if not isinstance(first, Failure):
                 return first
+            self._be_ready()
             second = self._attempt(assignment, out, limits, on_event)
             if not isinstance(second, Failure):
                 return replace(second, attempts=2)
@@ -155,6 +157,13 @@ class EvaluatorProcess:
         failure = result.failure
         return result if failure is None else replace(result, failure=replace(failure, log=self.log_tail()))
 
+    def _be_ready(self) -> None:
+        """A death on the way to an open job is not the next candidate's fault: start again."""
+        for _ in range(_HOPELESS - 1):
+            with suppress(ProcessDiedError):
+                return self._ensure_open()
+        return self._ensure_open()
+
     def _count_death(self, death: ProcessDiedError) -> None:
         self._fresh_deaths += 1
         if self._fresh_deaths > 2 * _HOPELESS:
@@ -184,12 +193,15 @@ class EvaluatorProcess:
     # -- the conversation ------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
+        self._ensure_open()
+        return self._request(method, params, on_event)
+
+    def _ensure_open(self) -> None:
         self._log_start = self._log_size()
         if self._child is not None and self._child.process.poll() is not None:
             self.close()  # it died with nothing to do
         if self._child is None:
             self._start()
-        return self._request(method, params, on_event)
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -358,7 +370,7 @@ def _evaluate_params(assignment: Assignment, out: Path, limits: Limits) -> dict[
     return {
         "assignment": assignment,
         "out": str(out),
-        "limits": {"latency_ms": limits.latency_ms, "drop": limits.drop},
+        "limits": asdict(limits),
     }
 
 

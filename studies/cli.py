@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from search.errors import BitfrontError, ConfigError, InputError
+from search.errors import BitfrontError, ConfigError, InputError, RunError
 from studies import __version__, commands, tables_text
 from studies.config import OPTIONS, from_options
 from studies.progress import Display, Lines, Progress, Quiet
@@ -383,18 +383,22 @@ def _progress(quiet: bool) -> Iterator[Progress]:
 
 @contextmanager
 def _resumable(study: str, storage: str | None) -> Iterator[None]:
-    """Say how to go on when a run is interrupted; SIGTERM is taken as Ctrl-C."""
+    """Say how to go on with a run that is interrupted or cannot go on; SIGTERM is taken as Ctrl-C."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
+    way = f"go on with: bitfront resume {study}{where}"
     try:
         yield
     except KeyboardInterrupt:
-        where = f" --storage '{hide_password(storage)}'" if storage else ""
-        err.print(f"go on with: bitfront resume {study}{where}", markup=False)
+        if commands.exists(study, storage):
+            err.print(way, markup=False)
         raise
+    except RunError as error:
+        raise RunError(f"{error}\n{way}") if commands.exists(study, storage) else error from error
     finally:
         signal.signal(signal.SIGTERM, before)
 

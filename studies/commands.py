@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.errors import ConfigError, StudyError
+from search.errors import ConfigError, InputError, RunError, StudyError
 from search.values import Answer, Precision
 from studies import report as reports
 from studies.config import Limits, SearchConfig, from_options, limits_for
@@ -26,8 +26,10 @@ if TYPE_CHECKING:  # these import Optuna or ONNX, which reading verbs should not
     from search.values import Target
     from studies.doctor import Check
     from studies.export import Exported
+    from studies.runner import Runner, Work
     from studies.setup import Checked
 
+_CONFIRMATIONS = 3
 PICKS = ("accurate", "fast", "knee")
 LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 
@@ -88,12 +90,15 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         InputError: before anything was created.
         RunError: the run could not go on; the study can be resumed.
     """
-    from studies.setup import checked, create_study
+    from studies.setup import check_artifacts, check_searchable, checked, create_study
 
     config = options if isinstance(options, SearchConfig) else from_options(options)
     _refuse_existing(config)
-    with checked(config) as good, Store.open(config.storage, create=True) as store:
-        return _run(store, good, create_study(store, good), progress or Quiet())
+    check_artifacts(config)
+    with checked(config) as good:
+        check_searchable(good)
+        with Store.open(config.storage, create=True) as store:
+            return _run(store, good, create_study(store, good), progress or Quiet())
 
 
 def resume(
@@ -108,44 +113,61 @@ def resume(
     Raises:
         StudyError: no such study, or model, data, space or target are not the study's.
     """
-    from studies.setup import check_unchanged, checked
+    from studies.setup import check_artifacts, check_unchanged, checked, complete_study
 
     url = storage or default_url()
     with Store.open(url) as store:
         study = store.study(name)
         config = SearchConfig.from_json(study.config, url).with_options(options or {})
+        check_artifacts(config)
         with checked(config) as good:
-            check_unchanged(good, study, _first_target(store, study))
-            store.update_study(study.id, config=config.to_json(), model_path=str(Path(config.model).absolute()))
-            return _run(store, good, store.study(name), progress or Quiet())
+            check_unchanged(good, study, next(iter(store.targets(study.id)), None))
+            complete_study(store, good, study.id)
+            return _run(store, good, study, progress or Quiet())
 
 
 def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Finished:
-    from studies.finalists import confirm, finalist_rows
     from studies.proposals import Proposals
     from studies.runner import Runner
-    from studies.setup import prepared
-    from studies.store import optuna_storage
+    from studies.setup import prepared, resolved
+    from studies.store import close_optuna, optuna_storage
 
     config = good.config
     with prepared(store, good, study, progress) as work:
-        optuna_study = work.target.optuna_study
-        proposals = Proposals(optuna_storage(config.storage), optuna_study, work.space, config.sampler, config.seed)
-        runner = Runner(work, proposals)
-        store.update_study(study.id, state="running")
+        store.update_study(
+            study.id, state="running", config=resolved(config), model_path=str(Path(config.model).absolute())
+        )
+        database = optuna_storage(config.storage)
         state = "interrupted"
         try:
+            proposals = Proposals(database, work.target.optuna_study, work.space, config.sampler, config.seed)
+            runner = Runner(work, proposals)
             runner.recover()
             runner.settle_reference()
             runner.enqueue_baselines()
             reason = runner.run()
-            now = runner.standing()
-            confirm(work, now, [row for row in finalist_rows(now) if now.final_of(row) is None])
+            _confirm_finalists(work, runner)
             state = "done"
+        except InputError as error:
+            # Inputs were good when the run began: data that can no longer be read, a database made read-only.
+            raise RunError(str(error)) from error
         finally:
+            close_optuna(database)
             store.update_study(study.id, state=state)
         obedience = Counter((row.asked, row.answer) for _, row in store.audits(work.target.id))
         return Finished(runner.standing(), reason, _mixes(store, work.target), obedience)
+
+
+def _confirm_finalists(work: Work, runner: Runner) -> None:
+    """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
+    from studies.finalists import confirm, finalist_rows
+
+    for _ in range(_CONFIRMATIONS):
+        now = runner.standing()
+        rows = [row for row in finalist_rows(now) if now.final_of(row) is None]
+        confirm(work, now, rows)
+        if not rows:
+            return
 
 
 def front(
@@ -191,7 +213,7 @@ def export(
         ArtifactError: what was written does not work.
     """
     from studies import export as exports
-    from studies.setup import check_unchanged, checked, prepared
+    from studies.setup import check_artifacts, check_unchanged, checked, prepared
 
     exports.check_folder(out)
     url = storage or default_url()
@@ -199,6 +221,7 @@ def export(
         now = _standing(store, name, options)
         row = chosen_row(now, pick, trial)
         config = SearchConfig.from_json(now.study.config, url).with_options(options or {})
+        check_artifacts(config)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             with prepared(store, good, now.study, progress or Quiet()) as work:
@@ -239,6 +262,15 @@ def _nearest(now: Standing) -> str:
     return "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."
 
 
+def exists(name: str, storage: str | None = None) -> bool:
+    """Whether there is a study of this name to go on with."""
+    try:
+        with Store.open(storage or default_url(), write=False) as store:
+            return any(summary.name == name for summary in store.studies())
+    except StudyError:
+        return False
+
+
 def report(name: str, out: Path, options: Mapping[str, Any] | None = None, storage: str | None = None) -> Path:
     """Write the HTML report, as `bitfront report`."""
     from studies.report_data import report_data
@@ -259,22 +291,25 @@ def delete(name: str, storage: str | None = None) -> None:
     import optuna
 
     from studies.artifacts import Artifacts
-    from studies.setup import artifacts_of
-    from studies.store import optuna_storage
+    from studies.setup import alone, artifacts_of, check_artifacts
+    from studies.store import close_optuna, optuna_storage
 
     url = storage or default_url()
     with Store.open(url) as store:
         study = store.study(name)
-        names = [target.optuna_study for target in store.targets(study.id)]
-        folder = artifacts_of(SearchConfig.from_json(study.config, url))
-        released = store.delete_study(name)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    database = optuna_storage(url)
-    for optuna_name in set(names) & {s.study_name for s in database.get_all_studies()}:
-        optuna.delete_study(study_name=optuna_name, storage=database)
-    artifacts = Artifacts(folder)
-    for digest in released:
-        artifacts.remove(digest)
+        names = {target.optuna_study for target in store.targets(study.id)}
+        config = SearchConfig.from_json(study.config, url)
+        check_artifacts(config)
+        artifacts = Artifacts(artifacts_of(config))
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with alone(artifacts.folder, name):
+            # Our rows go last: until then the study is listed, and deleting it again finishes what was cut off.
+            database = optuna_storage(url)
+            for optuna_name in names & {s.study_name for s in database.get_all_studies()}:
+                optuna.delete_study(study_name=optuna_name, storage=database)
+            close_optuna(database)
+            for digest in store.delete_study(name):
+                artifacts.remove(digest)
 
 
 def dashboard_command(storage: str | None = None, port: int = 8080) -> list[str]:
@@ -363,7 +398,13 @@ def _mixes(store: Store, target: TargetRecord) -> dict[int, str]:
 
 
 def _first_target(store: Store, study: StudyRecord) -> TargetRecord:
-    return store.targets(study.id)[0]
+    targets = store.targets(study.id)
+    if not targets:
+        raise StudyError(
+            f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
+            f"`bitfront resume {study.name}`."
+        )
+    return targets[0]
 
 
 def _standing(store: Store, name: str, options: Mapping[str, Any] | None) -> Standing:

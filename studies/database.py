@@ -137,6 +137,12 @@ def optuna_storage(url: str) -> RDBStorage:
     return storage
 
 
+def close_optuna(storage: RDBStorage) -> None:
+    """Close all connections of Optuna's storage, so that SQLite folds its write-ahead log into the file."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """One writing transaction: committed at the end, rolled back by any exception."""

@@ -207,7 +207,8 @@ class Runner:
     def _early_limits(self) -> EarlyLimits:
         limits, band = self.work.limits, self.work.target.latency_band or 0.0
         budget = limits.latency_budget_ms
-        return EarlyLimits(None if budget is None else budget * (1 + band), limits.max_drop)
+        late = None if budget is None else budget * (1 + band)
+        return EarlyLimits(late, limits.max_drop, limits.accuracy_limit)
 
     def _keep(self, evaluation: Evaluation) -> str | None:
         """Keep the engine of an evaluation that may stand on the front, else throw it away."""
@@ -238,7 +239,7 @@ class Runner:
 
     def _now_and_then(self, now: Standing) -> None:
         done = len(now.table)
-        if done == len(self._roles):
+        if done >= len(self._roles):
             self.settle_band()
         if done % _DRIFT_EVERY == 0:
             self._check_drift(now)

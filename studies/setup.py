@@ -22,7 +22,7 @@ from search.errors import ConfigError, EvaluatorError, MetricError, StudyError
 from search.model import Model
 from search.samplers import check_sampler
 from search.space import Space, make_space
-from search.values import Capability, Ranges, Target
+from search.values import Capability, Ranges, Target, digest_of
 from studies import environment
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig, limits_for
@@ -106,6 +106,40 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
         return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target
 
 
+def check_searchable(good: Checked) -> None:
+    """Refuse a model with nothing to choose.
+
+    Raises:
+        ConfigError: every group has one precision left; says why.
+    """
+    config = good.config
+    space = make_space(good.model, good.capability, None, config.keep, config.granularity)
+    if space.variables:
+        return
+    reasons = {f"{c.precision.label}: {c.reason}" for choices in space.choices.values() for c in choices if c.reason}
+    raise ConfigError(
+        f"making the search space: there is nothing to search, every layer of {config.model} has one precision left on "
+        f"{good.target.backend} ({good.target.device}). {'; '.join(sorted(reasons)[:4])}. "
+        f"`bitfront layers` shows all; loosen --keep, or choose another --backend or --device."
+    )
+
+
+def check_artifacts(config: SearchConfig) -> None:
+    """Refuse a folder for engines that cannot be written; creates nothing.
+
+    Raises:
+        ConfigError: it is a file or may not be written.
+        StudyError: the database is on a server and no folder was given.
+    """
+    folder = artifacts_of(config)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigError(
+            f"--artifacts {folder}: {existing} is no folder that can be written. Name one that can; engines are kept "
+            "there."
+        )
+
+
 def create_study(store: Store, good: Checked) -> StudyRecord:
     """Write the study's row, its groups and its target: from here on it can be resumed."""
     config = good.config
@@ -113,7 +147,7 @@ def create_study(store: Store, good: Checked) -> StudyRecord:
         name=config.study,
         model_path=str(Path(config.model).absolute()),
         model_digest=good.model.digest,
-        config=_resolved(config),
+        config=resolved(config),
         data=good.described("data"),
         metric=good.described("metric"),
         model={
@@ -122,24 +156,35 @@ def create_study(store: Store, good: Checked) -> StudyRecord:
         },
         environment=environment.collect(),
     )
-    study_id = store.create_study(new)
-    store.set_groups(study_id, good.model.groups, good.model.edges)
-    fingerprint = good.target.fingerprint
-    store.add_target(study_id, good.target, f"{config.study}@{fingerprint[:12]}", capability=good.capability)
+    complete_study(store, good, store.create_study(new))
     return store.study(config.study)
 
 
-def _resolved(config: SearchConfig) -> dict[str, Any]:
+def complete_study(store: Store, good: Checked, study_id: int) -> None:
+    """Add groups and target to a study that has none: a new one, or one whose process was killed just then."""
+    if store.targets(study_id):
+        return
+    store.set_groups(study_id, good.model.groups, good.model.edges)
+    fingerprint = good.target.fingerprint
+    store.add_target(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
+
+
+def resolved(config: SearchConfig) -> dict[str, Any]:
     """The configuration as JSON, with paths that hold from any folder and the backend that `auto` stood for."""
     data = config.to_json()
     for name in ("model", "data", "calibration_data", "final_data"):
         if data[name] and Path(data[name]).exists():
             data[name] = str(Path(data[name]).absolute())
+    if config.artifacts:
+        data["artifacts"] = str(Path(config.artifacts).absolute())
     return {**data, "backend": resolve(config.backend)}
 
 
-def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord) -> None:
+def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
     """Refuse to go on with other inputs than the study was made of.
+
+    Args:
+        target: None where the study has none yet.
 
     Raises:
         StudyError: naming all that changed.
@@ -149,7 +194,8 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord) -> 
         changed.append(f"the model {good.config.model} has other content (or other shapes were asked for)")
     data = good.described("data")
     changed += [f"data: {key} was {was}, is {data[key]}" for key, was in study.data.items() if data[key] != was]
-    changed += [f"target: {line}" for line in target.target.differences(good.target)]
+    if target is not None:
+        changed += [f"target: {line}" for line in target.target.differences(good.target)]
     if good.described("metric") != study.metric:
         changed.append(f"the metric was {study.metric['name']}, is {good.described('metric')['name']}")
     if changed:
@@ -170,7 +216,7 @@ def prepared(store: Store, good: Checked, study: StudyRecord, progress: Progress
     config = good.config
     target = store.targets(study.id)[0]
     artifacts = Artifacts(artifacts_of(config))
-    with _alone(artifacts.folder, study.name):
+    with alone(artifacts.folder, study.name):
         ranges = _ranges(store, artifacts, good, target, progress)
         path = good.folder / "ranges.json"
         path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
@@ -283,10 +329,10 @@ def _bounds(config: SearchConfig) -> ProcessLimits:
 
 
 @contextmanager
-def _alone(folder: Path, study: str) -> Iterator[None]:
-    """One process at a time runs a study; the kernel frees the lock of a process that dies."""
+def alone(folder: Path, study: str) -> Iterator[None]:
+    """One process at a time runs or deletes a study; the kernel frees the lock of a process that dies."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{''.join(c if c.isalnum() else '-' for c in study)}.lock")
+    lock = FileLock(folder / f"{digest_of(study)[:16]}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:

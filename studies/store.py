@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from search.errors import StudyError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Target
 from studies import database, records, statements, tables
-from studies.database import artifact_folder, check_usable, default_url, hide_password, optuna_storage
+from studies.database import artifact_folder, check_usable, close_optuna, default_url, hide_password, optuna_storage
 from studies.queries import Reader
 from studies.records import KnownEvaluationError, LostEvaluationError, NewStudy
 
@@ -27,6 +27,7 @@ __all__ = [
     "Store",
     "artifact_folder",
     "check_usable",
+    "close_optuna",
     "default_url",
     "hide_password",
     "optuna_storage",
@@ -80,7 +81,7 @@ class Store(Reader):
         except IntegrityError:
             raise StudyError(
                 f"There is a study {new.name!r} in {self.url} already. Go on with it by `bitfront resume {new.name}`, "
-                "or choose another --name."
+                "or choose another --study."
             ) from None
 
     def delete_study(self, name: str) -> frozenset[str]:
