@@ -18,7 +18,7 @@ from studies import units
 from studies.units import Amount, ShapeSpec
 
 DEFAULT_STORAGE = "sqlite:///bitfront.db"
-BACKENDS = ("auto", "onnxruntime")
+BACKENDS = ("auto", "tensorrt", "onnxruntime")
 CALIBRATIONS = ("minmax", "percentile", "entropy", "mse")
 SAMPLERS = ("tpe", "nsga2", "gp", "random")
 GRANULARITIES = ("group", "block")

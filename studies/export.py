@@ -94,6 +94,11 @@ def _make_ready(work: Work, now: Standing, row: int) -> list[str]:
     for note in notes:
         work.progress.note(note)
     confirm(work, now, [row])
+    if standing(work.store, work.study, work.target, work.limits).final_of(row) is None:
+        raise ArtifactError(
+            f"exporting trial {now.table.trial[row]}: its outputs on the final data are not finite, so it cannot be "
+            "trusted. Choose another with --trial."
+        )
     return notes
 
 

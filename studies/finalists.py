@@ -44,7 +44,10 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
     number = work.store.next_round(work.target.id)
     for label in engines:
         work.store.add_samples(int(label), number, found["latency"][label])
-        work.store.set_final(int(label), found["accuracy"][label])
+        if label in found["accuracy"]:
+            work.store.set_final(int(label), found["accuracy"][label])
+        else:
+            work.progress.note(f"evaluation {label} fails on the final split: {found['failed'][label]}")
     work.store.update_target(work.target.id, details={**work.target.details, "final_reference": found["reference"]})
 
 

@@ -84,6 +84,8 @@ class Runner:
             if record is None:
                 self.proposals.give_up(trial)
             else:
+                if trial.number not in record.trials:
+                    store.link_trial(target.id, trial.number, record.id)
                 self.proposals.tell(self.proposals.reopened(trial), self._outcome(record))
 
     def _record_of(self, trial: optuna.trial.FrozenTrial) -> EvaluationRecord | None:
@@ -113,23 +115,26 @@ class Runner:
         if self.work.target.reference_ms is not None:
             self.work.keeper.adopt(reference_ms=self.work.target.reference_ms)
 
-    def settle_band(self) -> None:
-        """Measure how repeatable a latency is: the same assignment built and timed in fresh processes."""
-        if self.work.target.latency_band is not None:
-            return
-        values = [self._in_fresh_process(done, _REPEATS) for done in range(_REPEATS)]
+    def settle_band(self, now: Standing) -> Standing:
+        """Once the baselines are there, measure how repeatable a latency is: one built and timed in fresh processes."""
+        built = [a for label, a in self.work.space.baselines().items() if now.row_of(f"baseline:{label}") is not None]
+        if self.work.target.latency_band is not None or len(now.table) < len(self._roles) or not built:
+            return now
+        values = [self._in_fresh_process(built[-1], done, _REPEATS) for done in range(_REPEATS)]
         if band_of(values) > _NOISY_BAND:
-            values += [self._in_fresh_process(done, _MORE_REPEATS) for done in range(_REPEATS, _MORE_REPEATS)]
+            more = range(_REPEATS, _MORE_REPEATS)
+            values += [self._in_fresh_process(built[-1], done, _MORE_REPEATS) for done in more]
         band = max(_LEAST_BAND, band_of(values))
         self.work.store.update_target(self.work.target.id, latency_band=band)
         self._reload_target()
         noisy = ": the machine is busy or its clock is not steady" if band > _NOISY_BAND else ""
         self.work.progress.note(f"latencies within {band:.1%} of each other count as a tie{noisy}")
+        return self.standing()
 
-    def _in_fresh_process(self, done: int, total: int) -> float:
+    def _in_fresh_process(self, assignment: Assignment, done: int, total: int) -> float:
         self.work.progress.step("measuring repeatability in fresh processes", done + 1, total)
         self.work.keeper.close()
-        return self._time_again(list(self.work.space.baselines().values())[-1]).value_ms
+        return self._time_again(assignment).value_ms
 
     def _time_again(self, assignment: Assignment) -> Latency:
         out = self.work.folder / "again.engine"
@@ -150,7 +155,7 @@ class Runner:
         if self.work.config.time_limit_s is not None:
             deadline = time.monotonic() + self.work.config.time_limit_s
         while True:
-            now = self.standing()
+            now = self.settle_band(self.standing())
             reason = self._enough(now, deadline)
             if reason:
                 self._prune(now)
@@ -185,7 +190,7 @@ class Runner:
         role = self._roles.get(assignment.digest, "")
         number = self.work.store.begin(self.work.target.id, assignment, digest, self.worker, trial.number, role)
         with self._abandoned_when_interrupted(number, trial):
-            evaluation = self._evaluate(number, trial.number, assignment)
+            evaluation = self._evaluate(number, trial.number, assignment, role)
             artifact = self._keep(evaluation)
             self.work.store.record(number, evaluation, artifact)
         record = self.work.store.load(number)
@@ -194,10 +199,12 @@ class Runner:
         self.work.progress.finished(record, after, self.work.config.trials)
         self._now_and_then(after)
 
-    def _evaluate(self, number: int, trial: int, assignment: Assignment) -> Evaluation:
+    def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.folder / f"{number}.engine"
+        # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
+        limits = EarlyLimits() if role else self._early_limits()
         return self.work.keeper.evaluate(
-            assignment, out, self._early_limits(), lambda event, value: self._on_event(trial, event, value)
+            assignment, out, limits, lambda event, value: self._on_event(trial, event, value)
         )
 
     def _on_event(self, trial: int, event: str, value: Any) -> None:
@@ -227,8 +234,8 @@ class Runner:
         try:
             yield
         except BaseException:
-            self.work.store.abandon(number)
-            self.proposals.give_up(trial)
+            if self.work.store.abandon(number):  # else it was recorded just before, and `recover` will tell it
+                self.proposals.give_up(trial)
             raise
 
     def _escape_repeats(self, assignment: Assignment) -> None:
@@ -239,8 +246,6 @@ class Runner:
 
     def _now_and_then(self, now: Standing) -> None:
         done = len(now.table)
-        if done >= len(self._roles):
-            self.settle_band()
         if done % _DRIFT_EVERY == 0:
             self._check_drift(now)
         if done % _PRUNE_EVERY == 0:

@@ -26,6 +26,7 @@ from studies.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ROOT / "tests" / "quick"
 DATABASE = "bitfront.db"
+TEMPORARY = tempfile.gettempdir()  # tests point it elsewhere later
 
 
 def three_layers(seed: int = 0, batch: int | str = 4) -> onnx.ModelProto:
@@ -109,7 +110,7 @@ def unprivileged() -> tuple[str, ...] | None:
 @functools.cache
 def finished() -> Path:
     """A folder with `in/` (model, data) and a database with one finished study `small`. Copy it, do not write to it."""
-    folder = Path(tempfile.mkdtemp(prefix="bitfront-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="bitfront-test-", dir=TEMPORARY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_inputs(folder / "in")
     storage = f"sqlite:///{folder / DATABASE}"

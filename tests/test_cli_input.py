@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
-import shutil
 import sqlite3
 import tempfile
 import zipfile
@@ -42,8 +41,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield work
-    left = [path.name for path in temporary.iterdir() if path.suffix != ".lock"]
-    assert left == []
+    left = {path.name for path in temporary.iterdir() if path.suffix != ".lock"}
+    assert left <= {".ses"}  # ONNX Runtime's own
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def refused(*arguments: Any, says: list[str]) -> str:
     assert result.exit_code == 2, f"exit {result.exit_code}\n{result.output}\n{result.exception!r}"
     assert result.stdout == ""
     assert "Traceback" not in message
-    assert message.count("error: ") == 1
+    assert sum(line.startswith("error: ") for line in message.splitlines()) == 1
     for part in says:
         assert part in message
     assert tree(Path.cwd()) == before
@@ -136,11 +135,9 @@ def test_model_and_data_missing(here: Path) -> None:
 
 
 def test_gp_without_pytorch(here: Path, inputs: Path) -> None:
-    pytest.importorskip("torch", reason="without torch") if False else None
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        search_refused(inputs, "--sampler", "gp", says=["--sampler gp", "PyTorch", "bitfront[gp]"])
+    if importlib.util.find_spec("torch") is not None:
+        pytest.skip("PyTorch is installed")
+    search_refused(inputs, "--sampler", "gp", says=["--sampler gp", "PyTorch", "bitfront[gp]"])
 
 
 @pytest.mark.parametrize(
@@ -278,7 +275,8 @@ def test_a_model_whose_layers_the_target_runs_in_one_precision_only(here: Path, 
     graph = helper.make_graph([node], "net", [x], [y], [weight])
     path = save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m")
     np.savez(tmp_path / "x.npz", x=np.ones((8, 4, 8), np.float32))
-    search_refused(inputs, model=path, data=tmp_path / "x.npz", says=["nothing to search", "ConvTranspose"])
+    says = ["nothing to search", "no INT8 kernel for ConvTranspose"]
+    search_refused(inputs, "--metric", "cosine", model=path, data=tmp_path / "x.npz", says=says)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -299,11 +297,11 @@ def changed(value: float) -> Any:
         ({"labels": LABELS}, ["image"]),
         ({"picture": GOOD}, ["image", "picture"]),
         ({"image": GOOD, "mask": GOOD}, ["mask"]),
-        ({"image": GOOD[:, :, :, :5]}, ["image", "(3, 8, 5)"]),
+        ({"image": GOOD[:, :, :, :5]}, ["image", "(12, 3, 8, 5)", "(samples, 3, 8, 8)"]),
         ({"image": GOOD.astype(np.int64)}, ["image", "int64", "float32"]),
         ({"image": changed(np.nan)}, ["image", "NaN"]),
-        ({"image": changed(np.inf)}, ["image", "inf"]),
-        ({"image": GOOD[:0]}, ["image", "empty"]),
+        ({"image": changed(np.inf)}, ["image", "Inf", "sample 3"]),
+        ({"image": GOOD[:0]}, ["empty"]),
         ({}, ["image"]),
         ({"image": GOOD[:1]}, ["two"]),
         ({"image": GOOD, "labels": LABELS[:5]}, ["labels", "5", "12"]),
@@ -366,7 +364,6 @@ def test_data_that_cannot_be_read(
         (["--metric", "top1"], ["labels", "metric"]),
         (["--metric", "no_such_module:score"], ["no_such_module"]),
         (["--metric", "math:score"], ["math", "score"]),
-        (["--metric", "math:floor"], ["math:floor"]),
         (["--final-data", "none.npz"], ["none.npz"]),
         (["--calibration-data", "none.npz"], ["none.npz"]),
     ],
@@ -376,6 +373,25 @@ def test_a_metric_or_further_data_that_cannot_be_used(
 ) -> None:
     np.savez(tmp_path / "bare.npz", image=GOOD)
     search_refused(inputs, *arguments, data=tmp_path / "bare.npz", says=says)
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("math:floor", ["math:floor"]),
+        ("scores:one", ["scores:one", "shape"]),
+        ("scores:raises", ["scores:raises", "KeyError"]),
+        ("scores:nan", ["scores:nan", "gave nan", "finite"]),
+    ],
+)
+def test_a_metric_that_fails_on_the_float_model(here: Path, inputs: Path, metric: str, says: list[str]) -> None:
+    (here / "scores.py").write_text(
+        "import numpy as np\n"
+        "def one(outputs, labels): return np.float64(1)\n"
+        "def raises(outputs, labels): raise KeyError('colour')\n"
+        "def nan(outputs, labels): return np.full(len(labels), np.nan)\n"
+    )
+    search_refused(inputs, "--metric", metric, says=says)
 
 
 # -- databases ---------------------------------------------------------------------------------------------------------
@@ -434,7 +450,7 @@ def test_folders_and_files_that_may_not_be_written(studied: Path, inputs: Path, 
         ("search", *good, "--artifacts", tmp_path / "closed/engines", "--study", "new"): "--artifacts",
         ("resume", "small", "--storage", closed): "read-only",
         ("delete", "small", "--yes", "--storage", closed): "read-only",
-        ("export", "small", "--out", tmp_path / "closed/engine"): "cannot be written",
+        ("export", "small", "--out", tmp_path / "closed/engine"): "no folder that can be written",
         ("report", "small", "--out", tmp_path / "closed/report.html"): "report.html",
     }
     before = tree(tmp_path)
@@ -495,9 +511,10 @@ def test_resume_when_the_files_are_gone(studied: Path) -> None:
 
 def test_resume_on_another_target(studied: Path) -> None:
     with sqlite3.connect(DATABASE) as connection:
-        connection.execute("update bf_target set description = replace(description, 'onnxruntime\": \"', '&0.')")
+        path = "$.versions.onnxruntime"
+        connection.execute("update bf_target set description = json_set(description, ?, '0.9')", [path])
     connection.close()
-    refused("resume", "small", "--trials", 9, says=["changed", "target: ", "version"])
+    refused("resume", "small", "--trials", 9, says=["changed", "target: ", "onnxruntime", "0.9"])
 
 
 def test_resume_with_another_space(studied: Path) -> None:
@@ -521,12 +538,12 @@ def test_what_cannot_be_exported(studied: Path) -> None:
     refused("export", "small", "--out", "full/notes.txt", says=["notes.txt", "file"])
     refused("export", "small", "--out", "full/notes.txt/engine", says=["notes.txt", "--out"])
     refused("export", "small", *out, "--pick", "best", says=["--pick best", "accurate, fast, knee"])
-    refused("export", "small", *out, "--trial", 99, says=["--trial 99", "0 to 3"])
-    refused("export", "small", *out, "--trial", -1, says=["--trial -1", "0 to 3"])
+    refused("export", "small", *out, "--trial", 99, says=["--trial 99", "its trials are 0 to"])
+    refused("export", "small", *out, "--trial", -1, says=["--trial -1", "its trials are 0 to"])
     refused("export", "small", *out, "--trial", 1, "--pick", "fast", says=["--pick or --trial"])
     nobody = ("--latency-budget", "1ns")
     refused("export", "small", *out, *nobody, says=["keeps the limits", "nearest", "misses latency"])
-    refused("show", "small", 99, says=["no trial 99", "0 to 3"])
+    refused("show", "small", 99, says=["no trial 99", "trials 0 to"])
 
 
 def test_a_report_that_cannot_be_written(studied: Path) -> None:
@@ -580,4 +597,3 @@ def change(config: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 def test_the_copied_study_is_complete(studied: Path) -> None:
     assert finished() != studied
     assert invoke("front", "small", "--json").exit_code == 0
-    assert shutil.which("sh") and os.getcwd() == str(studied)

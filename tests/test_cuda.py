@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from networks import images, mobile_cnn, residual_cnn, save
 
 from evaluators.job import Job, Limits
 from evaluators.process import EvaluatorProcess
+from networks import images, mobile_cnn, residual_cnn, save
 from search.model import load
 from search.space import make_space
 from search.values import Answer, Assignment, Precision, Ranges

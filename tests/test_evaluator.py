@@ -95,15 +95,6 @@ def test_fp32_loses_nothing(warm: Warm) -> None:
     assert (found.accuracy.value, found.accuracy.loss) == (1.0, 0.0)
 
 
-def test_the_latency_is_scaled_to_the_reference(warm: Warm) -> None:
-    warm.evaluator.adopt({"reference_ms": 1000.0})
-    latency = warm.evaluate(INT8).latency
-    warm.evaluator.adopt({"reference_ms": None})
-    assert latency is not None
-    assert latency.baseline_ms is not None
-    assert latency.value_ms == pytest.approx(latency.raw_ms * 1000.0 / latency.baseline_ms)
-
-
 def test_a_late_candidate_sees_only_the_subset(warm: Warm) -> None:
     accuracy = warm.evaluate(INT8, Limits(latency_ms=1e-6)).accuracy
     assert accuracy is not None

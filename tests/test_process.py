@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -320,7 +321,7 @@ def test_a_stopped_process_is_a_timeout_whoever_has_the_word(kept: Kept) -> None
 
 
 def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept) -> None:
-    kept.keeper.limits = ProcessLimits(timeout_s=1.5)
+    kept.keeper.limits = ProcessLimits(timeout_s=3)
     on_event, pids = killing(kept, "stage", "build", times=2, number=signal.SIGSTOP)
     found = kept.evaluate(on_event)
     assert found.failure is not None
@@ -374,15 +375,23 @@ def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
 
 
 def test_again_and_again_is_the_end_of_the_run(kept: Kept) -> None:
-    made = kept.case
-    with EvaluatorProcess(kept.keeper.job, made.folder / "log3", ProcessLimits(memory_bytes=1)) as keeper:
-        for _ in range(3):
-            found = keeper.evaluate(made.uniform(INT8), made.out, Limits())
-            assert found.failure is not None
-            assert found.failure.kind is FailureKind.OUT_OF_MEMORY
-            assert found.attempts == 2
-        with pytest.raises(EvaluatorError, match=r"7 evaluator processes in a row died .* resume the study"):
-            keeper.evaluate(made.uniform(INT8), made.out, Limits())
+    on_event, pids = killing(kept, "stage", "lower", times=100)
+    for _ in range(3):
+        found = kept.evaluate(on_event)
+        assert found.failure is not None
+        assert found.failure.kind is FailureKind.CRASHED
+    with pytest.raises(EvaluatorError, match=r"7 evaluator processes in a row died .* resume the study"):
+        kept.evaluate(on_event)
+    assert len(set(pids)) == 7
+    assert kept.evaluate().ok  # when the cause is mended
+
+
+def test_a_process_that_cannot_even_start_is_no_fault_of_the_candidate(kept: Kept) -> None:
+    kept.keeper.close()
+    kept.keeper.limits = ProcessLimits(memory_bytes=1)
+    with pytest.raises(EvaluatorError, match="open took") as caught:
+        kept.evaluate()
+    assert isinstance(caught.value, ProcessDiedError)
 
 
 def test_what_the_listener_raises_is_no_death(kept: Kept) -> None:
@@ -543,14 +552,11 @@ def test_closing_twice_and_asking_again(kept: Kept) -> None:
 
 PARENT = """
 import json, sys
+from pathlib import Path
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess
 
-def told(event, value):
-    print(keeper.pid, flush=True)
-
-with EvaluatorProcess(Job(**json.load(sys.stdin)), sys.argv[1]) as keeper:
-    keeper.log = __import__("pathlib").Path(sys.argv[1])
+with EvaluatorProcess(Job(**json.load(sys.stdin)), Path(sys.argv[1])) as keeper:
     keeper.call("calibration_key", {"method": "minmax"})
     print(keeper.pid, flush=True)
     try:
@@ -563,8 +569,6 @@ with EvaluatorProcess(Job(**json.load(sys.stdin)), sys.argv[1]) as keeper:
 @pytest.fixture
 def parent(kept: Kept, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A keeper in a process (and a process group) of its own, whose evaluator process hangs in the user's metric."""
-    import json
-
     kept.mode("hang")
     (kept.case.folder / "pids").unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -573,12 +577,12 @@ def parent(kept: Kept, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], 
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        process.stdin.write(json.dumps({**kept.keeper.job.to_json()}))
+        process.stdin.write(json.dumps(kept.keeper.job.to_json()))
         process.stdin.close()
         child = int(process.stdout.readline())
         deadline = time.monotonic() + 20

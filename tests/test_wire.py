@@ -43,7 +43,7 @@ def evaluation() -> Evaluation:
     )
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> Any:
     """Equal in type and value, arrays and NaN included, all the way down."""
     if type(left) is not type(right):
         return False

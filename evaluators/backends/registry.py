@@ -9,7 +9,7 @@ from typing import Any
 from evaluators.backends.base import Backend
 from search.errors import TargetError
 
-NAMES = ("onnxruntime",)
+NAMES = ("tensorrt", "onnxruntime")  # `auto` takes the first that is installed
 
 
 def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> Backend:
@@ -28,7 +28,9 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
         from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 
         return OnnxRuntimeBackend(device or "cpu", **options)
-    raise AssertionError(chosen)
+    from evaluators.backends.tensorrt import TensorRTBackend
+
+    return TensorRTBackend(device or "cuda", **options)
 
 
 def resolve(name: str) -> str:

@@ -1,0 +1,77 @@
+"""Evaluations that nobody measured: plausible numbers, of the size that real ones have in the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision
+from studies import records, statements, tables
+from studies.runner import evaluation_digest
+from studies.store import Store
+
+SAMPLES = 2988  # of the example's search split
+INFERENCES = 120  # of one latency measurement, and as many of the baseline
+ENGINE_BYTES = 320_000
+
+
+def evaluation(assignment: Assignment, rng: Generator, out: Path | None = None) -> Evaluation:
+    """Latency falls and loss rises with every INT8 group, each with a weight of its own and a little noise."""
+    groups = [precision is Precision.INT8 for precision in assignment.values()]
+    weights = np.random.default_rng(7).exponential(size=(2, len(groups)))
+    gain, cost = (weights @ groups) / weights.sum(axis=1)
+    latency_ms = (4.6 - 2.6 * gain) * float(rng.normal(1, 0.005))
+    loss = 0.1 * float(cost) + float(rng.normal(0, 0.001))
+    times = latency_ms * rng.normal(1.02, 0.02, INFERENCES)
+    scores = (rng.random(SAMPLES) < 0.96 - loss).astype(float)
+    if out is not None:
+        out.write_bytes(rng.bytes(ENGINE_BYTES))
+    return Evaluation(
+        assignment,
+        audit=tuple(AuditRow(group, asked, asked, "QLinearConv") for group, asked in assignment.items()),
+        latency=Latency(latency_ms, latency_ms, 0.02, 4.6, times, rng.normal(4.6, 0.1, INFERENCES)),
+        accuracy=Accuracy("top1", 0.96 - loss, loss, loss - 0.004, loss + 0.004, SAMPLES, SAMPLES, scores),
+        size_bytes=ENGINE_BYTES,
+        memory_bytes=6_000_000,
+        build_s=0.2,
+        total_s=1.5,
+        artifact=None if out is None else str(out),
+    )
+
+
+def random_assignment(groups: list[str], rng: Generator) -> Assignment:
+    choices = rng.choice([Precision.FP32, Precision.INT8], len(groups), p=[0.4, 0.6])
+    return Assignment({group: Precision(choice) for group, choice in zip(groups, choices, strict=True)})
+
+
+def fill(
+    store: Store, study_target_id: int, trials: range, groups: list[str], ranges_digest: str, knobs: dict[str, str]
+) -> list[Evaluation]:
+    """Add finished evaluations with the store's own statements, in one transaction; they answer `trials`."""
+    rng = np.random.default_rng(trials.start)
+    found = []
+    with store._writing("fill a study") as connection:
+        for trial in trials:
+            made = evaluation(random_assignment(groups, rng), rng)
+            assert made.latency is not None
+            assert made.accuracy is not None
+            row: dict[str, Any] = {
+                "study_target_id": study_target_id,
+                "digest": evaluation_digest(made.assignment, ranges_digest, knobs),
+                "role": "",
+                "worker": "nobody",
+                "assignment": made.assignment.to_json(),
+                **statements.measures(made),
+            }
+            number = statements.insert_row(connection, tables.Evaluation, row)
+            statements.link(connection, study_target_id, trial, number, reused=False)
+            statements.insert_audit(connection, number, made)
+            statements.insert_samples(connection, number, 0, made.latency)
+            statements.insert_score(connection, number, "search", made.accuracy)
+            found.append(made)
+    assert all(made.ok for made in found)
+    assert records.OK == "ok"
+    return found
