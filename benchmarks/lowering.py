@@ -3,7 +3,7 @@
 Both start from the clean model, with unsigned activations, signed weights per channel, and minmax ranges of the same
 samples. Latency: one pinned thread, blocks in turns, 20th percentiles, the median over freshly opened sessions.
 
-usage: python benchmarks/lowering.py [--samples 4000] [--rounds 30] [--opened 3] [--keep FOLDER]
+usage: python benchmarks/lowering.py [--samples 4000] [--rounds 15] [--opened 6] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from search.space import make_space
 from search.values import Precision, Ranges
 
 OURS, THEIRS, FLOAT = "ours", "quantize_static", "float"
-COUNTED = ("QuantizeLinear", "DequantizeLinear", "Clip", "Conv", "FusedConv", "QLinearConv", "QLinearAdd")
 
 
-def main(samples: int = 4000, rounds: int = 30, opened: int = 3, keep: Path | None = None) -> dict[str, float]:
+def main(samples: int = 4000, rounds: int = 15, opened: int = 6, keep: Path | None = None) -> dict[str, float]:
     """`speed`: their latency ÷ ours; `accuracy`: our top-1 less theirs, with `accuracy_half`, half the width of its
     95 % interval; `sqnr_db`, `sqnr_db_theirs` against the float model; `loss`, `loss_half` of ours to the float model.
     """
@@ -109,9 +108,7 @@ def outputs(
 ) -> NDArray[np.float64]:
     """(samples, classes) of one model."""
     session = OnnxRuntimeSession(backend, path, backend.session_options())
-    rows = [
-        next(iter(session.run(batch.inputs).values()))[: batch.count] for batch in batches(dataset, indices, BATCH)
-    ]
+    rows = [next(iter(session.run(batch.inputs).values()))[: batch.count] for batch in batches(dataset, indices, BATCH)]
     session.close()
     return np.concatenate(rows).astype(np.float64)
 
@@ -124,11 +121,12 @@ def timed(
     rounds: int,
     opened: int,
 ) -> dict[str, NDArray[np.float64]]:
-    """Milliseconds of each model: (opened,) 20th percentiles."""
+    """Milliseconds of each model: (opened,) 20th percentiles. Who runs after whom matters, so the order alternates."""
     inputs = next(batches(dataset, indices, BATCH)).inputs
     found: dict[str, list[float]] = {name: [] for name in paths}
-    for _ in range(opened):
-        sessions = {name: OnnxRuntimeSession(backend, path, backend.session_options()) for name, path in paths.items()}
+    for number in range(opened):
+        order = list(paths)[:: -1 if number % 2 else 1]
+        sessions = {name: OnnxRuntimeSession(backend, paths[name], backend.session_options()) for name in order}
         for session in sessions.values():
             session.bind(inputs)
         with latency.device_lock("cpu"):
@@ -180,8 +178,8 @@ def sqnr_db(reference: NDArray[np.float64], other: NDArray[np.float64]) -> float
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--opened", type=int, default=3, help="how often the sessions are opened anew")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--opened", type=int, default=6, help="how often the sessions are opened anew")
     parser.add_argument("--keep", type=Path, help="folder for the models, to look at")
     arguments = parser.parse_args()
     main(arguments.samples, arguments.rounds, arguments.opened, arguments.keep)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from common import BATCH, DATA, MODEL, load_text
-from networks import NETWORKS, loaded, ranged
 from synthetic import random_assignment
 
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuilder
 from evaluators.calibration import collect
 from evaluators.data import open_data, split
+from networks import NETWORKS, loaded, ranged
 from search.model import Model, load
 from search.space import Space, make_space
 from search.values import Answer, Assignment, AuditRow, Precision, Ranges

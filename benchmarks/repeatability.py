@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import evaluator, load_text
+from common import BATCH, MODEL, evaluator, load_text
 
 from search.values import Latency, Precision
 from studies.commands import layers
@@ -21,7 +21,7 @@ def main(processes: int = 10) -> dict[str, float]:
     """`range`: largest less smallest ratio over their median; `middle`: the same of the 80 % nearest to the median;
     `raw`: range of the latencies without the baseline.
     """
-    uniform = layers({"model": str(_model()), "batch": "16"}).space.uniform(Precision.INT8)
+    uniform = layers({"model": str(MODEL), "batch": str(BATCH)}).space.uniform(Precision.INT8)
     measured: list[Latency] = []
     with tempfile.TemporaryDirectory() as folder, evaluator(Path(folder)) as keeper:
         print(f"{'process':>7} {'INT8 ms':>8} {'FP32 ms':>8} {'ratio':>7} {'spread':>7}  warnings; {load_text()}")
@@ -44,12 +44,6 @@ def main(processes: int = 10) -> dict[str, float]:
 
 def spanned(values: Any) -> float:
     return float((values.max() - values.min()) / np.median(values))
-
-
-def _model() -> Path:
-    from common import MODEL
-
-    return MODEL
 
 
 if __name__ == "__main__":

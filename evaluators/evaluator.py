@@ -110,6 +110,7 @@ class Evaluator:
             "target": self.target,
             "capability": self.backend.capability(),
             "knobs": dict(self.backend.knobs()),
+            "engine_file": self.backend.engine_file,
             "data": {
                 "digest": self.data.digest,
                 "final_digest": self.final_data.digest,

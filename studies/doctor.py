@@ -36,7 +36,7 @@ def _gpu_line(gpu: object) -> Check:
 
 
 def _cuda_lines() -> list[Check]:
-    return [_backend_line("onnxruntime", "cuda")]
+    return [_backend_line("onnxruntime", "cuda"), _backend_line("tensorrt", "cuda")]
 
 
 def _backend_line(name: str, device: str) -> Check:

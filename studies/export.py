@@ -21,7 +21,7 @@ from studies.records import EvaluationRecord
 from studies.runner import Work
 from studies.standing import Standing, standing
 
-ENGINE, RANGES, MANIFEST = "model.onnx", "ranges.json", "manifest.json"
+MODEL, RANGES, MANIFEST = "model.onnx", "ranges.json", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def write(work: Work, now: Standing, row: int, pick: str, folder: Path) -> Expor
         raise ArtifactError(f"exporting to {folder}: {error}.") from error
     try:
         _fill(staging, engine, work, manifest)
-        _check(work, engine, staging / ENGINE)
+        _check(work, engine, staging / work.engine_file)
         staging.chmod(0o755)
         if folder.exists():
             folder.rmdir()
@@ -103,10 +103,12 @@ def _make_ready(work: Work, now: Standing, row: int) -> list[str]:
 
 
 def _fill(staging: Path, engine: Path, work: Work, manifest: dict[str, Any]) -> None:
-    shutil.copyfile(engine, staging / ENGINE)
+    shutil.copyfile(engine, staging / work.engine_file)
+    if work.engine_file != MODEL:
+        work.model.save(staging / MODEL)
     ranges = json.loads(work.artifacts.read_bytes(work.target.ranges_digest or ""))
     (staging / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
-    manifest["files"] = {name: _sha256(staging / name) for name in (ENGINE, RANGES)}
+    manifest["files"] = {path.name: _sha256(path) for path in sorted(staging.iterdir())}
     (staging / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
 
 

@@ -198,11 +198,13 @@ def write(data: ReportData, path: Path) -> None:
     """Write the page; `path` is either the old file or the whole new one, never a part.
 
     Raises:
-        ConfigError: the folder is not there, or the path is a folder.
+        ConfigError: the folder is not there or cannot be written, or the path is a folder.
         ArtifactError: the file cannot be written.
     """
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"writing the report: expected the path of a file in an existing folder, got {path}; make it")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"writing the report {path}: the folder cannot be written; name a file in another")
     text = render(data)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:

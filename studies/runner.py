@@ -17,6 +17,7 @@ import numpy as np
 from evaluators.job import Limits as EarlyLimits
 from evaluators.process import EvaluatorProcess, ProcessDiedError
 from search.errors import EvaluatorError
+from search.model import Model
 from search.space import Space
 from search.values import Assignment, Evaluation, Latency, Precision, Stage, digest_of
 from studies import pareto
@@ -46,6 +47,7 @@ class Work:
 
     Attributes:
         knobs: of the backend; part of every evaluation's digest.
+        engine_file: what an exported engine is called.
         folder: of this run alone; engines are built here before they are kept.
     """
 
@@ -57,7 +59,9 @@ class Work:
     config: SearchConfig
     limits: Limits
     space: Space
+    model: Model
     knobs: dict[str, str]
+    engine_file: str
     folder: Path
     progress: Progress
 

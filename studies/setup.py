@@ -233,7 +233,9 @@ def prepared(store: Store, good: Checked, study: StudyRecord, progress: Progress
             config=config,
             limits=good.limits,
             space=space,
+            model=good.model,
             knobs=good.described("knobs"),
+            engine_file=str(good.keeper.description["engine_file"]),
             folder=good.folder,
             progress=progress,
         )

@@ -79,6 +79,8 @@ class Backend(Protocol):
     """One kind of engine on one device."""
 
     name: str
+    engine_file: str
+    """What an exported engine is called: `model.onnx`, `model.plan`."""
 
     def target(self) -> Target:
         """What numbers measured here are comparable with."""

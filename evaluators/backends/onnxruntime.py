@@ -59,6 +59,7 @@ class OnnxRuntimeBackend:
     """
 
     name = "onnxruntime"
+    engine_file = "model.onnx"
 
     def __init__(self, device: str = "cpu", threads: int = 1) -> None:
         self.ort = import_onnxruntime()

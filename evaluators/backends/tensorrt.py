@@ -75,6 +75,7 @@ class TensorRTBackend:
     """
 
     name = "tensorrt"
+    engine_file = "model.plan"
 
     def __init__(self, device: str = "cuda", threads: int = 1) -> None:
         self.trt = import_tensorrt()
@@ -155,11 +156,15 @@ class TensorRTBuilder:
         return Engine(out, out.stat().st_size, tuple(self.log.notes()))
 
     def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
-        loaded = self._load_engine(engine.path)
-        self._engine = (engine.path, loaded)
+        layers = tensorrt_audit.parse(self.inspect(engine.path))
+        return tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
+
+    def inspect(self, path: Path) -> str:
+        """The engine inspector's JSON of a plan."""
+        loaded = self._load_engine(path)
+        self._engine = (path, loaded)
         inspector = loaded.create_engine_inspector()
-        text = inspector.get_engine_information(self.trt.LayerInformationFormat.JSON)
-        return tensorrt_audit.audit_rows(tensorrt_audit.parse(text), self.model.groups, assignment)
+        return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
 
     def load(self, path: Path) -> TensorRTSession:
         kept, self._engine = self._engine, None
