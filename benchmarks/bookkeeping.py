@@ -3,7 +3,7 @@
 Real searches of the example with SQLite, one per sampler. Then the same loop with evaluations that answer at once,
 which shows how the cost grows with the number of trials, and with --profile where it goes.
 
-usage: python benchmarks/bookkeeping.py [--trials 24] [--replayed 200] [--profile]
+usage: python benchmarks/bookkeeping.py [--trials 20] [--replayed 200] [--profile]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import io
+import os
 import pstats
 import tempfile
 import time
@@ -29,6 +30,7 @@ from evaluators.process import EvaluatorProcess
 from search.values import Assignment, Evaluation
 from studies import commands
 from studies.progress import Lines
+from studies.proposals import Proposals
 from studies.runner import Runner
 
 SAMPLERS = ("tpe", "random")
@@ -39,8 +41,12 @@ class Clocks:
 
     def __init__(self) -> None:
         self.evaluating = self.asking = self.in_loop = self.asking_in_loop = 0.0
-        self.evaluations = 0
+        self.evaluations = self.proposals = 0
         self._looping = False
+
+    @property
+    def loop_s(self) -> float:
+        return self.in_loop - self.asking_in_loop
 
     def request(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -59,6 +65,13 @@ class Clocks:
             self.evaluating += seconds
             self.evaluations += 1
 
+    def proposal(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(proposals: Proposals) -> Any:
+            self.proposals += 1
+            return original(proposals)
+
+        return counted
+
     def loop(self, original: Callable[..., str]) -> Callable[..., str]:
         def timed(runner: Runner) -> str:
             start, self._looping = time.perf_counter(), True
@@ -72,35 +85,41 @@ class Clocks:
     @contextmanager
     def running(self) -> Iterator[None]:
         requests = {name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "call", "adopt")}
-        with patch.multiple(EvaluatorProcess, **requests), patch.object(Runner, "run", self.loop(Runner.run)):
+        with (
+            patch.multiple(EvaluatorProcess, **requests),
+            patch.object(Runner, "run", self.loop(Runner.run)),
+            patch.object(Proposals, "ask", self.proposal(Proposals.ask)),
+        ):
             yield
 
 
-def main(trials: int = 24, replayed: int = 200) -> dict[str, float]:
-    """Bookkeeping of one trial by sampler: `ms` and `share` of evaluation time, over the whole search."""
+def main(trials: int = 20, replayed: int = 200) -> dict[str, float]:
+    """By sampler, a trial (a distinct evaluation): `ms` and `share` of evaluation time over the whole search,
+    `loop_ms` of it in the loop; `replayed_ms` in the loop and `replayed_proposals` where evaluations are replayed.
+    """
     found: dict[str, float] = {}
     print(f"digits example, SQLite; {load_text()}")
-    print(f"{'':28}{'evaluations':>12}{'evaluation':>12}{'bookkeeping a trial':>22}{'of it in the loop':>20}")
+    print(f"{'':8}{'evaluations':>12}{'proposals':>10}{'evaluation':>12}{'bookkeeping a trial':>21}{'in the loop':>13}")
     for sampler in SAMPLERS:
         clocks, wall = searched(sampler, trials)
-        each, beside = clocks.evaluating / clocks.evaluations, (wall - clocks.asking) / clocks.evaluations
-        loop = (clocks.in_loop - clocks.asking_in_loop) / clocks.evaluations
+        count = clocks.evaluations
+        each, beside, loop = clocks.evaluating / count, (wall - clocks.asking) / count, clocks.loop_s / count
         found |= {f"{sampler}.ms": 1e3 * beside, f"{sampler}.share": beside / each, f"{sampler}.loop_ms": 1e3 * loop}
-        cells = f"{clocks.evaluations:12}{1e3 * each:9.0f} ms{1e3 * beside:12.0f} ms {beside / each:6.1%}"
-        print(f"{sampler:28}{cells}{1e3 * loop:17.0f} ms", flush=True)
+        cells = f"{count:12}{clocks.proposals:10}{1e3 * each:9.0f} ms{1e3 * beside:9.0f} ms {beside / each:7.1%}"
+        print(f"{sampler:8}{cells} {1e3 * loop:9.0f} ms", flush=True)
+    print("evaluations replayed:")
     for sampler in SAMPLERS:
-        clocks, _ = searched(sampler, replayed, replay)
-        loop = (clocks.in_loop - clocks.asking_in_loop) / clocks.evaluations
-        found[f"{sampler}.loop_ms_replayed"] = 1e3 * loop
-        print(f"{sampler + ', evaluations replayed':28}{clocks.evaluations:12}{'':46}{1e3 * loop:8.0f} ms", flush=True)
+        clocks, _ = searched(sampler, replayed, replayed=True)
+        loop, proposals = clocks.loop_s / clocks.evaluations, clocks.proposals / clocks.evaluations
+        found |= {f"{sampler}.replayed_ms": 1e3 * loop, f"{sampler}.replayed_proposals": proposals}
+        print(f"{sampler:8}{clocks.evaluations:12}{clocks.proposals:10}{'':33}{1e3 * loop:10.0f} ms", flush=True)
     return found
 
 
-def searched(sampler: str, trials: int, evaluate: Callable[..., Evaluation] | None = None) -> tuple[Clocks, float]:
+def searched(sampler: str, trials: int, *, replayed: bool = False) -> tuple[Clocks, float]:
     """Search the example; the clocks, and the wall time of the whole search."""
-    clocks, target = Clocks(), evaluate or EvaluatorProcess.evaluate
-    target.__name__ = "evaluate"
-    with tempfile.TemporaryDirectory() as folder, open("/dev/null", "w") as nowhere:
+    clocks = Clocks()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, ExitStack() as stack:
         options = {
             "model": str(MODEL),
             "data": str(DATA),
@@ -110,18 +129,32 @@ def searched(sampler: str, trials: int, evaluate: Callable[..., Evaluation] | No
             "sampler": sampler,
             "storage": f"sqlite:///{folder}/bookkeeping.db",
         }
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(EvaluatorProcess, "evaluate", target))
-            if evaluate is not None:  # what was replayed left no engines to measure again
-                stack.enter_context(patch("studies.finalists.confirm", lambda *_, **__: None))
-            stack.enter_context(clocks.running())
-            start = time.perf_counter()
-            commands.search(options, Lines(Console(file=nowhere)))
-            return clocks, time.perf_counter() - start
+        if replayed:
+            stack.enter_context(replaying())
+        stack.enter_context(clocks.running())
+        start = time.perf_counter()
+        commands.search(options, Lines(Console(file=nowhere)))
+        return clocks, time.perf_counter() - start
 
 
-def replay(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
-    return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Evaluations and measurements answer at once; what they leave cannot be measured again."""
+    ask = EvaluatorProcess.call
+
+    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any) -> Evaluation:
+        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
+
+    def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
+        if method != "time_again":
+            return ask(keeper, method, params, on_event)
+        return synthetic.evaluation(params["assignment"], np.random.default_rng(0)).latency
+
+    with (
+        patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),
+        patch("studies.finalists.confirm", lambda *_: None),
+    ):
+        yield
 
 
 def profiled(trials: int) -> None:
@@ -129,18 +162,17 @@ def profiled(trials: int) -> None:
     for sampler in SAMPLERS:
         profile = cProfile.Profile()
         profile.enable()
-        searched(sampler, trials, replay)
+        searched(sampler, trials, replayed=True)
         profile.disable()
         for order, what in (("cumulative", r"studies|optuna|evaluators"), ("tottime", "")):
             text = io.StringIO()
-            pstats.Stats(profile, stream=text).strip_dirs().sort_stats(order)
             pstats.Stats(profile, stream=text).sort_stats(order).print_stats(what, 45)
             print(sampler, text.getvalue())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--replayed", type=int, default=200)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()

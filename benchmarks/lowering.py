@@ -156,6 +156,7 @@ def told(
     loss, loss_half = paired(right[FLOAT], right[OURS])
     gain, half = paired(right[OURS], right[THEIRS])
     ratios = times[THEIRS] / times[OURS]
+    print(f"float ÷ ours: {' '.join(f'{ratio:.3f}' for ratio in times[FLOAT] / times[OURS])}", end="; ")
     print(f"theirs ÷ ours: {' '.join(f'{ratio:.3f}' for ratio in ratios)}", end="; ")
     print(f"top-1 of ours less theirs {100 * gain:+.2f} ± {100 * half:.2f} points")
     return {

@@ -32,7 +32,7 @@ def main(mixes: int = 100) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for name, (model, ranges) in _models():
             space = make_space(model, backend.capability(), ranges)
-            assignments = [*space.baselines().values(), *_random(space, mixes)]
+            assignments = _assignments(space, mixes)
             builder = backend.builder(model, ranges)
             for assignment in assignments:
                 for row in audited(builder, assignment, Path(folder)):
@@ -70,16 +70,15 @@ def _models() -> Iterator[tuple[str, tuple[Model, Ranges]]]:
         yield name, (loaded(name), ranged(name))
 
 
-def _random(space: Space, count: int) -> list[Assignment]:
-    """Distinct random mixes; groups that are offered one precision keep it."""
+def _assignments(space: Space, mixes: int) -> list[Assignment]:
+    """The uniform ones and random mixes, all distinct; groups that are offered one precision keep it."""
     rng, groups = np.random.default_rng(0), list(space.choices)
-    found: dict[Assignment, None] = {}
-    for _ in range(20 * count):
+    found = dict.fromkeys(space.baselines().values())
+    wanted = min(len(found) + mixes, space.size)
+    while len(found) < wanted:
         mix = random_assignment(groups, rng)
         codes = {v.id: v.precisions.index(max(mix[g] for g in v.groups)) for v in space.variables}
         found.setdefault(space.assignment(codes))
-        if len(found) == min(count, space.size):
-            break
     return list(found)
 
 

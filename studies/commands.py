@@ -6,11 +6,12 @@ import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.errors import ConfigError, InputError, RunError, StudyError
+from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from search.values import Answer, Precision
 from studies import report as reports
 from studies.config import Limits, SearchConfig, from_options, limits_for
@@ -130,7 +131,7 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
     from studies.proposals import Proposals
     from studies.runner import Runner
     from studies.setup import prepared, resolved
-    from studies.store import close_optuna, optuna_storage
+    from studies.store import close_optuna, optuna_reported, optuna_storage
 
     config = good.config
     with prepared(store, good, study, progress) as work:
@@ -140,12 +141,13 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
         database = optuna_storage(config.storage)
         state = "interrupted"
         try:
-            proposals = Proposals(database, work.target.optuna_study, work.space, config.sampler, config.seed)
-            runner = Runner(work, proposals)
-            runner.recover()
-            runner.settle_reference()
-            runner.enqueue_baselines()
-            reason = runner.run()
+            with optuna_reported(config.storage):
+                proposals = Proposals(database, work.target.optuna_study, work.space, config.sampler, config.seed)
+                runner = Runner(work, proposals)
+                runner.recover()
+                runner.settle_reference()
+                runner.enqueue_baselines()
+                reason = runner.run()
             _confirm_finalists(work, runner)
             state = "done"
         except InputError as error:
@@ -153,7 +155,8 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
             raise RunError(str(error)) from error
         finally:
             close_optuna(database)
-            store.update_study(study.id, state=state)
+            with suppress(BitfrontError):  # the error that brought us here says more
+                store.update_study(study.id, state=state)
         obedience = Counter((row.asked, row.answer) for _, row in store.audits(work.target.id))
         return Finished(runner.standing(), reason, _mixes(store, work.target), obedience)
 

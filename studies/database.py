@@ -137,6 +137,18 @@ def optuna_storage(url: str) -> RDBStorage:
     return storage
 
 
+@contextmanager
+def optuna_reported(url: str) -> Iterator[None]:
+    """Turn what Optuna's storage raises into our errors, as `reported`."""
+    from optuna.exceptions import StorageInternalError
+
+    with reported("store a trial", parse_url(url)):
+        try:
+            yield
+        except StorageInternalError as error:
+            raise error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error from error
+
+
 def close_optuna(storage: RDBStorage) -> None:
     """Close all connections of Optuna's storage, so that SQLite folds its write-ahead log into the file."""
     storage.remove_session()

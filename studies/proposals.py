@@ -68,8 +68,11 @@ class Proposals:
         if outcome.values is None:
             self.study.tell(trial.number, state=self._states.FAIL)
             return
-        for key, value in outcome.constraints.items():
-            trial.set_constraint(key, value)
+        with warnings.catch_warnings():
+            # A trial that was killed between this and being told has its constraints already.
+            warnings.simplefilter("ignore", UserWarning)
+            for key, value in outcome.constraints.items():
+                trial.set_constraint(key, value)
         self.study.tell(trial.number, outcome.values)
 
     def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -238,8 +238,9 @@ class Runner:
         try:
             yield
         except BaseException:
-            if self.work.store.abandon(number):  # else it was recorded just before, and `recover` will tell it
-                self.proposals.give_up(trial)
+            with suppress(Exception):  # what cannot be cleaned up now, on a full disk say, `recover` will
+                if self.work.store.abandon(number):  # else it was recorded just before, and `recover` will tell it
+                    self.proposals.give_up(trial)
             raise
 
     def _escape_repeats(self, assignment: Assignment) -> None:

@@ -13,7 +13,15 @@ from sqlalchemy.exc import IntegrityError
 from search.errors import StudyError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Target
 from studies import database, records, statements, tables
-from studies.database import artifact_folder, check_usable, close_optuna, default_url, hide_password, optuna_storage
+from studies.database import (
+    artifact_folder,
+    check_usable,
+    close_optuna,
+    default_url,
+    hide_password,
+    optuna_reported,
+    optuna_storage,
+)
 from studies.queries import Reader
 from studies.records import KnownEvaluationError, LostEvaluationError, NewStudy
 
@@ -30,6 +38,7 @@ __all__ = [
     "close_optuna",
     "default_url",
     "hide_password",
+    "optuna_reported",
     "optuna_storage",
 ]
 

@@ -208,7 +208,8 @@ def test_extras_exist():
     else:
         import tomli as tomllib
     extras = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
-    named = {name for path in TEXTS for name in re.findall(r"pip install '\.\[(\w+)\]'", read(path))}
+    installs = [found for path in TEXTS for found in re.findall(r"pip install '\.\[([\w,]+)\]'", read(path))]
+    named = {name for names in installs for name in names.split(",")}
     further = re.search(r"^Further extras: (.*?)\. ", read(ROOT / "README.md"), re.MULTILINE)
     assert further is not None
     assert named | set(re.findall(r"`(\w+)`", further[1])) <= extras.keys()

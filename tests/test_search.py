@@ -9,7 +9,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,13 @@ from studies import commands
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory."""
-    (tmp_path / "here").mkdir()
+    for name in ("here", "temporary"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    yield tmp_path / "here"
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # wait for nobody else's measurements
+    return tmp_path / "here"
 
 
 @pytest.fixture
@@ -332,8 +333,8 @@ def test_only_engines_of_the_front_are_kept(here: Path) -> None:
     search(here, "--trials", 8, "--study", "front")
     kept = rows("select artifact from bf_evaluation where artifact is not null")
     files = {path.name for path in Path(f"{DATABASE}.artifacts").iterdir() if len(path.name) == 64}
-    ranges = {digest for digest, in rows("select ranges_digest from bf_study_target")}
-    assert files - ranges == {digest for digest, in kept}
+    ranges = {digest for (digest,) in rows("select ranges_digest from bf_study_target")}
+    assert files - ranges == {digest for (digest,) in kept}
     assert 1 <= len(kept) <= 8
 
 

@@ -1,0 +1,203 @@
+"""Kill a search again and again, resume it, and see what its database says. For test_killed.py and benchmarks/kills.py.
+
+What is stored is read with plain SQL, and the front is computed a second time, by definition and in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from searched import DATABASE, child, command, environment
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Story:
+    """What happened over all kills."""
+
+    main: int = 0
+    evaluator: int = 0
+    runs: int = 0
+    evaluations: int = 0
+    lost: int = 0
+    changed: int = 0
+    duplicated: int = 0
+    running_left: int = 0
+    untold: int = 0
+    front_equal: bool = False
+    moments_s: list[float] = field(default_factory=list)
+
+
+def rows(folder: Path, query: str, *values: Any) -> list[Row]:
+    """What the database says; empty while it has no such tables yet."""
+    path = folder / DATABASE
+    if not path.exists():
+        return []
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    try:
+        return connection.execute(query, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return []
+        raise
+    finally:
+        connection.close()
+
+
+def stored(folder: Path) -> dict[str, Row]:
+    """Finished evaluations: digest → what was measured."""
+    query = "select digest, id, status, latency_ms, loss, samples from bf_evaluation where status <> 'running'"
+    return {row[0]: row[1:] for row in rows(folder, query)}
+
+
+@contextmanager
+def started(*arguments: Any, cwd: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=60)
+
+
+def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
+    """The evaluator process of a running command, if it has one now."""
+    with suppress(psutil.Error):
+        for found in psutil.Process(process.pid).children():
+            if any("evaluators.serve" in part for part in found.cmdline()):
+                return found
+    return None
+
+
+def wait_for_end(pids: Sequence[int], seconds: float = 20) -> None:
+    """Wait until processes are gone: an evaluator ends by itself when its keeper does."""
+    _, left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=seconds)
+    assert not left, f"still there: {left}"
+
+
+def survive(
+    folder: Path, first: Sequence[Any], name: str, victims: Sequence[str], longest_s: float, seed: int
+) -> Story:
+    """Run `search` with the arguments `first`, killing each victim in turn at a random moment, then to the end.
+
+    Args:
+        victims: `main` or `evaluator`, in the order they die.
+        longest_s: a kill comes between 0.3 s and this long after a command's start.
+
+    Returns:
+        What was lost, doubled or left behind.
+    """
+    chance, story, known = random.Random(seed), Story(), dict[str, Row]()
+    for victim in victims:
+        moment = chance.uniform(0.3, longest_s)
+        again = bool(rows(folder, "select 1 from bf_study where name = ?", name))
+        story.runs += 1
+        with started(*(("resume", name) if again else ("search", *first)), cwd=folder) as process:
+            time.sleep(moment)
+            evaluator = evaluator_of(process)
+            if victim == "evaluator" and evaluator is not None:
+                evaluator.kill()
+                time.sleep(chance.uniform(0, 1))  # it goes on, and then the main process dies too
+                story.evaluator += 1
+            process.send_signal(signal.SIGKILL)
+            story.main += victim == "main"
+            process.wait(timeout=30)
+            if evaluator is not None:
+                wait_for_end([evaluator.pid])
+        story.moments_s.append(round(moment, 2))
+        known = _compared(story, known, stored(folder))
+    done = child("resume", name, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    story.runs += 1
+    _compared(story, known, stored(folder))
+    _judge(story, folder, name)
+    return story
+
+
+def _compared(story: Story, known: dict[str, Row], now: dict[str, Row]) -> dict[str, Row]:
+    story.lost += len(known.keys() - now.keys())
+    story.changed += sum(now[digest] != row for digest, row in known.items() if digest in now)
+    return now
+
+
+def _judge(story: Story, folder: Path, name: str) -> None:
+    story.evaluations = len(rows(folder, "select id from bf_evaluation"))
+    story.duplicated = story.evaluations - len(rows(folder, "select distinct assignment from bf_evaluation"))
+    open_trials = rows(folder, "select number from trials where state not in ('COMPLETE', 'FAIL', 'WAITING')")
+    story.running_left = len(open_trials) + len(rows(folder, "select id from bf_evaluation where status = 'running'"))
+    story.untold = len(untold(folder))
+    story.front_equal = front_of(folder) == shown_front(folder, name)
+
+
+def untold(folder: Path) -> list[Row]:
+    """Evaluations that no Optuna trial carries as they are stored, and finished trials without an evaluation."""
+    linked = rows(
+        folder,
+        "select e.id from bf_evaluation e where not exists (select 1 from bf_trial t join trials o "
+        "on o.number = t.number where t.evaluation_id = e.id and o.state = "
+        "case e.status when 'ok' then 'COMPLETE' else 'FAIL' end)",
+    )
+    loose = rows(
+        folder,
+        "select number from trials where state = 'COMPLETE' and number not in (select number from bf_trial)",
+    )
+    return linked + loose
+
+
+def shown_front(folder: Path, name: str) -> set[int]:
+    found = json.loads(child("front", name, "--json", cwd=folder).stdout)
+    return {row["trial"] for row in found["rows"] if row["on_front"]}
+
+
+def front_of(folder: Path) -> set[int]:
+    """The front of a study without limits, by its definition: trial numbers that no other row knocks out."""
+    [(band,)] = rows(folder, "select latency_band from bf_study_target")
+    again = dict(
+        rows(
+            folder,
+            "select evaluation_id, value_ms from bf_sample where role = 'candidate' and round > 0 order by round",
+        )
+    )
+    points = [
+        (trial, again.get(number, latency), loss, (high - low) / 2)
+        for number, trial, latency, loss, low, high in rows(
+            folder,
+            "select e.id, min(t.number), latency_ms, loss, loss_low, loss_high from bf_evaluation e join bf_trial t "
+            "on t.evaluation_id = e.id where status = 'ok' and samples = total_samples and not_obeyed = 0 "
+            "group by e.id",
+        )
+    ]
+
+    def faster(a: Row, b: Row) -> bool:
+        return bool(a[1] * (1 + band) < b[1])
+
+    def better(a: Row, b: Row) -> bool:
+        return bool(a[2] + max(a[3], b[3]) < b[2])
+
+    def knocks_out(a: Row, b: Row) -> bool:
+        return (faster(a, b) and not better(b, a)) or (better(a, b) and not faster(b, a))
+
+    return {b[0] for b in points if not any(knocks_out(a, b) for a in points)}

@@ -1,0 +1,131 @@
+"""Who may import whom: studies → evaluators → search, heavy modules in few places, and everything without any of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from searched import ROOT
+
+LAYERS = ("search", "evaluators", "studies")
+STORE = {f"studies/{name}.py" for name in ("tables", "database", "migrations", "statements", "queries", "store")}
+ALLOWED = {
+    "onnxruntime": {"evaluators/backends/onnxruntime.py", "evaluators/calibration.py"},
+    "tensorrt": {"evaluators/backends/tensorrt.py"},
+    "cuda": {"evaluators/backends/tensorrt.py"},
+    "sqlalchemy": STORE,
+    "pickle": set[str](),
+    "torch": set[str](),
+}
+# Installed by extras or not at all, so that a machine without them must be able to import every module.
+OPTIONAL = ("onnxruntime", "tensorrt", "cuda", "torch", "psycopg", "pymysql", "optuna_dashboard", "PIL", "scipy")
+
+
+def sources() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def imported(path: str, *, at_start_only: bool = False) -> Iterator[str]:
+    """Full names of what a file imports, also inside functions unless told otherwise."""
+    tree = ast.parse((ROOT / path).read_text())
+    for node in _at_start(tree) if at_start_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _at_start(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when the module is imported: not those of functions, nor of `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not checking and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from _at_start(node)
+
+
+@pytest.mark.parametrize("path", sources())
+def test_imports_point_one_way(path: str) -> None:
+    above = LAYERS[LAYERS.index(path.split("/")[0]) + 1 :]
+    assert [name for name in imported(path) if name.split(".")[0] in above] == []
+
+
+@pytest.mark.parametrize("path", sources())
+def test_heavy_modules_are_imported_only_where_they_belong(path: str) -> None:
+    for module, places in ALLOWED.items():
+        if path not in places:
+            assert [name for name in imported(path) if name.split(".")[0] == module] == []
+
+
+def test_no_folder_imports_in_a_circle() -> None:
+    """At import time; inside functions it may."""
+    graph = {
+        path[:-3].replace("/", "."): {name for name in imported(path, at_start_only=True) if _is_ours(name)}
+        for path in sources()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " → ".join((*way, module))
+        if module not in done:
+            for name in graph.get(module, ()):
+                visit(name, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def _is_ours(name: str) -> bool:
+    return (ROOT / f"{name.replace('.', '/')}.py").exists()
+
+
+def test_ruff_knows_the_same_rules() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    for module in ("onnxruntime", "tensorrt", "cuda", "sqlalchemy", "pickle"):
+        assert f'"{module}".msg' in text
+    kept = re.search(r"studies/\{([a-z,]+)\}\.py", text)
+    assert kept is not None
+    assert {f"studies/{name}.py" for name in kept[1].split(",")} == STORE
+
+
+BLOCKED = f"""
+import importlib, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in sources()]!r}:
+    importlib.import_module(name)
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_module_imports_without_what_extras_install() -> None:
+    done = run(BLOCKED)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
+    start = BLOCKED + "import importlib.util\nfind = importlib.util.find_spec\n"
+    start += f"importlib.util.find_spec = lambda name: None if name in {OPTIONAL!r} else find(name)\n"
+    doctor = run(start + "sys.argv = ['bitfront', 'doctor']; from studies.cli import main; main()")
+    assert doctor.returncode == 1, doctor
+    assert "bitfront[cpu]" in doctor.stdout
+    search = run(
+        start + "sys.argv = ['bitfront', 'search', 'm.onnx', '--data', 'd.npz']; import studies.cli as c; c.main()"
+    )
+    assert search.returncode == 2, search
+    assert "bitfront[cpu]" in search.stderr
+    assert "Traceback" not in search.stderr

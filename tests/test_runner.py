@@ -1,0 +1,183 @@
+"""The runner's corners: what a killed run left open, retries, and the reasons to stop."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from killing import untold
+from networks import mobile_cnn, save
+from search.model import load
+from search.space import Space, make_space
+from search.values import Capability, Precision
+from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
+from studies.proposals import Outcome, Proposals
+
+URL = f"sqlite:///{DATABASE}"
+
+
+@pytest.fixture
+def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory whose default database holds the finished study `small`."""
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    return tmp_path
+
+
+def execute(query: str, *values: Any) -> list[Any]:
+    connection = sqlite3.connect(DATABASE)
+    try:
+        found = connection.execute(query, values).fetchall()
+        connection.commit()
+        return found
+    finally:
+        connection.close()
+
+
+def states() -> list[str]:
+    return [state for (state,) in execute("select state from trials order by number")]
+
+
+# -- what a killed run left open ---------------------------------------------------------------------------------------
+
+
+def test_recorded_but_not_told(studied: Path) -> None:
+    before = execute("select objective, value from trial_values join trials using (trial_id) where number = 1")
+    execute("delete from trial_values where trial_id = (select trial_id from trials where number = 1)")
+    execute("update trials set state = 'RUNNING', datetime_complete = null where number = 1")
+    ok("resume", "small")
+    assert states()[1] == "COMPLETE"
+    after = execute("select objective, value from trial_values join trials using (trial_id) where number = 1")
+    assert sorted(after) == sorted(before)
+    assert execute("select count(*) from bf_evaluation") == [(4,)]
+
+
+def test_repeated_but_neither_linked_nor_told(studied: Path) -> None:
+    study = optuna.load_study(study_name=execute("select optuna_study from bf_study_target")[0][0], storage=URL)
+    study.enqueue_trial(study.trials[0].params)
+    trial = study.ask()
+    for name in study.trials[0].params:
+        trial.suggest_int(name, 0, 1)
+    ok("resume", "small")
+    assert states()[trial.number] == "COMPLETE"
+    assert json.loads(ok("show", "small", trial.number, "--json"))["trial"] == 0
+    assert untold(studied) == []
+
+
+def test_asked_but_not_begun(studied: Path) -> None:
+    study = optuna.load_study(study_name=execute("select optuna_study from bf_study_target")[0][0], storage=URL)
+    trial = study.ask()  # killed before it had any parameter
+    ok("resume", "small", "--trials", 5)
+    assert states()[trial.number] == "FAIL"
+    assert "RUNNING" not in states()
+    assert execute("select count(*) from bf_evaluation where status = 'ok'") == [(5,)]
+
+
+def test_begun_but_not_recorded(studied: Path) -> None:
+    """The row of a killed evaluation goes, and its assignment is proposed again."""
+    [(number, evaluation, digest)] = execute(
+        "select number, e.id, digest from bf_trial t join bf_evaluation e on e.id = t.evaluation_id "
+        "where role = '' and not reused order by number desc limit 1"
+    )
+    for table in ("bf_audit", "bf_sample", "bf_score"):
+        execute(f"delete from {table} where evaluation_id = ?", evaluation)
+    execute("update bf_evaluation set status = 'running', latency_ms = null, loss = null where id = ?", evaluation)
+    execute("delete from trial_values where trial_id = (select trial_id from trials where number = ?)", number)
+    execute("update trials set state = 'RUNNING' where number = ?", number)
+    ok("resume", "small")
+    assert states()[number] == "FAIL"
+    found = execute(
+        "select number, status from bf_trial t join bf_evaluation e on e.id = t.evaluation_id where digest = ?", digest
+    )
+    assert found == [(max(len(states()) - 1, number + 1), "ok")]
+    refused = invoke("show", "small", number)
+    assert (refused.exit_code, "broken off" in refused.stderr) == (2, True)
+
+
+# -- proposals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Space:
+    model = load(save(three_layers(), tmp_path_factory.mktemp("model") / "m.onnx"))
+    return make_space(model, Capability({Precision.INT8: frozenset({"Conv", "Gemm"})}))
+
+
+def proposals(space: Space) -> Proposals:
+    return Proposals(optuna.storages.InMemoryStorage(), "s", space, "random", 0)
+
+
+def test_an_assignment_that_is_always_cut_off_is_not_proposed_for_ever(space: Space) -> None:
+    made = proposals(space)
+    wanted = space.uniform(Precision.INT8)
+    made.enqueue(wanted)
+    for _ in range(4):  # the first time and three retries
+        trial, assignment = made.ask()
+        assert assignment == wanted
+        made.give_up(trial)
+    assert made.study.get_trials(states=(optuna.trial.TrialState.WAITING,)) == []
+    made.enqueue(wanted)  # asked for anew, it has all its retries again
+    assert made.ask()[1] == wanted
+
+
+def test_what_waits_already_is_not_enqueued_twice(space: Space) -> None:
+    made = proposals(space)
+    for _ in range(2):
+        made.enqueue(space.uniform(Precision.FP32))
+    assert len(made.study.trials) == 1
+
+
+def test_failures_are_told_as_such_and_limits_as_constraints(space: Space) -> None:
+    made = proposals(space)
+    trial, _ = made.ask()
+    made.tell(trial, Outcome(None, {}))
+    trial, _ = made.ask()
+    made.tell(trial, Outcome((1.5, 0.01), {"latency": 0.5, "obeyed": 0.0}))
+    failed, done = made.study.trials
+    assert (failed.state.name, failed.values) == ("FAIL", None)
+    assert (done.state.name, done.values) == ("COMPLETE", [1.5, 0.01])
+    assert done.constraints == {"latency": 0.5, "obeyed": 0.0}
+    assert made.open_trials() == []
+
+
+def test_a_neighbour_differs_in_few_decisions_and_comes_next(space: Space) -> None:
+    made = proposals(space)
+    start = space.uniform(Precision.FP32)
+    neighbour = made.enqueue_neighbour(start)
+    assert made.ask()[1] == neighbour
+    assert sum(neighbour[group] != start[group] for group in start) <= 1
+
+
+# -- reasons to stop ---------------------------------------------------------------------------------------------------
+
+
+def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in", mobile_cnn())
+    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random")
+    said = ok("search", *inputs, "--trials", 60, "--patience", 3)
+    assert "the last 3 evaluations gained no hypervolume" in said
+    assert 4 <= execute("select count(*) from bf_evaluation")[0][0] < 60
+
+
+def test_time_limit(studied: Path) -> None:
+    said = ok("resume", "small", "--trials", 8, "--time-limit", "1ms")
+    assert "the time limit is reached with 4 of 8 evaluations done" in said
+    assert "every one of the 8 assignments" in ok("resume", "small", "--trials", 9, "--time-limit", "none")
+
+
+def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("studies.runner._DRIFT_EVERY", 2)
+    write_inputs(tmp_path / "in", mobile_cnn())
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 6)
+    [(rounds,)] = execute(
+        "select count(*) from bf_sample s join bf_evaluation e on e.id = s.evaluation_id "
+        "where e.role = 'baseline:fp32' and s.role = 'candidate' and round > 0"
+    )
+    assert rounds >= 3
