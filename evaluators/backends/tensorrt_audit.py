@@ -21,6 +21,8 @@ _TYPES = (
     (re.compile(r"fp16|half", re.IGNORECASE), Precision.FP16),
     (re.compile(r"fp32|float", re.IGNORECASE), Precision.FP32),
 )
+# Layers that only move data: they carry the names of the weighted node they serve, but compute nothing of it.
+_MOVES = frozenset({"Constant", "NoOp", "Reformat", "Shuffle"})
 _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
 
 
@@ -48,8 +50,9 @@ class EngineLayer:
         return bool(_OPAQUE.search(self.name) or _OPAQUE.search(self.kind))
 
     @property
-    def reformats(self) -> bool:
-        return self.kind == "Reformat"
+    def moves(self) -> bool:
+        """Computes nothing: a reformat, a reshape."""
+        return self.kind in _MOVES
 
     @property
     def precision(self) -> Precision | None:
@@ -80,10 +83,10 @@ def type_of(text: str) -> Precision | None:
 def audit_rows(layers: Iterable[EngineLayer], groups: Sequence[Group], assignment: Assignment) -> tuple[AuditRow, ...]:
     """One row per group: the precision of the kernel of its weighted op; opaque where no kernel shows."""
     kernels: dict[str, EngineLayer] = {}
-    for layer in layers:
-        if not layer.reformats and not layer.opaque:
-            for node in layer.nodes:
-                kernels.setdefault(node, layer)
+    # Layers with weights last, so that they win: a fused pointwise layer may name the same node.
+    for layer in sorted(layers, key=lambda layer: layer.weights is not None):
+        if not layer.moves and not layer.opaque:
+            kernels.update(dict.fromkeys(layer.nodes, layer))
     rows = []
     for group in groups:
         found = [kernels[anchor] for anchor in group.anchors if anchor in kernels]

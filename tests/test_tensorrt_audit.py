@@ -1,0 +1,84 @@
+"""The audit of TensorRT engines on inspector JSON recorded on an H200 with TensorRT 8.6.0, and on newer shapes of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from networks import NETWORKS
+
+from evaluators.backends.tensorrt_audit import audit_rows, parse, type_of
+from search.cleaning import clean, infer_shapes
+from search.grouping import find_groups
+from search.values import Answer, Assignment, Precision
+
+DATA = Path(__file__).parent / "data"
+
+
+def recorded(network: str, mix: str):
+    record = json.loads((DATA / f"tensorrt_8_6_{network}_{mix}.json").read_text())
+    graph = clean(ir.from_proto(NETWORKS[network]()))
+    groups, _ = find_groups(graph.graph, infer_shapes(graph, {}))
+    return record["inspector"], groups, Assignment.from_json(record["assignment"])
+
+
+@pytest.mark.parametrize("mix", ["int8", "mixed"])
+def test_every_group_of_a_residual_network_obeys(mix):
+    text, groups, assignment = recorded("residual", mix)
+    rows = audit_rows(parse(text), groups, assignment)
+    assert {row.group: row.got for row in rows} == dict(assignment)
+    assert {row.answer for row in rows} == {Answer.OBEYED}
+
+
+def test_a_region_that_hides_its_layers_is_opaque_and_not_obeyed_by_default():
+    text, groups, assignment = recorded("transformer", "fp16")
+    rows = audit_rows(parse(text), groups, assignment)
+    assert Counter(row.answer for row in rows)[Answer.OPAQUE] == 17
+    assert all(row.got is None for row in rows if row.answer is Answer.OPAQUE)
+
+
+def test_reshapes_around_a_matrix_product_do_not_answer_for_it():
+    text, groups, assignment = recorded("transformer", "mixed")
+    rows = {row.group: row for row in audit_rows(parse(text), groups, assignment)}
+    int8 = [group for group, precision in assignment.items() if precision is Precision.INT8]
+    assert {rows[group].answer for group in int8} == {Answer.OBEYED}
+    assert Answer.NOT_OBEYED not in {row.answer for row in rows.values()}
+
+
+def test_another_precision_than_asked_is_seen():
+    text, groups, assignment = recorded("residual", "mixed")
+    asked = assignment.replace({"g001": Precision.INT8})
+    rows = {row.group: row for row in audit_rows(parse(text), groups, asked)}
+    assert rows["g001"].answer is Answer.NOT_OBEYED
+    assert rows["g001"].got is Precision.FP16
+
+
+def test_newer_shapes_of_the_json_are_read():
+    joined = {"Name": "a + b", "LayerType": "gemm", "Inputs": [{"Name": "x", "Format/Datatype": "Half"}], "Outputs": []}
+    apart = {**joined, "Inputs": [{"Name": "x", "Format": "Row major linear", "Datatype": "Int8"}]}
+    old, new = parse(json.dumps({"Layers": [joined], "Bindings": []})), parse(json.dumps({"Layers": [apart]}))
+    assert old[0].precision is Precision.FP16
+    assert new[0].precision is Precision.INT8
+    assert old[0].nodes == {"a", "b"}
+
+
+def test_names_alone_are_refused():
+    with pytest.raises(ValueError, match="DETAILED"):
+        parse(json.dumps({"Layers": ["conv1", "conv2"]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("Thirty-two wide channel vectorized row major Int8 format", Precision.INT8),
+        ("Channel major FP16 format where channel % 8 == 0", Precision.FP16),
+        ("Row major linear FP32", Precision.FP32),
+        ("Float", Precision.FP32),
+        ("Int32", None),
+    ],
+)
+def test_types_are_read_from_words(text, precision):
+    assert type_of(text) is precision
