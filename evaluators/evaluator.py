@@ -311,7 +311,7 @@ class Evaluator:
             reference = self._reference("final")
             scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
-                self.report("progress", [done, len(sessions)])
+                self.report("progress", [done + 1, len(sessions)])
                 batches = self._batches(self.final_data, self.final_indices)
                 try:
                     scores[label] = accuracy.evaluate(session, self.metric, batches, reference)

@@ -69,6 +69,7 @@ Memory = Annotated[Many, _option("max-memory", "Most memory of an engine: 512MB,
 ModelPath = Annotated[Many, _option("model", "Where the model file is now, if it has moved.", "FILE")]
 DataPath = Annotated[Many, _option("data", "Where the data are now, if they have moved.", "DATA")]
 Trials = Annotated[Many, _option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
+MoreTrials = Annotated[Many, _option("trials", "New total of evaluations. [default: the study's own]", "N")]
 TimeLimit = Annotated[Many, _option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
 Patience = Annotated[Many, _option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -76,7 +77,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
 ]
-Backend = Annotated[Many, _option("backend", "auto or onnxruntime. [default: auto]", "NAME")]
+Backend = Annotated[Many, _option("backend", "auto, tensorrt or onnxruntime. [default: auto]", "NAME")]
 Device = Annotated[Many, _option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
 Batch = Annotated[Many, _option("batch", "Leading dimension of dynamic inputs.", "N")]
 Shape = Annotated[Many, _option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
@@ -149,7 +150,7 @@ def search(
     given = _given(locals())
     parsed = from_options(given, config)
     with _progress(parsed.quiet) as progress:
-        progress.note(f"study {parsed.study!r} in {hide_password(parsed.storage)}, backend {_resolved(parsed.backend)}")
+        progress.note(f"checking inputs for backend {_resolved(parsed.backend)}")
         with _resumable(parsed.study, parsed.storage):
             finished = commands.search(parsed, progress)
     if not parsed.quiet:
@@ -159,7 +160,7 @@ def search(
 @verb
 def resume(
     study: Study,
-    trials: Trials = None,
+    trials: MoreTrials = None,
     latency_budget: Budget = None,
     max_drop: Drop = None,
     accuracy_limit: AccuracyLimit = None,
@@ -192,6 +193,8 @@ def front(
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
     now, mixes = commands.front(study, _given(locals(), "study", "storage", "as_json", "as_csv"), storage)
+    if as_json and as_csv:
+        raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
         _print_json(tables_text.front_json(now, mixes))
     elif as_csv:

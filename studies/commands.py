@@ -99,7 +99,8 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
     with checked(config) as good:
         check_searchable(good)
         with Store.open(config.storage, create=True) as store:
-            return _run(store, good, create_study(store, good), progress or Quiet())
+            shown = progress or Quiet()
+        return _run(store, good, create_study(store, good, shown), shown)
 
 
 def resume(

@@ -140,7 +140,7 @@ def check_artifacts(config: SearchConfig) -> None:
         )
 
 
-def create_study(store: Store, good: Checked) -> StudyRecord:
+def create_study(store: Store, good: Checked, progress: Progress) -> StudyRecord:
     """Write the study's row, its groups and its target: from here on it can be resumed."""
     config = good.config
     new = NewStudy(
@@ -157,6 +157,7 @@ def create_study(store: Store, good: Checked) -> StudyRecord:
         environment=environment.collect(),
     )
     complete_study(store, good, store.create_study(new))
+    progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
     return store.study(config.study)
 
 
@@ -193,7 +194,15 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
     if good.model.digest != study.model_digest:
         changed.append(f"the model {good.config.model} has other content (or other shapes were asked for)")
     data = good.described("data")
-    changed += [f"data: {key} was {was}, is {data[key]}" for key, was in study.data.items() if data[key] != was]
+    changed += [
+        f"the {name} have other content"
+        for name, key in (
+            ("data", "digest"),
+            ("final data", "final_digest"),
+            ("calibration data", "calibration_digest"),
+        )
+        if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
+    ]
     if target is not None:
         changed += [f"target: {line}" for line in target.target.differences(good.target)]
     if good.described("metric") != study.metric:

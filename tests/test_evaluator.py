@@ -358,7 +358,7 @@ def test_finalists_are_measured_side_by_side_and_scored_on_final(warm: Warm) -> 
     assert found["latency"].keys() == found["accuracy"].keys() == candidates.keys()
     assert found["failed"] == {}
     assert found["reference"] == 1.0
-    assert [value for event, value in warm.events if event == "progress"] == [[0, 3], [1, 3], [2, 3]]
+    assert [value for event, value in warm.events if event == "progress"] == [[1, 3], [2, 3], [3, 3]]
     for latency in found["latency"].values():
         assert len(latency.samples_ms) % 3 == 0
         assert latency.baseline_ms == found["latency"]["8"].baseline_ms

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from evaluators.backends.base import Backend
@@ -16,7 +18,7 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
     """Open a backend on a device.
 
     Args:
-        name: one of `NAMES`, or `auto` for the best that is installed.
+        name: one of `NAMES`, or `auto` for the first of them that is installed and has a device.
         device: in the backend's own spelling; None for its default.
         options: keyword arguments of the backend, say `threads`.
 
@@ -40,7 +42,7 @@ def resolve(name: str) -> str:
         TargetError: no such backend, or `auto` with none installed.
     """
     if name == "auto":
-        installed = [known for known in NAMES if importlib.util.find_spec(known) is not None]
+        installed = [known for known in NAMES if importlib.util.find_spec(known) is not None and _has_device(known)]
         if not installed:
             raise TargetError(
                 "choosing a backend: none is installed. Install one with pip install 'bitfront[cpu]', or "
@@ -50,3 +52,8 @@ def resolve(name: str) -> str:
     if name not in NAMES:
         raise TargetError(f"--backend {name}: there is no such backend; known are auto, {', '.join(NAMES)}.")
     return name
+
+
+def _has_device(name: str) -> bool:
+    """Whether the device of a backend is there at all; TensorRT imports on machines without a GPU too."""
+    return name != "tensorrt" or Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
