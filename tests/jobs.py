@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from networks import images, observed, plain_session, residual_cnn, save
 from numpy.typing import NDArray
 
 from evaluators.job import Job
+from networks import images, observed, plain_session, residual_cnn, save
 from search.model import Model, load
 from search.values import Assignment, Precision, Ranges
 

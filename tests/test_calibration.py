@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
+import networks
 from evaluators import calibration
 from evaluators.calibration import cache_key, collect, notes, parse_method
 from evaluators.data import open_data

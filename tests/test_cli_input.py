@@ -501,7 +501,13 @@ def test_resume_with_another_model(studied: Path, tmp_path: Path) -> None:
 
 def test_resume_with_other_data(studied: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path / "other", samples=64)
-    refused("resume", "small", "--data", tmp_path / "other/data.npz", says=["changed", "the data have other content", "--data"])
+    refused(
+        "resume",
+        "small",
+        "--data",
+        tmp_path / "other/data.npz",
+        says=["changed", "the data have other content", "--data"],
+    )
 
 
 def test_resume_when_the_files_are_gone(studied: Path) -> None:

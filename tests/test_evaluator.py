@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from jobs import SAMPLES, Case, case, write_ranges
-from networks import Net, images, observed, residual_cnn, unet
 from onnx import TensorProto, helper
 
 from evaluators.accuracy import subset_size
 from evaluators.evaluator import Evaluator
 from evaluators.job import Job, Limits, discard
+from jobs import SAMPLES, Case, case, write_ranges
+from networks import Net, images, observed, residual_cnn, unet
 from search.errors import ArtifactError, ConfigError, DataError, MetricError, ModelError, RunError, TargetError
 from search.values import Answer, Assignment, Evaluation, FailureKind, Precision, Ranges, Stage, TensorRange
 

@@ -1,4 +1,4 @@
-"""Who may import whom: studies → evaluators → search, heavy modules in few places, and everything without any of them."""
+"""Who may import whom: studies → evaluators → search; heavy modules in few places; everything without any of them."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from jobs import Case, case, write_ranges
 
 from evaluators.evaluator import Evaluator
 from evaluators.job import Limits
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
+from jobs import Case, case, write_ranges
 from search.errors import (
     ArtifactError,
     BitfrontError,

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sqlalchemy import select
-from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured, plain
 
 from search.errors import StudyError
 from search.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
+from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured, plain
 from studies import database, tables
 from studies.records import Choice, KnownEvaluationError, LostEvaluationError
 from studies.store import Store, optuna_storage

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
-from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured
 
 from search.errors import RunError, StudyError
+from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured
 from studies import database, tables
 from studies.store import Store
 

@@ -1,4 +1,4 @@
-"""The audit of TensorRT engines on inspector JSON recorded on an H200 with TensorRT 8.6.0, and on newer shapes of it."""
+"""The audit of TensorRT engines, on inspector JSON recorded on an H200 (TensorRT 8.6.0) and on newer shapes of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from networks import NETWORKS
 
 from evaluators.backends.tensorrt_audit import audit_rows, parse, type_of
+from networks import NETWORKS
 from search.cleaning import clean, infer_shapes
 from search.grouping import find_groups
 from search.values import Answer, Assignment, Precision
