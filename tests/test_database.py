@@ -108,7 +108,7 @@ def test_databases_of_others_are_told_apart(tmp_path: Path) -> None:
     optuna_storage(url_of(tmp_path / "optuna.db"))
     for name, words in {
         "empty.db": "is empty",
-        "other.db": "is not bitfront's: it holds the tables customers",
+        "other.db": "is not bitfront's: it holds customers",
         "optuna.db": "holds Optuna studies, but none of bitfront",
     }.items():
         with pytest.raises(StudyError, match=words):
