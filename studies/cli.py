@@ -11,7 +11,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -420,7 +420,7 @@ def _print_finished(finished: commands.Finished, storage: str | None) -> None:
         out.print(f"export it with: bitfront export {now.study.name} --out engine/{where}", markup=False)
 
 
-def _print_front(now: Standing, mixes: dict[int, str]) -> None:
+def _print_front(now: Standing, mixes: Mapping[int, str]) -> None:
     header, cells = tables_text.front_table(now, mixes)
     _print_cells(header, cells)
     if now.picks.accurate is None and len(now.table):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from search.values import Answer, Precision
-from studies import report as reports
 from studies.config import Limits, SearchConfig, from_options, limits_for
 from studies.progress import Progress, Quiet
-from studies.records import EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
+from studies.records import Assignments, EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
 from studies.standing import Standing, standing
 from studies.store import Store, check_usable, default_url
 from studies.words import mix_text, nearest_text
@@ -36,6 +35,22 @@ LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 
 
 @dataclass(frozen=True)
+class Mixes(Mapping[int, str]):
+    """Evaluation id → its mix in words, made when asked for: of 10,000 evaluations a front shows a handful."""
+
+    assignments: Assignments
+
+    def __getitem__(self, evaluation_id: int) -> str:
+        return mix_text(self.assignments[evaluation_id])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.assignments)
+
+    def __len__(self) -> int:
+        return len(self.assignments)
+
+
+@dataclass(frozen=True)
 class Finished:
     """How a search ended.
 
@@ -48,7 +63,7 @@ class Finished:
 
     standing: Standing
     reason: str
-    mixes: dict[int, str]
+    mixes: Mapping[int, str]
     obedience: Mapping[tuple[Precision, Answer], int]
 
 
@@ -100,7 +115,7 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         check_searchable(good)
         with Store.open(config.storage, create=True) as store:
             shown = progress or Quiet()
-        return _run(store, good, create_study(store, good, shown), shown)
+            return _run(store, good, create_study(store, good, shown), shown)
 
 
 def resume(
@@ -159,7 +174,7 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
             with suppress(BitfrontError):  # the error that brought us here says more
                 store.update_study(study.id, state=state)
         obedience = Counter((row.asked, row.answer) for _, row in store.audits(work.target.id))
-        return Finished(runner.standing(), reason, _mixes(store, work.target), obedience)
+        return Finished(runner.standing(), reason, Mixes(store.assignments(work.target.id)), obedience)
 
 
 def _confirm_finalists(work: Work, runner: Runner) -> None:
@@ -176,7 +191,7 @@ def _confirm_finalists(work: Work, runner: Runner) -> None:
 
 def front(
     name: str, options: Mapping[str, Any] | None = None, storage: str | None = None
-) -> tuple[Standing, dict[int, str]]:
+) -> tuple[Standing, Mapping[int, str]]:
     """Where a study stands, judged by its own limits or those given, as `bitfront front`.
 
     Returns:
@@ -184,7 +199,7 @@ def front(
     """
     with Store.open(storage or default_url(), write=False) as store:
         now = _standing(store, name, options)
-        return now, _mixes(store, now.target)
+        return now, Mixes(store.assignments(now.target.id))
 
 
 def show(name: str, trial: int, storage: str | None = None) -> Shown:
@@ -277,6 +292,7 @@ def exists(name: str, storage: str | None = None) -> bool:
 
 def report(name: str, out: Path, options: Mapping[str, Any] | None = None, storage: str | None = None) -> Path:
     """Write the HTML report, as `bitfront report`."""
+    from studies import report as reports
     from studies.report_data import report_data
 
     with Store.open(storage or default_url(), write=False) as store:
@@ -395,10 +411,6 @@ def _refuse_existing(config: SearchConfig) -> None:
                 f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
                 f"`bitfront resume {config.study}`; or name another with --study, or `bitfront delete {config.study}`."
             )
-
-
-def _mixes(store: Store, target: TargetRecord) -> dict[int, str]:
-    return {number: mix_text(assignment) for number, assignment in store.assignments(target.id).items()}
 
 
 def _first_target(store: Store, study: StudyRecord) -> TargetRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from search.values import Answer
@@ -13,14 +14,14 @@ from studies.units import format_bytes, format_duration_s, format_metric, format
 from studies.words import holds, mix_text, nearest_text
 
 
-def front_rows(now: Standing, mixes: dict[int, str]) -> list[dict[str, Any]]:
+def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """Front and baselines, fastest first; plain numbers, None where nothing was measured."""
     rows = dict.fromkeys([*now.front_rows(), *now.baselines()])
     ordered = sorted(rows, key=lambda row: (math.isnan(now.latency_ms[row]), float(now.latency_ms[row])))
     return [_front_row(now, row, mixes) for row in ordered]
 
 
-def _front_row(now: Standing, row: int, mixes: dict[int, str]) -> dict[str, Any]:
+def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, Any]:
     t, final = now.table, now.final_of(row)
     picks = [name for name in ("accurate", "fast", "knee") if getattr(now.picks, name) == row]
     return {
@@ -46,7 +47,7 @@ def _front_row(now: Standing, row: int, mixes: dict[int, str]) -> dict[str, Any]
     }
 
 
-def front_json(now: Standing, mixes: dict[int, str]) -> dict[str, Any]:
+def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
     """The whole answer of `bitfront front --json`."""
     return {
         "study": now.study.name,
@@ -61,7 +62,7 @@ def front_json(now: Standing, mixes: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def front_table(now: Standing, mixes: dict[int, str]) -> tuple[list[str], list[list[str]]]:
+def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], list[list[str]]]:
     """Header and cells for people."""
     metric = now.study.metric
     header = ["trial", "latency", "× fp32", f"loss ({metric['name']})", "final loss", "mix", ""]
