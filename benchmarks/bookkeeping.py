@@ -3,7 +3,7 @@
 Real searches of the example with SQLite, one per sampler. Then the same loop with evaluations that answer at once,
 which shows how the cost grows with the number of trials, and with --profile where it goes.
 
-usage: python benchmarks/bookkeeping.py [--trials 20] [--replayed 200] [--profile]
+usage: python benchmarks/bookkeeping.py [--trials 12] [--replayed 100] [--profile]
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Clocks:
             yield
 
 
-def main(trials: int = 20, replayed: int = 200) -> dict[str, float]:
+def main(trials: int = 12, replayed: int = 100) -> dict[str, float]:
     """By sampler, a trial (a distinct evaluation): `ms` and `share` of evaluation time over the whole search,
     `loop_ms` of it in the loop; `replayed_ms` in the loop and `replayed_proposals` where evaluations are replayed.
     """
@@ -172,8 +172,8 @@ def profiled(trials: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--replayed", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--replayed", type=int, default=100)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     if arguments.profile:

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from common import ROOT, load_text
 from rich.console import Console
@@ -120,12 +121,13 @@ FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
 def main(names: list[str]) -> dict[str, dict[str, float]]:
     """Run the benchmarks of these names, print the table and keep the measures in benchmarks/results/cpu.json."""
     results: dict[str, dict[str, float]] = {}
-    seconds: dict[str, float] = {}
+    runs: dict[str, dict[str, Any]] = {}
     for name in names:
         print(f"\n== {name}", flush=True)
         start = time.perf_counter()
         results[name] = importlib.import_module(name).main()
-        seconds[name] = time.perf_counter() - start
+        seconds = round(time.perf_counter() - start)
+        runs[name] = {"date": f"{datetime.date.today()}", "machine": machine(), "load": load_text(), "seconds": seconds}
     print()
     console, table = Console(width=150, highlight=False), Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("figure", "measured", "target", ""):
@@ -135,8 +137,8 @@ def main(names: list[str]) -> dict[str, dict[str, float]]:
             verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
             table.add_row(figure.what, figure.measured, figure.target, verdict)
     console.print(table)
-    console.print(f"{sum(seconds.values()):.0f} s; {machine()}; {load_text()}")
-    keep(results, seconds)
+    console.print(f"{sum(run['seconds'] for run in runs.values())} s; {machine()}; {load_text()}")
+    keep(results, runs)
     return results
 
 
@@ -146,13 +148,11 @@ def machine() -> str:
     return f"{cpu_model()}, {os.cpu_count()} cores, {'with' if has_vnni() else 'without'} VNNI"
 
 
-def keep(results: dict[str, dict[str, float]], seconds: dict[str, float]) -> None:
+def keep(results: dict[str, dict[str, float]], runs: dict[str, dict[str, Any]]) -> None:
     """Write what was run; benchmarks that were left out keep what they had."""
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    about = {"date": f"{datetime.date.today()}", "machine": machine(), "load": load_text()}
     for name, measures in results.items():
-        rounded = {key: float(f"{value:.4g}") for key, value in measures.items()}
-        stored[name] = {**about, "seconds": round(seconds[name]), "measures": rounded}
+        stored[name] = {**runs[name], "measures": {key: float(f"{value:.4g}") for key, value in measures.items()}}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
 

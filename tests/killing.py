@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import sqlite3
 import subprocess
 import time
@@ -98,43 +97,61 @@ def wait_for_end(pids: Sequence[int], seconds: float = 20) -> None:
     assert not left, f"still there: {left}"
 
 
-def survive(
-    folder: Path, first: Sequence[Any], name: str, victims: Sequence[str], longest_s: float, seed: int
-) -> Story:
-    """Run `search` with the arguments `first`, killing each victim in turn at a random moment, then to the end.
+def survive(folder: Path, first: Sequence[Any], name: str, *, kills: int, trials: int, seed: int) -> Story:
+    """Run `search` with the arguments `first`, resume it after every kill, and at last to its end.
 
-    Args:
-        victims: `main` or `evaluator`, in the order they die.
-        longest_s: a kill comes between 0.3 s and this long after a command's start.
+    Main and evaluator process are killed in turn; the main process dies after its evaluator too, up to a second later.
+    Of four kills one comes while a run starts, the others after a few more evaluations; the last comes when all are
+    done and the finalists are measured.
 
     Returns:
         What was lost, doubled or left behind.
     """
     chance, story, known = random.Random(seed), Story(), dict[str, Row]()
-    for victim in victims:
-        moment = chance.uniform(0.3, longest_s)
-        again = bool(rows(folder, "select 1 from bf_study where name = ?", name))
-        story.runs += 1
-        with started(*(("resume", name) if again else ("search", *first)), cwd=folder) as process:
-            time.sleep(moment)
-            evaluator = evaluator_of(process)
-            if victim == "evaluator" and evaluator is not None:
-                evaluator.kill()
-                time.sleep(chance.uniform(0, 1))  # it goes on, and then the main process dies too
-                story.evaluator += 1
-            process.send_signal(signal.SIGKILL)
-            story.main += victim == "main"
-            process.wait(timeout=30)
-            if evaluator is not None:
-                wait_for_end([evaluator.pid])
-        story.moments_s.append(round(moment, 2))
+    for number in range(kills):
+        more = 0 if number % 4 == 0 else chance.randint(1, max(1, trials // kills))
+        wanted = trials if number == kills - 1 else min(trials - 2, len(known) + more)
+        with _run(folder, first, name, story) as process:
+            start = time.monotonic()
+            _wait_for(folder, process, wanted if more else 0)
+            time.sleep(chance.uniform(0, 0.3 if more else 2.0))
+            _kill(process, story, chance, evaluator_first=number % 2 == 1)
+            story.moments_s.append(round(time.monotonic() - start, 2))
         known = _compared(story, known, stored(folder))
-    done = child("resume", name, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    story.runs += 1
+    with _run(folder, first, name, story) as process:
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     _compared(story, known, stored(folder))
     _judge(story, folder, name)
     return story
+
+
+@contextmanager
+def _run(folder: Path, first: Sequence[Any], name: str, story: Story) -> Iterator[subprocess.Popen[str]]:
+    """The study's next run: `search` until there is a study, then `resume`."""
+    story.runs += 1
+    again = bool(rows(folder, "select 1 from bf_study where name = ?", name))
+    with started(*(("resume", name) if again else ("search", *first)), cwd=folder) as process:
+        yield process
+
+
+def _wait_for(folder: Path, process: subprocess.Popen[str], evaluations: int) -> None:
+    while process.poll() is None and len(stored(folder)) < evaluations:
+        time.sleep(0.02)
+
+
+def _kill(process: subprocess.Popen[str], story: Story, chance: random.Random, *, evaluator_first: bool) -> None:
+    evaluator = evaluator_of(process)
+    if evaluator_first and evaluator is not None:
+        evaluator.kill()
+        story.evaluator += 1
+        time.sleep(chance.uniform(0, 1))  # the main process notices and goes on
+    else:
+        story.main += process.poll() is None
+    last = evaluator_of(process)
+    process.kill()
+    process.wait(timeout=30)
+    wait_for_end([found.pid for found in (evaluator, last) if found is not None])
 
 
 def _compared(story: Story, known: dict[str, Row], now: dict[str, Row]) -> dict[str, Row]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,7 +20,19 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from networks import images, save
-from searched import DATABASE, child, copy_finished, finished, invoke, three_layers, tree, unprivileged, write_inputs
+from searched import (
+    DATABASE,
+    ROOT,
+    child,
+    copy_finished,
+    environment,
+    finished,
+    invoke,
+    three_layers,
+    tree,
+    unprivileged,
+    write_inputs,
+)
 from studies.store import Store
 
 needs_permissions = pytest.mark.skipif(unprivileged() is None, reason="root without setpriv feels no permissions")
@@ -453,16 +468,27 @@ def test_folders_and_files_that_may_not_be_written(studied: Path, inputs: Path, 
         ("export", "small", "--out", tmp_path / "closed/engine"): "no folder that can be written",
         ("report", "small", "--out", tmp_path / "closed/report.html"): "report.html",
     }
-    before = tree(tmp_path)
-    for arguments, says in runs.items():
-        done = child(*arguments, cwd=studied, wrapper=unprivileged() or ())
-        assert (done.returncode, done.stdout) == (2, ""), (arguments, done)
-        assert says in done.stderr, arguments
-        assert "Traceback" not in done.stderr
-    assert tree(tmp_path) == before
-    reading = child("front", "small", "--json", "--storage", closed, cwd=studied, wrapper=unprivileged() or ())
-    assert json.loads(reading.stdout)["evaluations"] == 4
-    assert tree(tmp_path) == before
+    before = tree(tmp_path / "closed"), tree(studied)
+    answers = unprivileged_answers([*runs, ("front", "small", "--json", "--storage", closed)], studied)
+    for (arguments, says), (code, stdout, stderr) in zip(runs.items(), answers, strict=False):
+        assert (code, stdout) == (2, ""), (arguments, stderr)
+        assert says in stderr, arguments
+    assert json.loads(answers[-1][1])["evaluations"] == 4  # reading is allowed
+    assert (tree(tmp_path / "closed"), tree(studied)) == before
+
+
+def unprivileged_answers(commands: list[tuple[Any, ...]], cwd: Path) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of commands, all in one process that file permissions apply to."""
+    code = (
+        "import json, sys; from searched import invoke;"
+        "results = [invoke(*arguments) for arguments in json.loads(sys.argv[1])];"
+        "print(json.dumps([[r.exit_code, r.stdout, r.stderr] for r in results]))"
+    )
+    python = [*(unprivileged() or ()), sys.executable, "-c", code, json.dumps(commands, default=str)]
+    env = environment({"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"})
+    done = subprocess.run(python, cwd=cwd, env=env, capture_output=True, text=True, check=True)
+    answers: list[tuple[int, str, str]] = json.loads(done.stdout)
+    return answers
 
 
 def test_reading_verbs_make_no_database(here: Path) -> None:

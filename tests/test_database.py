@@ -109,7 +109,7 @@ def test_databases_of_others_are_told_apart(tmp_path: Path) -> None:
     for name, words in {
         "empty.db": "is empty",
         "other.db": "is not bitfront's: it holds customers",
-        "optuna.db": "holds Optuna studies, but none of bitfront",
+        "optuna.db": "holds Optuna studies, none of bitfront",
     }.items():
         with pytest.raises(StudyError, match=words):
             Store.open(url_of(tmp_path / name), write=False)

@@ -14,10 +14,11 @@ from searched import ROOT
 
 LAYERS = ("search", "evaluators", "studies")
 STORE = {f"studies/{name}.py" for name in ("tables", "database", "migrations", "statements", "queries", "store")}
+TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends").glob("tensorrt*.py")}
 ALLOWED = {
     "onnxruntime": {"evaluators/backends/onnxruntime.py", "evaluators/calibration.py"},
-    "tensorrt": {"evaluators/backends/tensorrt.py"},
-    "cuda": {"evaluators/backends/tensorrt.py"},
+    "tensorrt": TENSORRT,
+    "cuda": TENSORRT,
     "sqlalchemy": STORE,
     "pickle": set[str](),
     "torch": set[str](),
@@ -123,9 +124,8 @@ def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
     doctor = run(start + "sys.argv = ['bitfront', 'doctor']; from studies.cli import main; main()")
     assert doctor.returncode == 1, doctor
     assert "bitfront[cpu]" in doctor.stdout
-    search = run(
-        start + "sys.argv = ['bitfront', 'search', 'm.onnx', '--data', 'd.npz']; import studies.cli as c; c.main()"
-    )
+    typed = ["bitfront", "search", "model.onnx", "--data", "data.npz"]
+    search = run(start + f"sys.argv = {typed!r}; from studies.cli import main; main()")
     assert search.returncode == 2, search
     assert "bitfront[cpu]" in search.stderr
     assert "Traceback" not in search.stderr
