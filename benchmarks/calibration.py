@@ -41,9 +41,7 @@ def main() -> dict[str, float]:
                 ratios[f"{network}.{method}.memory"] = theirs[1] / ours[1]
                 cells = (ours[0], theirs[0], theirs[0] / ours[0], ours[1], theirs[1], theirs[1] / ours[1])
                 print(f"{network:8} {method:10}", *(f"{cell:9.2f}" for cell in cells), flush=True)
-    print(
-        f"best of {min(REPEATS.values())} or more, {os.cpu_count()} threads; MB: process peak beyond what it held before"
-    )
+    print(f"best of {min(REPEATS.values())} or more, {os.cpu_count()} threads; MB: peak above the start")
     return ratios
 
 
