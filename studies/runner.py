@@ -158,13 +158,14 @@ class Runner:
         deadline = None
         if self.work.config.time_limit_s is not None:
             deadline = time.monotonic() + self.work.config.time_limit_s
+        now = self.standing()
         while True:
-            now = self.settle_band(self.standing())
+            now = self.settle_band(now)
             reason = self._enough(now, deadline)
             if reason:
                 self._prune(now)
                 return reason
-            self._one_trial(now)
+            now = self._one_trial(now)
 
     def standing(self) -> Standing:
         return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
@@ -181,7 +182,8 @@ class Runner:
             return f"the last {config.patience} evaluations gained no hypervolume; {done} are done"
         return ""
 
-    def _one_trial(self, now: Standing) -> None:
+    def _one_trial(self, now: Standing) -> Standing:
+        """Ask, evaluate, record, tell; where the study stands afterwards."""
         trial, assignment = self.proposals.ask()
         digest = self._digest(assignment)
         known = self.work.store.find(self.work.target.id, digest)
@@ -189,7 +191,7 @@ class Runner:
             self.work.store.link_trial(self.work.target.id, trial.number, known.id)
             self.proposals.tell(trial, self._outcome(known))
             self._escape_repeats(assignment)
-            return
+            return now
         self._repeats = 0
         role = self._roles.get(assignment.digest, "")
         number = self.work.store.begin(self.work.target.id, assignment, digest, self.worker, trial.number, role)
@@ -202,6 +204,7 @@ class Runner:
         after = self.standing()
         self.work.progress.finished(record, after, self.work.config.trials)
         self._now_and_then(after)
+        return after
 
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.folder / f"{number}.engine"
