@@ -41,7 +41,8 @@ def main() -> dict[str, float]:
                 ratios[f"{network}.{method}.memory"] = theirs[1] / ours[1]
                 cells = (ours[0], theirs[0], theirs[0] / ours[0], ours[1], theirs[1], theirs[1] / ours[1])
                 print(f"{network:8} {method:10}", *(f"{cell:9.2f}" for cell in cells), flush=True)
-    print(f"best of {min(REPEATS.values())} or more, {os.cpu_count()} threads; MB: peak above the start")
+    best = ", ".join(f"{method} {count}" for method, count in REPEATS.items())
+    print(f"best of ({best}), {os.cpu_count()} threads; MB: peak of the process beyond what it held before")
     return ratios
 
 

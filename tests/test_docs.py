@@ -26,7 +26,7 @@ from studies.export import Exported
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
-TOPICS = {"index", "how-it-fits", "data", "metrics"}
+TOPICS = {"index", "how-it-fits", "data", "metrics", "benchmarks"}
 OTHER_PROGRAMS = {"--rm"}  # docker run
 USERS_OWN = ("engine", "demo", "bitfront.db", "photos")  # what users make, not part of the repository
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
