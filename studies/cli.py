@@ -9,7 +9,6 @@ import csv
 import functools
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -354,7 +353,7 @@ def dashboard(
     port: Annotated[int, typer.Option("--port", help="Port on this machine.", metavar="N")] = 8080,
 ) -> None:
     """Start optuna-dashboard on a database."""
-    raise typer.Exit(subprocess.run(commands.dashboard_command(storage, port)).returncode)
+    raise typer.Exit(commands.dashboard(storage, port))
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -332,8 +334,8 @@ def delete(name: str, storage: str | None = None) -> None:
                 artifacts.remove(digest)
 
 
-def dashboard_command(storage: str | None = None, port: int = 8080) -> list[str]:
-    """The command line that starts optuna-dashboard on a database.
+def dashboard(storage: str | None = None, port: int = 8080) -> int:
+    """Run optuna-dashboard on a database until it ends, as `bitfront dashboard`; its exit code.
 
     Raises:
         StudyError: there is no such database, or optuna-dashboard is not installed.
@@ -342,8 +344,10 @@ def dashboard_command(storage: str | None = None, port: int = 8080) -> list[str]
     Store.open(url, write=False).close()
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
-    start = "from optuna_dashboard._cli import main; main()"
-    return [sys.executable, "-c", start, url, "--port", str(port)]
+    # Not on the command line, where every user of the machine could read a password in it.
+    environment = {**os.environ, "BITFRONT_STORAGE": url}
+    start = f"import os, optuna_dashboard as d; d.run_server(os.environ['BITFRONT_STORAGE'], port={port})"
+    return subprocess.run([sys.executable, "-c", start], env=environment).returncode
 
 
 def layers(options: Mapping[str, Any]) -> Layers:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import io
 import platform
 import re
 import time
@@ -75,7 +77,8 @@ class OnnxRuntimeBackend:
 
     def _require_cuda(self) -> None:
         if hasattr(self.ort, "preload_dlls"):
-            with suppress(Exception):  # it prints what it misses; the provider list below is the answer
+            # It prints what it misses; the provider list below is the answer.
+            with suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
                 self.ort.preload_dlls()
         if "CUDAExecutionProvider" not in self.ort.get_available_providers():
             raise TargetError(
