@@ -472,7 +472,7 @@ class _Candidate:
             build_s=self.build_s,
             total_s=total_s,
             artifact=str(engine.path) if engine and self.accuracy is not None else None,
-            notes=engine.notes if engine else (),
+            notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ())),
         )
 
 

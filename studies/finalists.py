@@ -7,7 +7,6 @@ from pathlib import Path
 
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, EvaluatorError
-from search.values import Precision
 from studies.runner import Work
 from studies.standing import Standing
 
@@ -65,12 +64,4 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
             raise ArtifactError(
                 f"building the engine of trial {now.table.trial[row]} again: {death.told()}."
             ) from death
-    return out
-
-
-def baseline_engine(work: Work) -> Path:
-    """The uniform FP32 engine."""
-    out = work.folder / "fp32.engine"
-    if not out.exists():
-        work.keeper.call("build", {"assignment": work.space.uniform(Precision.FP32), "out": str(out)})
     return out

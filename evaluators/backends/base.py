@@ -42,6 +42,8 @@ class Session(Protocol):
     """A loaded engine. Not thread-safe; close it before loading many others."""
 
     memory_bytes: int | None
+    notes: tuple[str, ...]
+    """What is noteworthy of how it runs; complete once it has run."""
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name."""

@@ -196,6 +196,7 @@ class OnnxRuntimeSession:
         self.session = backend.ort.InferenceSession(source, options, providers=backend.providers())
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
+        self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
         self._binding: Any = None
 

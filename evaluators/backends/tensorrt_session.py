@@ -37,7 +37,7 @@ class TensorRTSession:
         shapes: input name → shape to run at.
         plan_bytes: size of its plan, the larger part of which is weights.
 
-    `graph_note` says why launches are not captured, where that is impossible.
+    `notes` says so where launches could not be captured in a graph.
     """
 
     def __init__(self, trt: Any, engine: Any, shapes: Mapping[str, tuple[int, ...]], plan_bytes: int) -> None:
@@ -47,7 +47,7 @@ class TensorRTSession:
         if self._context is None:
             raise OutOfMemoryError("TensorRT could not create an execution context: too little device memory")
         self.memory_bytes: int | None = int(engine.device_memory_size) + plan_bytes
-        self.graph_note = ""
+        self.notes: tuple[str, ...] = ()
         self._stream = checked(self._cuda.cudaStreamCreate())
         self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
         self._device: dict[str, int] = {}
@@ -104,23 +104,6 @@ class TensorRTSession:
         self._device = {}
         del self._context, self._engine
 
-    def profile(self, trt: Any, runs: int) -> dict[str, float]:
-        """Mean milliseconds of each layer, over a few runs without a graph."""
-        times: dict[str, float] = {}
-
-        class Profiler(trt.IProfiler):  # type: ignore[misc]
-            def __init__(self) -> None:
-                trt.IProfiler.__init__(self)
-
-            def report_layer_time(self, layer_name: str, ms: float) -> None:
-                times[layer_name] = times.get(layer_name, 0.0) + ms
-
-        self._context.profiler = Profiler()
-        for _ in range(runs):
-            self._enqueue()
-            checked(self._cuda.cudaStreamSynchronize(self._stream))
-        return {name: total / runs for name, total in times.items()}
-
     def _upload(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for name in self._inputs:
             array = np.ascontiguousarray(inputs[name], self._host[name].dtype)
@@ -133,7 +116,7 @@ class TensorRTSession:
         checked(self._cuda.cudaMemcpyAsync(to, source, nbytes, kind, self._stream))
 
     def _launch(self) -> None:
-        if self._graph is None and not self.graph_note:
+        if self._graph is None and not self.notes:
             self._capture()
         if self._graph is not None:
             checked(self._cuda.cudaGraphLaunch(self._graph, self._stream))
@@ -153,7 +136,7 @@ class TensorRTSession:
         error, graph = self._cuda.cudaStreamEndCapture(self._stream)
         if not launched or int(error) != 0:
             self._cuda.cudaGetLastError()
-            self.graph_note = "launches could not be captured in a CUDA graph; latency holds their overhead"
+            self.notes = ("launches could not be captured in a CUDA graph; latency holds their overhead",)
             return
         self._graph = checked(self._cuda.cudaGraphInstantiate(graph, 0))
         checked(self._cuda.cudaGraphDestroy(graph))
