@@ -56,7 +56,7 @@ def main(mixes: int = 100) -> dict[str, float]:
 
 def audited(builder: OnnxRuntimeBuilder, assignment: Assignment, folder: Path) -> tuple[AuditRow, ...]:
     engine = builder.build(builder.lower(assignment), folder / "candidate.engine")
-    rows = builder.audit(engine, assignment)
+    rows = builder.audit(engine, assignment).rows
     builder.load(engine.path).close()
     return rows
 

@@ -47,7 +47,7 @@ def record_inspector(folder: Path) -> None:
             text = builder.inspect(engine.path)
             record = {"assignment": assignment.to_json(), "inspector": text}
             (folder / f"inspector_{name}_{label}.json").write_text(json.dumps(record))
-            answers = [row.answer.value for row in builder.audit(engine, assignment)]
+            answers = [row.answer.value for row in builder.audit(engine, assignment).rows]
             print(name, label, {answer: answers.count(answer) for answer in set(answers)})
 
 

@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators import accuracy, calibration, data, latency, metrics
-from evaluators.backends.base import Backend, Builder, DeviceError, Engine, OutOfMemoryError, RefusedError, Session
+from evaluators.backends.base import (
+    Audit,
+    Backend,
+    Builder,
+    DeviceError,
+    Engine,
+    OutOfMemoryError,
+    RefusedError,
+    Session,
+)
 from evaluators.backends.registry import open_backend
 from evaluators.job import Job, Limits, discard
 from search import model as models
@@ -37,11 +46,12 @@ from search.space import make_space
 from search.values import (
     Accuracy,
     Assignment,
-    AuditRow,
+    EngineSummary,
     Evaluation,
     Failure,
     FailureKind,
     Latency,
+    LayerTime,
     Precision,
     Ranges,
     Stage,
@@ -49,6 +59,7 @@ from search.values import (
 
 Report = Callable[[str, Any], None]
 _CHECK_ROWS = 64
+_PROFILED = 10  # inferences of a profiled run
 _CHECK_BYTES = 64 * 2**20
 
 
@@ -191,12 +202,13 @@ class Evaluator:
 
     # -- candidates ------------------------------------------------------------------------------------------------
 
-    def evaluate(self, assignment: Assignment, out: Path, limits: Limits) -> Evaluation:
+    def evaluate(self, assignment: Assignment, out: Path, limits: Limits, *, profile: bool = False) -> Evaluation:
         """Take one candidate all the way. A candidate's own failure is a value, not an exception.
 
         Args:
             out: where the engine file goes; it stays there when the evaluation is ok.
             limits: what makes a full accuracy run pointless.
+            profile: time every layer too.
 
         Raises:
             MetricError: the metric raised or gave NaN.
@@ -207,9 +219,9 @@ class Evaluator:
         candidate = _Candidate(assignment, out)
         start = time.perf_counter()
         try:
-            self._take_through(candidate, limits)
+            self._take_through(candidate, limits, profile)
         except RefusedError as error:
-            candidate.failed(FailureKind.REFUSED, str(error))
+            candidate.failed(FailureKind.REFUSED, str(error), error.group)
         except accuracy.NonFiniteError as error:
             candidate.failed(FailureKind.NON_FINITE, f"{error}; {self._where_non_finite(assignment)}")
         except OSError as error:
@@ -225,7 +237,7 @@ class Evaluator:
             candidate.close()
         return candidate.evaluation(time.perf_counter() - start)
 
-    def _take_through(self, candidate: _Candidate, limits: Limits) -> None:
+    def _take_through(self, candidate: _Candidate, limits: Limits, profile: bool) -> None:
         self._enter(candidate, Stage.LOWER)
         lowered = self.builder.lower(candidate.assignment)
         self._enter(candidate, Stage.BUILD)
@@ -237,6 +249,9 @@ class Evaluator:
         candidate.session = self.builder.load(engine.path)
         self._enter(candidate, Stage.LATENCY)
         candidate.latency = self._latency(candidate.session)
+        if profile or self.backend.quick_profile:
+            candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
+            candidate.keeps_layers = profile
         self._enter(candidate, Stage.ACCURACY)
         candidate.accuracy = self._accuracy(candidate.session, candidate.latency, limits)
 
@@ -249,7 +264,7 @@ class Evaluator:
         session.bind(inputs)
         session.run(inputs)
         baseline = self.baseline if self.target.relative else None
-        with latency.device_lock(self._device_name()):
+        with latency.device_lock(self.backend.lock_name):
             return latency.measure(
                 session,
                 statistic=self.target.statistic,
@@ -325,7 +340,7 @@ class Evaluator:
         for session in everyone.values():
             session.bind(inputs)
             session.run(inputs)
-        with latency.device_lock(self._device_name()):
+        with latency.device_lock(self.backend.lock_name):
             samples = latency.interleaved(everyone, rounds)
         base = samples.pop("") if self.target.relative else None
         samples.pop("", None)
@@ -429,11 +444,6 @@ class Evaluator:
     def _first_batch(self) -> dict[str, NDArray[Any]]:
         return next(self._batches(self.data, self.search_indices)).inputs
 
-    def _device_name(self) -> str:
-        """One name per device, whatever backend runs on it and however it was asked for."""
-        device = self.job.device or ("cpu" if self.target.relative else "cuda")
-        return f"{device}:0" if device == "cuda" else device
-
 
 class _Candidate:
     """What is known of one candidate so far."""
@@ -445,13 +455,21 @@ class _Candidate:
         self.failure: Failure | None = None
         self.engine: Engine | None = None
         self.session: Session | None = None
-        self.audit: tuple[AuditRow, ...] = ()
+        self.audit: Audit | None = None
+        self.layers: tuple[LayerTime, ...] = ()
+        self.keeps_layers = False
         self.latency: Latency | None = None
         self.accuracy: Accuracy | None = None
         self.build_s: float | None = None
 
-    def failed(self, kind: FailureKind, message: str) -> None:
-        self.failure = Failure(self.stage, kind, message)
+    def failed(self, kind: FailureKind, message: str, group: str | None = None) -> None:
+        self.failure = Failure(self.stage, kind, message, group=group)
+
+    def summary(self) -> EngineSummary | None:
+        if self.audit is None or not self.layers:
+            return self.audit.summary if self.audit else None
+        moves_ms = sum(layer.ms for layer in self.layers if layer.moves)
+        return replace(self.audit.summary, moves_ms=moves_ms, profiled_ms=sum(layer.ms for layer in self.layers))
 
     def close(self) -> None:
         if self.session is not None:
@@ -464,7 +482,7 @@ class _Candidate:
         return Evaluation(
             assignment=self.assignment,
             failure=self.failure,
-            audit=self.audit,
+            audit=self.audit.rows if self.audit else (),
             latency=self.latency,
             accuracy=self.accuracy,
             size_bytes=engine.size_bytes if engine else None,
@@ -473,6 +491,8 @@ class _Candidate:
             total_s=total_s,
             artifact=str(engine.path) if engine and self.accuracy is not None else None,
             notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ())),
+            engine=self.summary(),
+            profile=self.layers if self.keeps_layers else (),
         )
 
 

@@ -95,6 +95,11 @@ class EvaluatorProcess:
             with suppress(ProcessDiedError):  # its replacement opens the changed job
                 self._ask("adopt", {"changes": changes}, None)
 
+    def reopen(self, **changes: Any) -> None:
+        """Change what only a fresh process can take over, say `options`; the next request starts one."""
+        self.close()
+        self.job = replace(self.job, **changes)
+
     def call(self, method: str, params: Mapping[str, Any] | None = None, on_event: OnEvent | None = None) -> Any:
         """Ask the process for something, starting it when need be; asked once more when the process crashes.
 
@@ -110,7 +115,13 @@ class EvaluatorProcess:
         return self._ask(method, params or {}, on_event)
 
     def evaluate(
-        self, assignment: Assignment, out: Path, limits: Limits, on_event: OnEvent | None = None
+        self,
+        assignment: Assignment,
+        out: Path,
+        limits: Limits,
+        on_event: OnEvent | None = None,
+        *,
+        profile: bool = False,
     ) -> Evaluation:
         """Evaluate one candidate; its failures, deaths of the process included, are values.
 
@@ -123,11 +134,12 @@ class EvaluatorProcess:
         """
         try:
             self._be_ready()
-            first = self._attempt(assignment, out, limits, on_event)
+            params = {"assignment": assignment, "out": str(out), "limits": asdict(limits), "profile": profile}
+            first = self._attempt(params, on_event)
             if not isinstance(first, Failure):
                 return first
             self._be_ready()
-            second = self._attempt(assignment, out, limits, on_event)
+            second = self._attempt(params, on_event)
             if not isinstance(second, Failure):
                 return replace(second, attempts=2)
         except BaseException:
@@ -136,10 +148,8 @@ class EvaluatorProcess:
         discard(out)
         return Evaluation(assignment, failure=second, attempts=2)
 
-    def _attempt(
-        self, assignment: Assignment, out: Path, limits: Limits, on_event: OnEvent | None
-    ) -> Evaluation | Failure:
-        stage, params = Stage.LOWER, _evaluate_params(assignment, out, limits)
+    def _attempt(self, params: Mapping[str, Any], on_event: OnEvent | None) -> Evaluation | Failure:
+        stage = Stage.LOWER
 
         def note(event: str, value: Any) -> None:
             nonlocal stage
@@ -364,14 +374,6 @@ class _Child:
         for fd in (self._requests, self._answers):
             with suppress(OSError):
                 os.close(fd)
-
-
-def _evaluate_params(assignment: Assignment, out: Path, limits: Limits) -> dict[str, Any]:
-    return {
-        "assignment": assignment,
-        "out": str(out),
-        "limits": asdict(limits),
-    }
 
 
 def _is_ready(fd: int, event: int, timeout_s: float) -> bool:

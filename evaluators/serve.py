@@ -122,8 +122,8 @@ class _Service:
     def calibrate(self, method: str) -> Any:
         return self._evaluator.calibrate(method)
 
-    def evaluate(self, assignment: Any, out: str, limits: dict[str, Any]) -> Any:
-        return self._evaluator.evaluate(assignment, Path(out), Limits(**limits))
+    def evaluate(self, assignment: Any, out: str, limits: dict[str, Any], profile: bool = False) -> Any:
+        return self._evaluator.evaluate(assignment, Path(out), Limits(**limits), profile=profile)
 
     def finalists(self, engines: dict[str, str], rounds: int) -> Any:
         return self._evaluator.finalists(engines, rounds)

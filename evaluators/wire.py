@@ -16,16 +16,20 @@ from search.values import (
     Assignment,
     AuditRow,
     Capability,
+    EngineSummary,
     Evaluation,
     Failure,
     FailureKind,
     Latency,
+    LayerTime,
     Precision,
     Stage,
     Target,
 )
 
-_PLAIN: dict[str, Any] = {cls.__name__: cls for cls in (Accuracy, AuditRow, Evaluation, Failure, Latency)}
+_PLAIN: dict[str, Any] = {
+    cls.__name__: cls for cls in (Accuracy, AuditRow, EngineSummary, Evaluation, Failure, Latency, LayerTime)
+}
 _JSON: dict[str, Any] = {cls.__name__: cls for cls in (Assignment, Capability, Target)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Answer, FailureKind, Precision, Stage)}
 

@@ -249,12 +249,18 @@ class FailureKind(str, Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an evaluation failed. `log` is the tail of what the evaluator process printed."""
+    """Why an evaluation failed.
+
+    Attributes:
+        log: the tail of what the evaluator process printed.
+        group: id of the group that the engine's builder refused, where it named one.
+    """
 
     stage: Stage
     kind: FailureKind
     message: str
     log: str = ""
+    group: str | None = None
 
 
 class Answer(str, Enum):
@@ -267,18 +273,63 @@ class Answer(str, Enum):
 
 @dataclass(frozen=True)
 class AuditRow:
-    """Asked and got precision of one group, read back from what was built; `got` is None when opaque."""
+    """Asked and got precision of one group, read back from what was built; `got` is None when opaque.
+
+    `details` says how it runs, as far as the engine shows it: `layer`, `weights`, `inputs`, `outputs` (formats and
+    types in the engine's words), `sparse` (`yes` or `no`), `tactic`.
+    """
 
     group: str
     asked: Precision
     got: Precision | None
     kernel: str
+    details: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def answer(self) -> Answer:
         if self.got is None:
             return Answer.OPAQUE
         return Answer.OBEYED if self.got == self.asked else Answer.NOT_OBEYED
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """What one layer of an engine takes, from a profiled run.
+
+    Attributes:
+        name: in the engine's words.
+        kind: type of the layer, in the engine's words.
+        group: id of the group it computes; None for what belongs to none.
+        moves: whether it only changes format or type, or copies.
+        ms: mean of one inference. Profiling adds to every layer, so the sum is more than the engine's latency.
+    """
+
+    name: str
+    kind: str
+    group: str | None
+    moves: bool
+    ms: float
+
+
+@dataclass(frozen=True)
+class EngineSummary:
+    """What an engine is made of.
+
+    Attributes:
+        layers: kernels and copies that one inference runs.
+        moves: those of them that only change format or type (reformats, casts), or copy.
+        opaque: regions whose inside does not show.
+        sparse: layers that run on sparse weights.
+        moves_ms: what the moves take, from a profiled run; None where none was made.
+        profiled_ms: what all layers take in that run.
+    """
+
+    layers: int
+    moves: int
+    opaque: int = 0
+    sparse: int = 0
+    moves_ms: float | None = None
+    profiled_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -294,6 +345,9 @@ class Latency:
         samples_ms: (n,) float64 milliseconds of one inference each.
         baseline_samples_ms: (m,) float64, empty where no baseline was measured.
         warnings: what makes the number doubtful, in words.
+        around_ms: what surrounds an inference and is not in it: `host_to_device`, `device_to_host`, `enqueue` (host
+            time to launch it); empty where there is no such thing.
+        conditions: state of the device `before` and `after`, and `throttled` (reasons); empty where unknown.
     """
 
     value_ms: float
@@ -303,6 +357,8 @@ class Latency:
     samples_ms: NDArray[np.float64]
     baseline_samples_ms: NDArray[np.float64]
     warnings: tuple[str, ...] = ()
+    around_ms: Mapping[str, float] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -337,7 +393,8 @@ class Evaluation:
     """One assignment built, measured and audited on one target; ends ok (`failure is None`) or failed.
 
     Measures of stages that were reached are kept even when a later stage failed.
-    `artifact` is the path of the engine file while it is fresh, relative to nothing.
+    `artifact` is the path of the engine file while it is fresh, relative to nothing. `profile` is there where it was
+    asked for.
     """
 
     assignment: Assignment
@@ -352,6 +409,8 @@ class Evaluation:
     attempts: int = 1
     artifact: str | None = None
     notes: tuple[str, ...] = field(default=())
+    engine: EngineSummary | None = None
+    profile: tuple[LayerTime, ...] = ()
 
     @property
     def ok(self) -> bool:

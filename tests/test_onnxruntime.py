@@ -63,7 +63,7 @@ def test_every_group_obeys_in_every_mix(name: str, backend: OnnxRuntimeBackend, 
     for mix in wanted:
         assignment = allowed(model, backend.capability(), mix)
         engine = builder.build(builder.lower(assignment), tmp_path / "engine.onnx")
-        rows = builder.audit(engine, assignment)
+        rows = builder.audit(engine, assignment).rows
         assert [row.group for row in rows] == [group.id for group in model.groups]
         assert {row.group: row.asked for row in rows} == dict(assignment)
         assert not [row for row in rows if row.answer is not Answer.OBEYED]
@@ -86,7 +86,7 @@ def test_a_float_convolution_between_int8_ones_stays_float(backend: OnnxRuntimeB
     mix = {group.id: FP32 if group.name == "mb.0/depthwise" else INT8 for group in model.groups}
     builder = backend.builder(model, ranged("mobile"))
     engine = builder.build(builder.lower(Assignment(mix)), tmp_path / "engine.onnx")
-    row = next(row for row in builder.audit(engine, Assignment(mix)) if row.asked is FP32)
+    row = next(row for row in builder.audit(engine, Assignment(mix)).rows if row.asked is FP32)
     assert (row.got, row.kernel) == (FP32, "Conv")
 
 
@@ -118,7 +118,7 @@ def test_the_audit_catches_a_convolution_left_in_float(backend: OnnxRuntimeBacke
     builder, assignment = backend.builder(model, ranged("residual")), uniform(model, backend, INT8)
     lowered = builder.lower(assignment)
     strip_quantize(lowered, "block.0/relu1_out")
-    rows = builder.audit(builder.build(lowered, tmp_path / "engine.onnx"), assignment)
+    rows = builder.audit(builder.build(lowered, tmp_path / "engine.onnx"), assignment).rows
     name = {group.id: group.name for group in model.groups}
     wrong = {name[row.group]: row.got for row in rows if row.answer is Answer.NOT_OBEYED}
     assert "block.0/conv1" in wrong
@@ -130,7 +130,7 @@ def test_the_audit_catches_another_assignments_engine(backend: OnnxRuntimeBacken
     builder = backend.builder(model, ranged("mobile"))
     built = Assignment({group.id: INT8 if i % 2 else FP32 for i, group in enumerate(model.groups)})
     asked = Assignment({group: FP32 if precision is INT8 else INT8 for group, precision in built.items()})
-    rows = builder.audit(builder.build(builder.lower(built), tmp_path / "engine.onnx"), asked)
+    rows = builder.audit(builder.build(builder.lower(built), tmp_path / "engine.onnx"), asked).rows
     assert {row.answer for row in rows} == {Answer.NOT_OBEYED}
     assert {row.group: row.got for row in rows} == dict(built)
 
@@ -188,7 +188,7 @@ def test_a_tensor_named_like_another_groups_node_misleads_nobody(backend: OnnxRu
     builder = backend.builder(model, observed(model))
     for group in model.groups:
         mix = Assignment({other.id: INT8 if other is group else FP32 for other in model.groups})
-        rows = builder.audit(builder.build(builder.lower(mix), tmp_path / "engine.onnx"), mix)
+        rows = builder.audit(builder.build(builder.lower(mix), tmp_path / "engine.onnx"), mix).rows
         assert {row.answer for row in rows} == {Answer.OBEYED}
 
 

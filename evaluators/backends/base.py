@@ -12,13 +12,20 @@ from numpy.typing import NDArray
 
 from search.errors import BitfrontError
 from search.model import Model
-from search.values import Assignment, AuditRow, Capability, Ranges, Target
+from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Ranges, Target
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class RefusedError(BitfrontError):
-    """The engine's builder said no, with its own first error line; final, not tried again."""
+    """The engine's builder said no, with its own first error line; final, not tried again.
+
+    `group` is the group that the builder names, where it names one.
+    """
+
+    def __init__(self, message: str, group: str | None = None) -> None:
+        super().__init__(message)
+        self.group = group
 
 
 class DeviceError(BitfrontError):
@@ -38,6 +45,14 @@ class Engine:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Audit:
+    """What an engine runs: a row per group, and what it is made of as a whole."""
+
+    rows: tuple[AuditRow, ...]
+    summary: EngineSummary
+
+
 class Session(Protocol):
     """A loaded engine. Not thread-safe; close it before loading many others."""
 
@@ -54,6 +69,9 @@ class Session(Protocol):
     def time(self, count: int) -> NDArray[np.float64]:
         """Run `count` inferences on the bound inputs; (count,) milliseconds, one each, transfers left out."""
 
+    def around(self) -> Mapping[str, float]:
+        """What surrounds an inference on the bound inputs: see `Latency.around_ms`."""
+
     def close(self) -> None:
         """Give back device memory; the session is unusable afterwards."""
 
@@ -67,11 +85,18 @@ class Builder(Protocol):
     def build(self, lowered: Any, out: Path) -> Engine:
         """Write an engine file at `out`. Raises RefusedError when the engine's builder refuses the assignment."""
 
-    def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
-        """One row per group, read back from what was built."""
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
+        """Read back from what was built."""
 
     def load(self, path: Path) -> Session:
-        """Open an engine file."""
+        """Open an engine file.
+
+        Raises:
+            RefusedError: it is cut short, of another version, or of another device.
+        """
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        """Time every layer of an engine file over `count` inferences, in the order they run."""
 
     def probe(self, assignment: Assignment) -> Session:
         """A session whose outputs are those of every group (named by group id), for finding where values go wrong."""
@@ -83,6 +108,12 @@ class Backend(Protocol):
     name: str
     engine_file: str
     """What an exported engine is called: `model.onnx`, `model.plan`."""
+    quick_profile: bool
+    """Whether profiling an engine costs so little that every evaluation may have its moves timed."""
+
+    @property
+    def lock_name(self) -> str:
+        """Names the device for the lock that keeps two processes from measuring on it at once."""
 
     def target(self) -> Target:
         """What numbers measured here are comparable with."""
@@ -92,6 +123,13 @@ class Backend(Protocol):
 
     def knobs(self) -> Mapping[str, str]:
         """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
+
+    def device_state(self) -> Mapping[str, Any]:
+        """Clocks, temperature, power, throttle reasons and other processes right now; empty where unknown.
+
+        Keys, each only where it can be read: `sm_clock_mhz`, `memory_clock_mhz`, `temperature_c`, `power_w`,
+        `throttled` (reasons that cost speed, in words), `other_processes` (how many use the device).
+        """
 
     def float_session(self, model: Model) -> Session:
         """Run the clean float model as it is, by the quickest means there is; no measure of this target.

@@ -8,6 +8,7 @@ import gc
 import io
 import platform
 import re
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,15 +22,17 @@ import onnx_ir as ir
 import psutil
 from numpy.typing import NDArray
 
-from evaluators.backends.base import Arrays, DeviceError, Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.onnxruntime_profile import MOVES, layer_times
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search import onnx_file
 from search.errors import ModelError, TargetError
 from search.model import Group, Model
-from search.values import Assignment, AuditRow, Capability, Precision, Ranges, Target
+from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
 _INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"
+_PROFILE_WARM_UP = 3
 _INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
 _KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 # What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
@@ -62,6 +65,7 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
     engine_file = "model.onnx"
+    quick_profile = False
 
     def __init__(self, device: str = "cpu", threads: int = 1) -> None:
         self.ort = import_onnxruntime()
@@ -113,6 +117,13 @@ class OnnxRuntimeBackend:
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, "weight_bits": str(self.placement.weight_bits)}
 
+    @property
+    def lock_name(self) -> str:
+        return f"cuda:{self.index}" if self.cuda else "cpu"
+
+    def device_state(self) -> dict[str, Any]:
+        return {}
+
     def float_session(self, model: Model) -> OnnxRuntimeSession:
         data = ir.to_proto(model.graph).SerializeToString()
         options = self.session_options()
@@ -161,19 +172,36 @@ class OnnxRuntimeBuilder:
         self._fresh = (out, self._open(out, options))
         return Engine(out, out.stat().st_size)
 
-    def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         path = _optimized(engine.path)
         try:
             optimized = onnx.load(str(path))
         finally:
             path.unlink(missing_ok=True)
-        return audit_rows(optimized.graph, self.model.groups, assignment)
+        moves = sum(node.op_type in MOVES for node in optimized.graph.node)
+        rows = audit_rows(optimized.graph, self.model.groups, assignment)
+        return Audit(rows, EngineSummary(len(optimized.graph.node), moves))
 
     def load(self, path: Path) -> OnnxRuntimeSession:
         fresh, self._fresh = self._fresh, None
         if fresh is not None and fresh[0] == path:
             return fresh[1]
         return self._open(path, self.backend.session_options())
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        options = self.backend.session_options()
+        with tempfile.TemporaryDirectory() as folder:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "trace")
+            options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+            session = self._open(path, options)
+            for _ in range(_PROFILE_WARM_UP + count):
+                session.run(inputs)
+            trace = Path(session.session.end_profiling()).read_text(encoding="utf-8")
+            optimized = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False)
+            session.close()
+        owners = _owners(self.model.groups)
+        return layer_times(trace, optimized.graph, lambda node: _owner_of(node, owners), _PROFILE_WARM_UP, count)
 
     def probe(self, assignment: Assignment) -> OnnxRuntimeSession:
         exposed = expose_groups(self.lower(assignment), self.model)
@@ -228,6 +256,9 @@ class OnnxRuntimeSession:
             run()
             samples[i] = (time.perf_counter_ns() - start) / 1e6
         return samples
+
+    def around(self) -> dict[str, float]:
+        return {}
 
     def _run_bound(self) -> None:
         self.session.run(self.outputs, self._bound)

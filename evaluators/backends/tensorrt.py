@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from evaluators.backends import tensorrt_audit
-from evaluators.backends.base import Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.backends.tensorrt_session import TensorRTSession, checked, cudart
 from search import onnx_file
 from search.errors import ModelError, TargetError
 from search.model import Model
-from search.values import Assignment, AuditRow, Capability, Precision, Ranges, Target
+from search.values import Assignment, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _LAYER_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
@@ -76,6 +78,7 @@ class TensorRTBackend:
 
     name = "tensorrt"
     engine_file = "model.plan"
+    quick_profile = False
 
     def __init__(self, device: str = "cuda", threads: int = 1) -> None:
         self.trt = import_tensorrt()
@@ -112,6 +115,13 @@ class TensorRTBackend:
 
     def knobs(self) -> dict[str, str]:
         return self.builder_knobs.to_json()
+
+    @property
+    def lock_name(self) -> str:
+        return f"cuda:{self.index}"
+
+    def device_state(self) -> dict[str, Any]:
+        return {}
 
     def float_session(self, model: Model) -> Any:
         from evaluators.backends.onnxruntime import OnnxRuntimeBackend
@@ -155,9 +165,10 @@ class TensorRTBuilder:
         out.write_bytes(bytes(plan))
         return Engine(out, out.stat().st_size, tuple(self.log.notes()))
 
-    def audit(self, engine: Engine, assignment: Assignment) -> tuple[AuditRow, ...]:
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         layers = tensorrt_audit.parse(self.inspect(engine.path))
-        return tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
+        rows = tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
+        return Audit(rows, EngineSummary(len(layers), sum(layer.moves for layer in layers)))
 
     def inspect(self, path: Path) -> str:
         """The engine inspector's JSON of a plan."""
@@ -171,6 +182,14 @@ class TensorRTBuilder:
         engine = kept[1] if kept is not None and kept[0] == path else self._load_engine(path)
         shapes = {spec.name: spec.shape for spec in self.model.inputs}
         return TensorRTSession(self.trt, engine, shapes, path.stat().st_size)
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        session = self.load(path)
+        try:
+            session.bind(inputs)
+            return session.profile(count, {})
+        finally:
+            session.close()
 
     def probe(self, assignment: Assignment) -> TensorRTSession:
         """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.backends.base import Arrays, DeviceError, OutOfMemoryError
+from search.values import LayerTime
 
 
 def cudart() -> Any:
@@ -92,6 +93,12 @@ class TensorRTSession:
             checked(self._cuda.cudaEventSynchronize(self._events[1]))
             samples[i] = checked(self._cuda.cudaEventElapsedTime(*self._events))
         return samples
+
+    def profile(self, count: int, groups: Mapping[str, str]) -> tuple[LayerTime, ...]:
+        raise NotImplementedError
+
+    def around(self) -> dict[str, float]:
+        return {}
 
     def close(self) -> None:
         if self._graph is not None:
