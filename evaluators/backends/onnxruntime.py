@@ -22,6 +22,7 @@ import onnx_ir as ir
 import psutil
 from numpy.typing import NDArray
 
+from evaluators.backends import cuda_device
 from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
 from evaluators.backends.onnxruntime_profile import MOVES, layer_times
 from evaluators.lowering import expose_groups, lower
@@ -119,7 +120,7 @@ class OnnxRuntimeBackend:
 
     @property
     def lock_name(self) -> str:
-        return f"cuda:{self.index}" if self.cuda else "cpu"
+        return cuda_device.lock_name(self.index) if self.cuda else "cpu"
 
     def device_state(self) -> dict[str, Any]:
         return {}

@@ -1,7 +1,8 @@
 """What a TensorRT engine really runs, read from the engine inspector's JSON; needs no TensorRT.
 
 TensorRT 8.6 writes raw control characters (U+001E, U+001F) inside strings: U+001E parts the names of the ONNX nodes
-that a fused layer came from.
+that a fused layer came from. Versions 8.6 and 10.x give a tensor's `Format/Datatype` in one key, 11.x in two; what
+stands beside `Layers` (`Bindings`, from 11 on `I/O Tensors`) is not needed here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search.grouping import Group
-from search.values import Assignment, AuditRow, Precision
+from search.values import Assignment, AuditRow, EngineSummary, LayerTime, Precision
 
 _ONNX_LAYER = re.compile(r"\[ONNX Layer: ([^\]\x1e\x1f]+)\]")
 _TYPES = (
@@ -22,7 +23,9 @@ _TYPES = (
     (re.compile(r"fp32|float", re.IGNORECASE), Precision.FP32),
 )
 # Layers that only move data: they carry the names of the weighted node they serve, but compute nothing of it.
-_MOVES = frozenset({"Constant", "NoOp", "Reformat", "Shuffle"})
+_IDLE = frozenset({"Constant", "NoOp", "Shuffle"})
+# Layers that only change format or type: what a change of precision between neighbours costs.
+_CONVERTS = frozenset({"Cast", "Dequantize", "Quantize", "Reformat"})
 _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
 
 
@@ -33,6 +36,7 @@ class EngineLayer:
     Attributes:
         nodes: names of the ONNX nodes it came from.
         weights: precision its weights are stored in; None for a layer without.
+        sparse: whether it runs on 2:4 sparse weights.
         inputs, outputs: format and type of its tensors, as TensorRT words them.
     """
 
@@ -43,6 +47,7 @@ class EngineLayer:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tactic: str
+    sparse: bool = False
 
     @property
     def opaque(self) -> bool:
@@ -52,7 +57,12 @@ class EngineLayer:
     @property
     def moves(self) -> bool:
         """Computes nothing: a reformat, a reshape."""
-        return self.kind in _MOVES
+        return self.kind in _IDLE or self.converts
+
+    @property
+    def converts(self) -> bool:
+        """Only changes format or type."""
+        return self.kind in _CONVERTS
 
     @property
     def precision(self) -> Precision | None:
@@ -60,6 +70,17 @@ class EngineLayer:
         if self.weights is not None:
             return self.weights
         return type_of(self.inputs[0]) if self.inputs else None
+
+    def details(self) -> dict[str, str]:
+        """As `AuditRow.details` has it."""
+        return {
+            "layer": self.name[:300],
+            "weights": self.weights.label if self.weights is not None else "",
+            "inputs": "; ".join(self.inputs),
+            "outputs": "; ".join(self.outputs),
+            "sparse": "yes" if self.sparse else "no",
+            "tactic": self.tactic,
+        }
 
 
 def parse(text: str) -> tuple[EngineLayer, ...]:
@@ -82,20 +103,68 @@ def type_of(text: str) -> Precision | None:
 
 def audit_rows(layers: Iterable[EngineLayer], groups: Sequence[Group], assignment: Assignment) -> tuple[AuditRow, ...]:
     """One row per group: the precision of the kernel of its weighted op; opaque where no kernel shows."""
+    kernels, regions = _kernels(layers)
+    return tuple(_row(group, assignment[group.id], kernels, regions) for group in groups)
+
+
+def _kernels(layers: Iterable[EngineLayer]) -> tuple[dict[str, EngineLayer], dict[str, EngineLayer]]:
+    """ONNX node → the layer that computes it, and → the opaque region that holds it."""
     kernels: dict[str, EngineLayer] = {}
+    regions: dict[str, EngineLayer] = {}
     # Layers with weights last, so that they win: a fused pointwise layer may name the same node.
     for layer in sorted(layers, key=lambda layer: layer.weights is not None):
-        if not layer.moves and not layer.opaque:
-            kernels.update(dict.fromkeys(layer.nodes, layer))
+        if not layer.moves:
+            (regions if layer.opaque else kernels).update(dict.fromkeys(layer.nodes, layer))
+    return kernels, regions
+
+
+def _row(
+    group: Group, asked: Precision, kernels: Mapping[str, EngineLayer], regions: Mapping[str, EngineLayer]
+) -> AuditRow:
+    found = [kernels[anchor] for anchor in group.anchors if anchor in kernels]
+    known = [layer.precision for layer in found if layer.precision is not None]
+    if len(known) < len(group.anchors):
+        hidden = next((regions[anchor] for anchor in group.anchors if anchor in regions), None)
+        return AuditRow(group.id, asked, None, hidden.kind if hidden else "", hidden.details() if hidden else {})
+    # Of several kernels (shared weights) one that does not obey is the answer.
+    layer = next((layer for layer in found if layer.precision != asked), found[0])
+    return AuditRow(group.id, asked, layer.precision, (layer.tactic or layer.kind)[:200], layer.details())
+
+
+def summary(layers: Sequence[EngineLayer]) -> EngineSummary:
+    """What the engine is made of; layers that run nothing (constants, reshapes in place) do not count."""
+    running = [layer for layer in layers if layer.kind not in ("Constant", "NoOp")]
+    return EngineSummary(
+        layers=len(running),
+        moves=sum(layer.converts for layer in running),
+        opaque=sum(layer.opaque for layer in running),
+        sparse=sum(layer.sparse for layer in running),
+    )
+
+
+def layer_times(
+    times: Mapping[str, float], layers: Iterable[EngineLayer], groups: Sequence[Group]
+) -> tuple[LayerTime, ...]:
+    """Times by layer name, as the profiler gives them, with the group that each layer computes.
+
+    Args:
+        times: milliseconds, in the order layers run.
+    """
+    known = {layer.name: layer for layer in layers}
+    anchors = {anchor: group.id for group in groups for anchor in group.anchors}
+    members = {node: group.id for group in groups for node in group.nodes}
     rows = []
-    for group in groups:
-        found = [kernels[anchor] for anchor in group.anchors if anchor in kernels]
-        got = [layer.precision for layer in found]
-        known = [precision for precision in got if precision is not None]
-        complete = len(known) == len(group.anchors)
-        kernel = found[0].tactic or found[0].kind if found else ""
-        rows.append(AuditRow(group.id, assignment[group.id], min(known) if complete else None, kernel[:200]))
+    for name, ms in times.items():
+        layer = known.get(name) or EngineLayer(name, _kind_of(name), _nodes(name, ""), None, (), (), "")
+        owners = [owner for of in (anchors, members) for node, owner in of.items() if node in layer.nodes]
+        owner = None if layer.converts else next(iter(owners), None)
+        rows.append(LayerTime(name, layer.kind, owner, layer.converts, ms))
     return tuple(rows)
+
+
+def _kind_of(name: str) -> str:
+    """Of a layer that the inspector does not list: from what the profiler calls it."""
+    return "Reformat" if name.startswith("Reformatting") else ""
 
 
 def _layer(data: Mapping[str, Any]) -> EngineLayer:
@@ -108,6 +177,7 @@ def _layer(data: Mapping[str, Any]) -> EngineLayer:
         inputs=_formats(data.get("Inputs")),
         outputs=_formats(data.get("Outputs")),
         tactic=str(data.get("TacticName", "")),
+        sparse=bool(data.get("HasSparseWeights", 0)) or "sparse" in str(data.get("TacticName", "")).lower(),
     )
 
 

@@ -1,0 +1,27 @@
+"""Which GPU a CUDA index means, from the driver alone: neither a runtime nor nvidia-smi, whose order may differ."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from contextlib import suppress
+
+
+def gpu_uuid(index: int) -> str | None:
+    """The UUID of a GPU as NVML and nvidia-smi spell it, `GPU-…`; None where the driver does not tell.
+
+    CUDA_VISIBLE_DEVICES is obeyed, so index 0 of two processes may be two GPUs.
+    """
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index):
+            return None
+        if driver.cuDeviceGetUuid(ctypes.byref(raw), device) == 0:
+            return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+    return None
+
+
+def lock_name(index: int) -> str:
+    """Names a GPU for the latency lock: one name per GPU, whatever index a process knows it by."""
+    return gpu_uuid(index) or f"cuda:{index}"

@@ -1,0 +1,189 @@
+"""TensorRT's module across versions: what it can do, its log, its parser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
+from search.errors import ConfigError, ModelError, TargetError
+from search.grouping import Group
+
+WEAK, STRONG = "weak", "strong"
+_FIRST_STRONG = 10
+_FIRST_WITHOUT_WEAK = 11
+_FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
+_MOST_NOTES = 8
+# Warnings that say something of the engine, by the name that a note of them carries.
+_NAMED = (
+    ("int64-weights", re.compile(r"INT64", re.IGNORECASE)),
+    ("missing-ranges", re.compile(r"dynamic range|missing scale|calibrat", re.IGNORECASE)),
+    ("weak-typing", re.compile(r"weakly|deprecated|implicit quantization", re.IGNORECASE)),
+    ("unsupported", re.compile(r"unsupported|not supported|no importer|plugin", re.IGNORECASE)),
+)
+
+
+def import_tensorrt() -> Any:
+    """The tensorrt module; raises TargetError with the command that installs it."""
+    try:
+        import tensorrt
+    except ImportError as error:
+        raise TargetError(
+            f"starting backend tensorrt: the package is not installed ({error}). Install it with "
+            "pip install 'bitfront[tensorrt]' on a machine with an NVIDIA GPU and driver."
+        ) from error
+    return tensorrt
+
+
+def version(trt: Any) -> tuple[int, int]:
+    """Major and minor version."""
+    major, minor = trt.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def choose_typing(trt: Any, asked: str) -> str:
+    """`weak` or `strong`: how an assignment is applied with this version.
+
+    Raises:
+        ConfigError: this version cannot do what was asked for.
+    """
+    major, _ = version(trt)
+    if asked == "auto":
+        return STRONG if major >= _FIRST_WITHOUT_WEAK else WEAK
+    if asked == WEAK and major >= _FIRST_WITHOUT_WEAK:
+        raise ConfigError(
+            f"--typing weak: TensorRT {trt.__version__} has no weakly typed networks any more. Use --typing strong, or "
+            "install a version from 8.6 to 10.x."
+        )
+    if asked == STRONG and major < _FIRST_STRONG:
+        raise ConfigError(
+            f"--typing strong: TensorRT {trt.__version__} has no strongly typed networks. Use --typing weak, or "
+            "install version 10 or newer."
+        )
+    if asked not in (WEAK, STRONG):
+        raise ConfigError(f"--typing {asked}: expected auto, weak or strong.")
+    return asked
+
+
+def keeps_timing_cache(trt: Any) -> bool:
+    """Whether a serialized timing cache can be used again: version 8.6 refuses its own."""
+    return version(trt) >= _FIRST_WITH_STORED_TIMING_CACHE
+
+
+def make_log(trt: Any) -> Any:
+    """A logger that keeps what TensorRT says; made here because its base class comes with the module."""
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.warnings: list[str] = []
+
+        def log(self, severity: Any, msg: str) -> None:
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+                self.errors.append(msg)
+            elif severity == trt.ILogger.WARNING:
+                self.warnings.append(msg)
+
+        def clear(self) -> None:
+            self.errors.clear()
+            self.warnings.clear()
+
+        def first_error(self) -> str:
+            return self.errors[0][:1000] if self.errors else "TensorRT gives no reason"
+
+    return Log()
+
+
+def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Warnings as notes, each behind the name of its kind; repetitions counted instead of listed."""
+    found: dict[str, list[str]] = {}
+    for warning in dict.fromkeys(warning.strip()[:300] for warning in warnings):
+        name = next((name for name, pattern in _NAMED if pattern.search(warning)), "warning")
+        found.setdefault(name, []).append(warning)
+    notes = []
+    for name, texts in found.items():
+        more = f" (and {len(texts) - 1} more of this kind)" if len(texts) > 1 else ""
+        notes.append(f"{name}: {texts[0]}{more}")
+    return tuple(notes[:_MOST_NOTES])
+
+
+def refusal(errors: Sequence[str], groups: Sequence[Group]) -> Exception:
+    """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order."""
+    message = errors[0][:1000] if errors else "TensorRT gives no reason"
+    everything = "\n".join(errors)
+    if re.search(r"out of memory|OutOfMemory", everything, re.IGNORECASE):
+        return OutOfMemoryError(message)
+    if re.search(r"illegal memory access|unspecified launch failure|device-side assert|CUDA error 7\d\d", everything):
+        return DeviceError(message)
+    return RefusedError(message, named_group(everything, groups))
+
+
+def named_group(message: str, groups: Sequence[Group]) -> str | None:
+    """Id of the group whose node is named first in a message; None where none is."""
+    found = []
+    for group in groups:
+        for node in (*group.anchors, *group.nodes):
+            match = re.search(rf"(?<![\w./]){re.escape(node)}(?![\w./]*\w)", message)
+            if match:
+                # The first named counts; of two names at one place, the longer is meant.
+                found.append((match.start(), -len(node), group.id))
+    return min(found)[2] if found else None
+
+
+def parse_network(
+    trt: Any, builder: Any, log: Any, data: bytes, *, strong: bool = False, native_instancenorm: bool = True
+) -> tuple[Any, Any]:
+    """The network of an ONNX model, and its parser, which holds the weights and has to live as long.
+
+    Raises:
+        ModelError: TensorRT's parser does not know an op, or types do not agree.
+    """
+    network = builder.create_network(_network_flags(trt, strong))
+    parser = trt.OnnxParser(network, log)
+    flag = trt.OnnxParserFlag.NATIVE_INSTANCENORM
+    if native_instancenorm:
+        parser.set_flag(flag)
+    else:
+        parser.clear_flag(flag)
+    if not parser.parse(data):
+        error = parser.get_error(0)
+        raise ModelError(
+            f"parsing the model with TensorRT {trt.__version__}: {error.desc()} (node {error.node()}). Remove or "
+            "replace the op, or use a backend that knows it."
+        )
+    return network, parser
+
+
+def _network_flags(trt: Any, strong: bool) -> int:
+    """From version 11 on every network is explicit in its batch and strongly typed, and the flags for it are gone."""
+    flags = 0
+    major, _ = version(trt)
+    if major < _FIRST_STRONG:
+        flags |= 1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH)
+    if strong and major < _FIRST_WITHOUT_WEAK:
+        flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    return flags
+
+
+def layers_of(network: Any) -> list[Any]:
+    return [network.get_layer(i) for i in range(network.num_layers)]
+
+
+def load_plugins(trt: Any, log: Any, libraries: Sequence[str]) -> None:
+    """TensorRT's own plugins, and the user's libraries.
+
+    Raises:
+        ConfigError: a library cannot be loaded.
+    """
+    trt.init_libnvinfer_plugins(log, "")
+    for library in libraries:
+        try:
+            handle = trt.get_plugin_registry().load_library(library)
+        except Exception as error:
+            raise ConfigError(
+                f"--plugin {library}: TensorRT cannot load it: {error}. Check its path and build."
+            ) from error
+        if handle is None:
+            raise ConfigError(f"--plugin {library}: TensorRT cannot load it: {log.first_error()}.")

@@ -1,0 +1,324 @@
+"""Builds TensorRT plans of one model's assignments, weakly or strongly typed; building needs no CUDA of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from evaluators.backends import tensorrt_api as api
+from evaluators.backends import tensorrt_audit, tensorrt_weak
+from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.tensorrt_session import TensorRTSession
+from evaluators.lowering import expose_groups, lower
+from evaluators.placement import TENSORRT
+from search.errors import ModelError
+from search.model import Model
+from search.values import Assignment, LayerTime, Precision, Ranges
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class BuilderKnobs:
+    """What decides, beside the assignment, what the builder makes.
+
+    Attributes:
+        typing: `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast).
+        workspace_bytes: scratch memory a tactic may take.
+        optimization_level: 0 to 5; higher tries more tactics.
+        tf32: lets FP32 matrix work run on TF32 units.
+        sparsity: lets weights with a 2:4 pattern run on sparse units.
+        native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
+        plugins: paths of plugin libraries.
+        timing_cache: file that measured tactics are kept in between processes; None: in memory only.
+    """
+
+    typing: str = api.WEAK
+    workspace_bytes: int = 4 * GIB
+    optimization_level: int = 3
+    tf32: bool = True
+    sparsity: bool = False
+    native_instancenorm: bool = True
+    plugins: tuple[str, ...] = ()
+    timing_cache: Path | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """What an evaluation's digest is made of: plugins by content; no timing cache, which only saves time."""
+        knobs = {
+            "typing": self.typing,
+            "workspace_bytes": str(self.workspace_bytes),
+            "optimization_level": str(self.optimization_level),
+            "tf32": _word(self.tf32),
+            "sparsity": _word(self.sparsity),
+            "native_instancenorm": _word(self.native_instancenorm),
+            "hardware_compatibility": "none",
+            "version_compatible": "false",
+        }
+        for library in self.plugins:
+            knobs[f"plugin:{Path(library).name}"] = hashlib.sha256(Path(library).read_bytes()).hexdigest()
+        return knobs
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An assignment with the ONNX bytes that the builder reads for it."""
+
+    assignment: Assignment
+    onnx: bytes
+
+
+class TensorRTBuilder:
+    """Builds plans; keeps one builder and one timing cache for all of them, which makes later builds fast.
+
+    Args:
+        trt: the tensorrt module.
+        model: the clean model.
+        ranges: calibrated range of every float tensor.
+        knobs: of all builds.
+    """
+
+    def __init__(self, trt: Any, model: Model, ranges: Ranges, knobs: BuilderKnobs) -> None:
+        self.trt = trt
+        self.model = model
+        self.ranges = ranges
+        self.knobs = knobs
+        self.log = api.make_log(trt)
+        api.load_plugins(trt, self.log, knobs.plugins)
+        self._clean = model_bytes(model.graph)
+        self._builder = trt.Builder(self.log)
+        self._runtime = trt.Runtime(self.log)
+        self._timing = _TimingCache(trt, knobs.timing_cache)
+        self._engine: tuple[Path, Any] | None = None
+
+    @property
+    def strong(self) -> bool:
+        return self.knobs.typing == api.STRONG
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def lower(self, assignment: Assignment) -> Lowered:
+        if not self.strong:
+            return Lowered(assignment, self._clean)
+        return Lowered(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
+
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        """Write the ONNX file that an assignment's engine is built from."""
+        out.write_bytes(self.lower(assignment).onnx)
+
+    def build(self, lowered: Lowered, out: Path) -> Engine:
+        network, parser = self._parsed(lowered.onnx)
+        config = self._config()
+        notes: list[str] = []
+        if not self.strong:
+            notes += self._constrain(network, config, lowered.assignment)
+        return self._written(network, config, out, notes, parser)
+
+    def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
+        """TensorRT's own choice among INT8, FP16 and FP32, nothing constrained: what `trtexec --best` builds.
+
+        Args:
+            onnx: another file than the clean model, say one with Q/DQ in it.
+
+        Raises:
+            RefusedError: the builder refuses, or the typing is strong, where nothing is left to choose.
+        """
+        if self.strong:
+            raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
+        network, parser = self._parsed(onnx or self._clean)
+        config = self._config()
+        tensorrt_weak.set_flags(self.trt, config, set(Precision), obey=False)
+        if onnx is None:
+            tensorrt_weak.set_ranges(self.trt, network, self.ranges)
+        return self._written(network, config, out, [], parser)
+
+    def probe(self, assignment: Assignment) -> TensorRTSession:
+        """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""
+        if self.strong:
+            exposed = expose_groups(lower(self.model, assignment, self.ranges, TENSORRT), self.model)
+            network, parser = self._parsed(model_bytes(exposed))
+            config = self._config()
+        else:
+            network, parser = self._parsed(self._clean)
+            renamed = _expose(network, {group.output: group.id for group in self.model.groups})
+            config = self._config()
+            self._constrain(network, config, assignment, renamed)
+        plan = self._serialized(network, config, parser)
+        return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
+
+    def _parsed(self, data: bytes) -> tuple[Any, Any]:
+        self.log.clear()
+        try:
+            return api.parse_network(
+                self.trt,
+                self._builder,
+                self.log,
+                data,
+                strong=self.strong,
+                native_instancenorm=self.knobs.native_instancenorm,
+            )
+        except ModelError as error:
+            # The clean model was parsed before the first candidate: it is the assignment that does not fit.
+            raise RefusedError(str(error), api.named_group(str(error), self.model.groups)) from error
+
+    def _constrain(
+        self, network: Any, config: Any, assignment: Assignment, renamed: Mapping[str, str] | None = None
+    ) -> list[str]:
+        tensorrt_weak.set_flags(self.trt, config, set(assignment.values()))
+        tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment)
+        if Precision.INT8 not in assignment.values():
+            return []
+        missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, renamed)
+        if not missing:
+            return []
+        return [f"missing-ranges: {len(missing)} tensors took the range of what feeds them, the first {missing[0]!r}"]
+
+    def _written(self, network: Any, config: Any, out: Path, notes: list[str], parser: Any) -> Engine:
+        plan = self._serialized(network, config, parser)
+        out.write_bytes(plan)
+        return Engine(out, len(plan), (*notes, *api.notes_of(self.log.warnings)))
+
+    def _serialized(self, network: Any, config: Any, parser: Any) -> bytes:
+        plan = self._builder.build_serialized_network(network, config)
+        del parser  # it holds the weights until here
+        if plan is None:
+            raise api.refusal(self.log.errors, self.model.groups)
+        self._timing.keep()
+        return bytes(plan)
+
+    def _config(self) -> Any:
+        trt, knobs = self.trt, self.knobs
+        config = self._builder.create_builder_config()
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, knobs.workspace_bytes)
+        config.builder_optimization_level = knobs.optimization_level
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if not knobs.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if knobs.sparsity:
+            config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
+        self._set_profile(config)
+        self._timing.use_in(config)
+        return config
+
+    def _set_profile(self, config: Any) -> None:
+        if self.model.profiles:
+            profile = self._builder.create_optimization_profile()
+            for name, (low, best, high) in self.model.profiles.items():
+                profile.set_shape(name, low, best, high)
+            config.add_optimization_profile(profile)
+
+    # -- what was built --------------------------------------------------------------------------------------------
+
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
+        layers = tensorrt_audit.parse(self.inspect(engine.path))
+        rows = tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
+        return Audit(rows, tensorrt_audit.summary(layers))
+
+    def inspect(self, path: Path) -> str:
+        """The engine inspector's JSON of a plan."""
+        loaded = self._load_engine(path)
+        self._engine = (path, loaded)
+        inspector = loaded.create_engine_inspector()
+        return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
+
+    def load(self, path: Path) -> TensorRTSession:
+        kept, self._engine = self._engine, None
+        engine = kept[1] if kept is not None and kept[0] == path else self._load_engine(path)
+        return self._session(engine, path.stat().st_size)
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        layers = tensorrt_audit.parse(self.inspect(path))
+        session = self.load(path)
+        try:
+            return tensorrt_audit.layer_times(session.profile(inputs, count), layers, self.model.groups)
+        finally:
+            session.close()
+
+    def timing_cache(self) -> bytes | None:
+        """What the builder has measured so far, for other builds on this device; None where it cannot be used again."""
+        return self._timing.serialized()
+
+    def _session(self, engine: Any, plan_bytes: int) -> TensorRTSession:
+        if engine is None:
+            raise api.refusal(self.log.errors, self.model.groups)
+        shapes = {spec.name: spec.shape for spec in self.model.inputs}
+        return TensorRTSession(self.trt, engine, shapes, plan_bytes, self.log)
+
+    def _load_engine(self, path: Path) -> Any:
+        self.log.clear()
+        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            error = api.refusal(self.log.errors, ())
+            if isinstance(error, OutOfMemoryError):
+                raise error
+            raise RefusedError(f"the plan {path.name} cannot be loaded: {self.log.first_error()}")
+        return engine
+
+
+class _TimingCache:
+    """One cache object for all builds of a process, and, where the version can read it again, a file for the next.
+
+    TensorRT 8.6 refuses a cache that was serialized in between, so there it lives in memory only.
+    """
+
+    def __init__(self, trt: Any, file: Path | None) -> None:
+        self._file = file if api.keeps_timing_cache(trt) else None
+        self._usable = api.keeps_timing_cache(trt)
+        self._config: Any = None
+        self._cache: Any = None
+        self._kept = 0
+
+    def use_in(self, config: Any) -> None:
+        if self._cache is None:
+            stored = self._file.read_bytes() if self._file is not None and self._file.exists() else b""
+            self._cache = config.create_timing_cache(stored)
+            self._config = config  # what made the cache has to outlive it
+        if not config.set_timing_cache(self._cache, ignore_mismatch=False):
+            self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
+            config.set_timing_cache(self._cache, ignore_mismatch=False)
+
+    def serialized(self) -> bytes | None:
+        return bytes(self._cache.serialize()) if self._usable and self._cache is not None else None
+
+    def keep(self) -> None:
+        """Write the file when something was added, together with what another process added meanwhile."""
+        data = self.serialized()
+        if self._file is None or data is None or len(data) == self._kept:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self._file}.lock"):
+            if self._file.exists():
+                other = self._config.create_timing_cache(self._file.read_bytes())
+                self._cache.combine(other, ignore_mismatch=False)
+                data = self.serialized() or data
+            partial = self._file.with_suffix(".partial")
+            partial.write_bytes(data)
+            os.replace(partial, self._file)
+        self._kept = len(data)
+
+
+def model_bytes(graph: ir.Model) -> bytes:
+    """An ONNX model as one piece, weights inside; equal for equal models."""
+    return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
+
+
+def _expose(network: Any, named: Mapping[str, str]) -> dict[str, str]:
+    """Mark tensors as outputs under new names; new name → old."""
+    for layer in api.layers_of(network):
+        for tensor in (layer.get_output(i) for i in range(layer.num_outputs)):
+            if tensor.name in named:
+                tensor.name = named[tensor.name]
+                if not tensor.is_network_output:
+                    network.mark_output(tensor)
+    return {new: old for old, new in named.items()}
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()
