@@ -346,7 +346,7 @@ class Latency:
         baseline_samples_ms: (m,) float64, empty where no baseline was measured.
         warnings: what makes the number doubtful, in words.
         around_ms: what surrounds an inference and is not in it: `host_to_device`, `device_to_host`, `enqueue` (host
-            time to launch it); empty where there is no such thing.
+            time to hand over its kernels one by one), `launch` (as one graph); empty where there is no such thing.
         conditions: state of the device `before` and `after`, and `throttled` (reasons); empty where unknown.
     """
 

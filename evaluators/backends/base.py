@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.placement import Placement
 from search.errors import BitfrontError
 from search.model import Model
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Ranges, Target
@@ -79,6 +80,9 @@ class Session(Protocol):
 class Builder(Protocol):
     """Builds assignments of one model with one set of ranges. Kept for a whole study: caches live here."""
 
+    opens_engines: bool
+    """Whether `probe` looks into the engine file itself; otherwise it builds the assignment anew."""
+
     def lower(self, assignment: Assignment) -> Any:
         """The backend's own input form of the assignment. Deterministic."""
 
@@ -95,11 +99,20 @@ class Builder(Protocol):
             RefusedError: it is cut short, of another version, or of another device.
         """
 
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        """Write the ONNX file that the engine of an assignment is built from."""
+
+    def timing_cache(self) -> bytes | None:
+        """What is known of tactics' times, for other builders on this target; None where nothing of it can be kept."""
+
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         """Time every layer of an engine file over `count` inferences, in the order they run."""
 
-    def probe(self, assignment: Assignment) -> Session:
-        """A session whose outputs are those of every group (named by group id), for finding where values go wrong."""
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> Session:
+        """A session whose outputs are those of every group (named by group id), for finding where values go wrong.
+
+        Exposing them breaks fusions. Where `opens_engines`, they are those of the engine file, if one is given.
+        """
 
 
 class Backend(Protocol):
@@ -110,6 +123,14 @@ class Backend(Protocol):
     """What an exported engine is called: `model.onnx`, `model.plan`."""
     quick_profile: bool
     """Whether profiling an engine costs so little that every evaluation may have its moves timed."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is noteworthy of everything measured here, say that the state of the device cannot be read."""
+
+    @property
+    def placement(self) -> Placement:
+        """How an assignment is written as Q/DQ and Cast for this target, whether or not its builder reads that."""
 
     @property
     def lock_name(self) -> str:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from evaluators.backends import cuda_device
 from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
 from evaluators.backends.onnxruntime_profile import MOVES, layer_times
+from evaluators.gpu_state import GpuState
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search import onnx_file
@@ -79,6 +80,7 @@ class OnnxRuntimeBackend:
         self.index = int(index or 0)
         if self.cuda:
             self._require_cuda()
+        self._gpu = GpuState(cuda_device.gpu_uuid(self.index) or self.index) if self.cuda else None
 
     def _require_cuda(self) -> None:
         if hasattr(self.ort, "preload_dlls"):
@@ -122,20 +124,30 @@ class OnnxRuntimeBackend:
     def lock_name(self) -> str:
         return cuda_device.lock_name(self.index) if self.cuda else "cpu"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (self._gpu.note,) if self._gpu is not None and self._gpu.note else ()
+
     def device_state(self) -> dict[str, Any]:
-        return {}
+        return self._gpu.read() if self._gpu is not None else {}
 
     def float_session(self, model: Model) -> OnnxRuntimeSession:
-        data = ir.to_proto(model.graph).SerializeToString()
-        options = self.session_options()
-        options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            return OnnxRuntimeSession(self, data, options)
+            return self.plain_session(model.graph)
         except Exception as error:
             raise ModelError(
                 f"checking the model on backend onnxruntime ({self.device}): it cannot run the float model: "
                 f"{first_line(error)}. Remove or replace the op, or use a backend that knows it."
             ) from error
+
+    def plain_session(self, graph: ir.Model) -> OnnxRuntimeSession:
+        """Run a graph node by node as it is written, Q/DQ and Cast too, nothing optimized."""
+        options = self.session_options()
+        options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return OnnxRuntimeSession(self, ir.to_proto(graph).SerializeToString(), options)
+        except Exception as error:
+            raise _meaning_of(error) from error
 
     def builder(self, model: Model, ranges: Ranges) -> OnnxRuntimeBuilder:
         return OnnxRuntimeBuilder(self, model, ranges)
@@ -156,6 +168,8 @@ class OnnxRuntimeBackend:
 
 class OnnxRuntimeBuilder:
     """Lowers assignments of one model and opens them; the engine is the lowered ONNX file."""
+
+    opens_engines = True
 
     def __init__(self, backend: OnnxRuntimeBackend, model: Model, ranges: Ranges) -> None:
         self.backend = backend
@@ -204,8 +218,14 @@ class OnnxRuntimeBuilder:
         owners = _owners(self.model.groups)
         return layer_times(trace, optimized.graph, lambda node: _owner_of(node, owners), _PROFILE_WARM_UP, count)
 
-    def probe(self, assignment: Assignment) -> OnnxRuntimeSession:
-        exposed = expose_groups(self.lower(assignment), self.model)
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        onnx_file.write(self.lower(assignment), out)
+
+    def timing_cache(self) -> None:
+        return None
+
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> OnnxRuntimeSession:
+        exposed = expose_groups(self.lower(assignment) if engine is None else ir.load(engine), self.model)
         return self._open(ir.to_proto(exposed).SerializeToString(), self.backend.session_options())
 
     def _open(self, model: Path | bytes, options: Any) -> OnnxRuntimeSession:

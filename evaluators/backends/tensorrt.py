@@ -69,7 +69,7 @@ class TensorRTBackend:
             optimization_level=optimization_level,
             tf32=tf32,
             sparsity=sparsity,
-            native_instancenorm=native_instancenorm,
+            native_instancenorm=native_instancenorm and api.has_instancenorm_flag(self.trt),
             plugins=tuple(plugins),
             timing_cache=self._timing_cache_file(timing_cache),
         )
@@ -107,8 +107,11 @@ class TensorRTBackend:
         )
 
     def capability(self) -> Capability:
+        # On an H200, 8.6.0 built no network with an INT8 deconvolution in it ("Assertion engine failed"), neither by
+        # constraints nor by its own choice.
+        refused = frozenset({"ConvTranspose"}) if api.version(self.trt)[0] < 10 else frozenset()
         # NVIDIA's own quantizer leaves smaller layers in FP16: INT8 kernels gain nothing on them.
-        ops = {Precision.FP16: _WEIGHTED, Precision.INT8: _WEIGHTED}
+        ops = {Precision.FP16: _WEIGHTED, Precision.INT8: _WEIGHTED - refused}
         return Capability(ops, min_channels=16, min_matmul_size=16)
 
     def knobs(self) -> dict[str, str]:
@@ -117,6 +120,10 @@ class TensorRTBackend:
     @property
     def lock_name(self) -> str:
         return lock_name(self.index)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (self._state.note,) if self._state.note else ()
 
     def device_state(self) -> Mapping[str, Any]:
         return self._state.read()

@@ -15,10 +15,16 @@ _FIRST_STRONG = 10
 _FIRST_WITHOUT_WEAK = 11
 _FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
 _MOST_NOTES = 8
+# Said of every engine with INT8 in it, since ranges come from our own calibration.
+_EXPECTED = re.compile(r"Calibrator is not being used")
 # Warnings that say something of the engine, by the name that a note of them carries.
 _NAMED = (
     ("int64-weights", re.compile(r"INT64", re.IGNORECASE)),
     ("missing-ranges", re.compile(r"dynamic range|missing scale|calibrat", re.IGNORECASE)),
+    (
+        "half-weights",
+        re.compile(r"converting weights between types|subnormal|FP16 range", re.IGNORECASE),
+    ),
     ("weak-typing", re.compile(r"weakly|deprecated|implicit quantization", re.IGNORECASE)),
     ("unsupported", re.compile(r"unsupported|not supported|no importer|plugin", re.IGNORECASE)),
 )
@@ -66,6 +72,11 @@ def choose_typing(trt: Any, asked: str) -> str:
     return asked
 
 
+def has_instancenorm_flag(trt: Any) -> bool:
+    """Whether the parser can be told to use TensorRT's own InstanceNormalization; the bindings of 8.6.0 cannot."""
+    return hasattr(trt, "OnnxParserFlag")
+
+
 def keeps_timing_cache(trt: Any) -> bool:
     """Whether a serialized timing cache can be used again: version 8.6 refuses its own."""
     return version(trt) >= _FIRST_WITH_STORED_TIMING_CACHE
@@ -100,6 +111,8 @@ def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
     """Warnings as notes, each behind the name of its kind; repetitions counted instead of listed."""
     found: dict[str, list[str]] = {}
     for warning in dict.fromkeys(warning.strip()[:300] for warning in warnings):
+        if _EXPECTED.search(warning):
+            continue
         name = next((name for name, pattern in _NAMED if pattern.search(warning)), "warning")
         found.setdefault(name, []).append(warning)
     notes = []
@@ -142,11 +155,7 @@ def parse_network(
     """
     network = builder.create_network(_network_flags(trt, strong))
     parser = trt.OnnxParser(network, log)
-    flag = trt.OnnxParserFlag.NATIVE_INSTANCENORM
-    if native_instancenorm:
-        parser.set_flag(flag)
-    else:
-        parser.clear_flag(flag)
+    _set_instancenorm(trt, parser, native_instancenorm)
     if not parser.parse(data):
         error = parser.get_error(0)
         raise ModelError(
@@ -154,6 +163,15 @@ def parse_network(
             "replace the op, or use a backend that knows it."
         )
     return network, parser
+
+
+def _set_instancenorm(trt: Any, parser: Any, native: bool) -> None:
+    if not has_instancenorm_flag(trt):
+        return
+    if native:
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    else:
+        parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
 
 def _network_flags(trt: Any, strong: bool) -> int:

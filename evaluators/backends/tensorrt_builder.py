@@ -85,6 +85,8 @@ class TensorRTBuilder:
         knobs: of all builds.
     """
 
+    opens_engines = False  # a plan has only the outputs it was built with
+
     def __init__(self, trt: Any, model: Model, ranges: Ranges, knobs: BuilderKnobs) -> None:
         self.trt = trt
         self.model = model
@@ -93,6 +95,7 @@ class TensorRTBuilder:
         self.log = api.make_log(trt)
         api.load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
+        self._tensors = _float_tensors(model)
         self._builder = trt.Builder(self.log)
         self._runtime = trt.Runtime(self.log)
         self._timing = _TimingCache(trt, knobs.timing_cache)
@@ -136,10 +139,10 @@ class TensorRTBuilder:
         config = self._config()
         tensorrt_weak.set_flags(self.trt, config, set(Precision), obey=False)
         if onnx is None:
-            tensorrt_weak.set_ranges(self.trt, network, self.ranges)
+            tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
         return self._written(network, config, out, [], parser)
 
-    def probe(self, assignment: Assignment) -> TensorRTSession:
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
         """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""
         if self.strong:
             exposed = expose_groups(lower(self.model, assignment, self.ranges, TENSORRT), self.model)
@@ -147,9 +150,9 @@ class TensorRTBuilder:
             config = self._config()
         else:
             network, parser = self._parsed(self._clean)
-            renamed = _expose(network, {group.output: group.id for group in self.model.groups})
+            self._expose(network)
             config = self._config()
-            self._constrain(network, config, assignment, renamed)
+            self._constrain(network, config, assignment)
         plan = self._serialized(network, config, parser)
         return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
 
@@ -168,14 +171,23 @@ class TensorRTBuilder:
             # The clean model was parsed before the first candidate: it is the assignment that does not fit.
             raise RefusedError(str(error), api.named_group(str(error), self.model.groups)) from error
 
-    def _constrain(
-        self, network: Any, config: Any, assignment: Assignment, renamed: Mapping[str, str] | None = None
-    ) -> list[str]:
+    def _expose(self, network: Any) -> None:
+        """Make every group's output an output of the network, by a float copy: the tensor itself may be INT8."""
+        named = {group.output: group.id for group in self.model.groups}
+        tensors = [layer.get_output(i) for layer in api.layers_of(network) for i in range(layer.num_outputs)]
+        for tensor in tensors:
+            if tensor.name in named:
+                copy = network.add_identity(tensor)
+                copy.set_output_type(0, self.trt.float32)
+                copy.get_output(0).name = named[tensor.name]
+                network.mark_output(copy.get_output(0))
+
+    def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
         tensorrt_weak.set_flags(self.trt, config, set(assignment.values()))
         tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment)
         if Precision.INT8 not in assignment.values():
             return []
-        missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, renamed)
+        missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
         if not missing:
             return []
         return [f"missing-ranges: {len(missing)} tensors took the range of what feeds them, the first {missing[0]!r}"]
@@ -285,6 +297,8 @@ class _TimingCache:
             config.set_timing_cache(self._cache, ignore_mismatch=False)
 
     def serialized(self) -> bytes | None:
+        if self._cache is None and self._file is not None and self._file.exists():
+            return self._file.read_bytes()  # nothing was built in this process yet
         return bytes(self._cache.serialize()) if self._usable and self._cache is not None else None
 
     def keep(self) -> None:
@@ -309,15 +323,10 @@ def model_bytes(graph: ir.Model) -> bytes:
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
 
 
-def _expose(network: Any, named: Mapping[str, str]) -> dict[str, str]:
-    """Mark tensors as outputs under new names; new name → old."""
-    for layer in api.layers_of(network):
-        for tensor in (layer.get_output(i) for i in range(layer.num_outputs)):
-            if tensor.name in named:
-                tensor.name = named[tensor.name]
-                if not tensor.is_network_output:
-                    network.mark_output(tensor)
-    return {new: old for old, new in named.items()}
+def _float_tensors(model: Model) -> frozenset[str]:
+    graph = model.graph.graph
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+    return frozenset(value.name or "" for value in values if value.dtype is ir.DataType.FLOAT)
 
 
 def _word(value: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from evaluators.backends.base import RefusedError
@@ -41,17 +41,17 @@ def set_precisions(trt: Any, network: Any, groups: Sequence[Group], assignment: 
         raise RefusedError(f"the parsed network has no weighted layer named {missing[0]!r} (of {len(missing)})")
 
 
-def set_ranges(trt: Any, network: Any, ranges: Ranges, renamed: Mapping[str, str] | None = None) -> list[str]:
+def set_ranges(trt: Any, network: Any, ranges: Ranges, tensors: Collection[str]) -> list[str]:
     """A dynamic range on every float input and layer output; one without its own takes that of what feeds it.
 
     Args:
-        renamed: tensor name in the network → its name in the model, where they differ.
+        tensors: names of the model's own float tensors.
 
     Returns:
-        Names of the model's tensors that calibration has no range for; what the parser adds (shuffles, constants)
-        has none by nature and is not among them.
+        Those of `tensors` that calibration has no range for; what the parser adds (shuffles, constants) has none by
+        nature.
     """
-    setter = _RangeSetter(trt, ranges, renamed or {})
+    setter = _RangeSetter(trt, ranges)
     for i in range(network.num_inputs):
         setter.set(network.get_input(i), 1.0)
     for layer in layers_of(network):
@@ -59,24 +59,22 @@ def set_ranges(trt: Any, network: Any, ranges: Ranges, renamed: Mapping[str, str
         inherited = max((setter.known.get(t.name, 0.0) for t in fed if t is not None), default=0.0)
         for i in range(layer.num_outputs):
             setter.set(layer.get_output(i), inherited or 1.0)
-    return setter.missing
+    return [name for name in setter.inherited if name in tensors]
 
 
 class _RangeSetter:
-    def __init__(self, trt: Any, ranges: Ranges, renamed: Mapping[str, str]) -> None:
+    def __init__(self, trt: Any, ranges: Ranges) -> None:
         self._floats = (trt.float32, trt.float16, trt.int8)
         self._ranges = ranges
-        self._renamed = renamed
         self.known: dict[str, float] = {}
-        self.missing: list[str] = []
+        self.inherited: list[str] = []
 
     def set(self, tensor: Any, fallback: float) -> None:
-        name = self._renamed.get(tensor.name, tensor.name)
-        own = self._ranges.tensors.get(name)
+        own = self._ranges.tensors.get(tensor.name)
         magnitude = (own.magnitude if own is not None else fallback) or 1.0
         self.known[tensor.name] = magnitude
         if tensor.dtype not in self._floats:
             return
         tensor.set_dynamic_range(-magnitude, magnitude)
-        if own is None and name in self._ranges.observed:
-            self.missing.append(name)
+        if own is None:
+            self.inherited.append(tensor.name)
