@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from evaluators.backends.tensorrt_audit import audit_rows, parse, type_of
+from evaluators.backends.tensorrt_audit import audit_rows, layer_times, parse, summary, type_of
 from networks import NETWORKS
 from search.cleaning import clean, infer_shapes
 from search.grouping import find_groups
@@ -63,6 +63,35 @@ def test_newer_shapes_of_the_json_are_read():
     assert old[0].precision is Precision.FP16
     assert new[0].precision is Precision.INT8
     assert old[0].nodes == {"a", "b"}
+
+
+@pytest.mark.parametrize("version", ["10", "11"])
+def test_a_strongly_typed_engine_of_newer_versions_is_audited(version):
+    """Shaped after NVIDIA's documented samples: Q/DQ fused by name, a Myelin region, a product with its type alone."""
+    layers = parse((DATA / f"tensorrt_{version}_shape.json").read_text())
+    graph = clean(ir.from_proto(NETWORKS["residual"]()))
+    groups, _ = find_groups(graph.graph, infer_shapes(graph, {}))
+    asked = Assignment({group.id: Precision.FP16 for group in groups}).replace({"g001": Precision.INT8})
+    rows = {row.group: row for row in audit_rows(layers, groups, asked)}
+    assert rows["g000"].answer is rows["g001"].answer is Answer.OBEYED
+    assert rows["g001"].details["sparse"] == "yes"
+    assert "Int8" in rows["g001"].details["inputs"]
+    assert rows["g002"].answer is Answer.OPAQUE
+    assert rows["g002"].kernel == "kgen"
+    assert rows["g006"].got is Precision.FP32
+    found = summary(layers)
+    assert (found.layers, found.moves, found.opaque, found.sparse) == (7, 2, 1, 1)
+
+
+def test_times_are_attributed_to_groups_and_to_moves():
+    text, groups, _ = recorded("residual", "mixed")
+    layers = parse(text)
+    times = layer_times({layer.name: 1.0 for layer in layers}, layers, groups)
+    moves = [layer for layer in times if layer.moves]
+    assert len(moves) == summary(layers).moves == 7
+    assert all(layer.group is None for layer in moves)
+    assert {layer.group for layer in times if layer.group} == {group.id for group in groups}
+    assert layer_times({"Reformatting CopyNode for x": 1.0}, (), groups)[0].moves
 
 
 def test_names_alone_are_refused():

@@ -14,7 +14,7 @@ from evaluators.backends.tensorrt_builder import GIB, BuilderKnobs, TensorRTBuil
 from evaluators.backends.tensorrt_session import checked, cudart
 from evaluators.gpu_state import GpuState
 from evaluators.placement import TENSORRT
-from search.errors import TargetError
+from search.errors import ModelError, TargetError
 from search.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
@@ -133,14 +133,20 @@ class TensorRTBackend:
 
         log = api.make_log(self.trt)
         api.load_plugins(self.trt, log, self.builder_knobs.plugins)
-        api.parse_network(
-            self.trt,
-            self.trt.Builder(log),
-            log,
-            model_bytes(model.graph),
-            strong=self.builder_knobs.typing == api.STRONG,
-            native_instancenorm=self.builder_knobs.native_instancenorm,
-        )
+        try:
+            api.parse_network(
+                self.trt,
+                self.trt.Builder(log),
+                log,
+                model_bytes(model.graph),
+                strong=self.builder_knobs.typing == api.STRONG,
+                native_instancenorm=self.builder_knobs.native_instancenorm,
+            )
+        except api.ParseError as error:
+            raise ModelError(
+                f"checking the model on backend tensorrt: {error}. Remove or replace the op, or use a backend that "
+                "knows it."
+            ) from error
         return OnnxRuntimeBackend("cpu", threads=os.cpu_count() or 1).float_session(model)
 
     def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
-from search.errors import ConfigError, ModelError, TargetError
+from search.errors import BitfrontError, ConfigError, TargetError
 from search.grouping import Group
 
 WEAK, STRONG = "weak", "strong"
@@ -15,6 +15,7 @@ _FIRST_STRONG = 10
 _FIRST_WITHOUT_WEAK = 11
 _FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
 _MOST_NOTES = 8
+_DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
 # Said of every engine with INT8 in it, since ranges come from our own calibration.
 _EXPECTED = re.compile(r"Calibrator is not being used")
 # Warnings that say something of the engine, by the name that a note of them carries.
@@ -28,6 +29,10 @@ _NAMED = (
     ("weak-typing", re.compile(r"weakly|deprecated|implicit quantization", re.IGNORECASE)),
     ("unsupported", re.compile(r"unsupported|not supported|no importer|plugin", re.IGNORECASE)),
 )
+
+
+class ParseError(BitfrontError):
+    """TensorRT's parser refuses a file: of the user's model a fault of the model, of a lowered one a refusal."""
 
 
 def import_tensorrt() -> Any:
@@ -134,14 +139,17 @@ def refusal(errors: Sequence[str], groups: Sequence[Group]) -> Exception:
 
 
 def named_group(message: str, groups: Sequence[Group]) -> str | None:
-    """Id of the group whose node is named first in a message; None where none is."""
+    """Id of the group whose node, tensor or weight is named first in a message; None where none is.
+
+    Lowering names what it adds after what it serves, so such names count too.
+    """
     found = []
     for group in groups:
-        for node in (*group.anchors, *group.nodes):
-            match = re.search(rf"(?<![\w./]){re.escape(node)}(?![\w./]*\w)", message)
+        for name in {*group.nodes, *group.tensors, *group.weights}:
+            match = re.search(rf"(?<![\w./]){re.escape(name)}{_DERIVED}(?![\w./]*\w)", message)
             if match:
                 # The first named counts; of two names at one place, the longer is meant.
-                found.append((match.start(), -len(node), group.id))
+                found.append((match.start(), -len(name), group.id))
     return min(found)[2] if found else None
 
 
@@ -151,17 +159,18 @@ def parse_network(
     """The network of an ONNX model, and its parser, which holds the weights and has to live as long.
 
     Raises:
-        ModelError: TensorRT's parser does not know an op, or types do not agree.
+        ParseError: TensorRT's parser does not know an op, or types do not agree.
     """
     network = builder.create_network(_network_flags(trt, strong))
     parser = trt.OnnxParser(network, log)
     _set_instancenorm(trt, parser, native_instancenorm)
     if not parser.parse(data):
         error = parser.get_error(0)
-        raise ModelError(
-            f"parsing the model with TensorRT {trt.__version__}: {error.desc()} (node {error.node()}). Remove or "
-            "replace the op, or use a backend that knows it."
-        )
+        named = getattr(error, "node_name", None)  # from version 10 on
+        where = f"node {named() if named is not None and named() else error.node()}"
+        lines = [line.strip() for line in str(error.desc()).splitlines()]
+        said = "; ".join(line for line in lines if line and "Cuda Runtime" not in line) or "no reason given"
+        raise ParseError(f"parsing with TensorRT {trt.__version__}: {said[:500]} ({where})")
     return network, parser
 
 

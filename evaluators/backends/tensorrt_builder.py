@@ -19,7 +19,6 @@ from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedErr
 from evaluators.backends.tensorrt_session import TensorRTSession
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
-from search.errors import ModelError
 from search.model import Model
 from search.values import Assignment, LayerTime, Precision, Ranges
 
@@ -167,7 +166,7 @@ class TensorRTBuilder:
                 strong=self.strong,
                 native_instancenorm=self.knobs.native_instancenorm,
             )
-        except ModelError as error:
+        except api.ParseError as error:
             # The clean model was parsed before the first candidate: it is the assignment that does not fit.
             raise RefusedError(str(error), api.named_group(str(error), self.model.groups)) from error
 
@@ -238,6 +237,12 @@ class TensorRTBuilder:
         loaded = self._load_engine(path)
         self._engine = (path, loaded)
         inspector = loaded.create_engine_inspector()
+        if self.model.profiles:
+            # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
+            context = loaded.create_execution_context()
+            for spec in self.model.inputs:
+                context.set_input_shape(spec.name, spec.shape)
+            inspector.execution_context = context
         return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
 
     def load(self, path: Path) -> TensorRTSession:

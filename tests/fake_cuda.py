@@ -1,0 +1,123 @@
+"""What stands in for the CUDA runtime: memory of the device is memory of this process, and copies are checked."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+
+class Error(enum.IntEnum):
+    cudaSuccess = 0  # noqa: N815
+    cudaErrorInvalidValue = 1  # noqa: N815
+
+
+class FakeCuda:
+    """`cuda.bindings.runtime`, as far as a session calls it; every call gives an error and what it makes."""
+
+    def __init__(self) -> None:
+        self.memory: dict[int, Any] = {}
+        self.streams: set[int] = set()
+        self.capturing = False
+        self.launched = 0
+
+    def holds(self, address: int, size: int) -> bool:
+        return any(start <= address and address + size <= start + len(b) for start, b in self.memory.items())
+
+    def modules(self) -> dict[str, ModuleType]:
+        """What `from cuda.bindings import runtime` finds."""
+        cuda, bindings, runtime = (ModuleType(name) for name in ("cuda", "cuda.bindings", "cuda.bindings.runtime"))
+        cuda.__dict__["bindings"], bindings.__dict__["runtime"] = bindings, runtime
+        for name in dir(self):
+            if name.startswith("cuda"):
+                setattr(runtime, name, getattr(self, name))
+        return {module.__name__: module for module in (cuda, bindings, runtime)}
+
+    cudaMemcpyKind = enum.IntEnum("cudaMemcpyKind", {"cudaMemcpyHostToDevice": 1, "cudaMemcpyDeviceToHost": 2})  # noqa: N815
+    cudaStreamCaptureMode = enum.IntEnum("cudaStreamCaptureMode", {"cudaStreamCaptureModeThreadLocal": 1})  # noqa: N815
+
+    def cudaGetDeviceCount(self) -> Any:  # noqa: N802
+        return Error.cudaSuccess, 1
+
+    def cudaSetDevice(self, device: int) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)
+
+    def cudaGetDeviceProperties(self, device: int) -> Any:  # noqa: N802
+        return Error.cudaSuccess, SimpleNamespace(name=b"Fake GPU\x00", major=9, minor=0)
+
+    def cudaDriverGetVersion(self) -> Any:  # noqa: N802
+        return Error.cudaSuccess, 13000
+
+    def cudaGetErrorString(self, error: Any) -> Any:  # noqa: N802
+        return Error.cudaSuccess, Error(error).name.encode()
+
+    def cudaGetLastError(self) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)
+
+    def cudaMalloc(self, size: int) -> Any:  # noqa: N802
+        buffer = (ctypes.c_byte * size)()
+        self.memory[ctypes.addressof(buffer)] = buffer
+        return Error.cudaSuccess, ctypes.addressof(buffer)
+
+    def cudaMallocHost(self, size: int) -> Any:  # noqa: N802
+        return self.cudaMalloc(size)
+
+    def cudaFree(self, devPtr: int) -> Any:  # noqa: N802, N803
+        return (Error.cudaSuccess if self.memory.pop(devPtr, None) else Error.cudaErrorInvalidValue,)
+
+    def cudaFreeHost(self, ptr: int) -> Any:  # noqa: N802
+        return self.cudaFree(ptr)
+
+    def cudaMemcpyAsync(self, dst: int, src: int, count: int, kind: Any, stream: Any) -> Any:  # noqa: N802
+        if not (self.holds(dst, count) and self.holds(src, count) and int(stream) in self.streams):
+            return (Error.cudaErrorInvalidValue,)
+        ctypes.memmove(dst, src, count)
+        return (Error.cudaSuccess,)
+
+    def cudaStreamCreate(self) -> Any:  # noqa: N802
+        self.streams.add(7)
+        return Error.cudaSuccess, 7
+
+    def cudaStreamSynchronize(self, stream: Any) -> Any:  # noqa: N802
+        return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
+
+    def cudaStreamDestroy(self, stream: Any) -> Any:  # noqa: N802
+        self.streams.discard(int(stream))
+        return (Error.cudaSuccess,)
+
+    def cudaStreamBeginCapture(self, stream: Any, mode: Any) -> Any:  # noqa: N802
+        self.capturing = True
+        return (Error.cudaSuccess,)
+
+    def cudaStreamEndCapture(self, stream: Any) -> Any:  # noqa: N802
+        self.capturing = False
+        return Error.cudaSuccess, "graph"
+
+    def cudaGraphInstantiate(self, graph: Any, flags: int) -> Any:  # noqa: N802
+        return Error.cudaSuccess, f"executable {graph}"
+
+    def cudaGraphLaunch(self, graphExec: Any, stream: Any) -> Any:  # noqa: N802, N803
+        self.launched += 1
+        return (Error.cudaSuccess,)
+
+    def cudaGraphDestroy(self, graph: Any) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)
+
+    def cudaGraphExecDestroy(self, graphExec: Any) -> Any:  # noqa: N802, N803
+        return (Error.cudaSuccess,)
+
+    def cudaEventCreate(self) -> Any:  # noqa: N802
+        return Error.cudaSuccess, "event"
+
+    def cudaEventRecord(self, event: Any, stream: Any) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)
+
+    def cudaEventSynchronize(self, event: Any) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)
+
+    def cudaEventElapsedTime(self, start: Any, end: Any) -> Any:  # noqa: N802
+        return Error.cudaSuccess, 0.25
+
+    def cudaEventDestroy(self, event: Any) -> Any:  # noqa: N802
+        return (Error.cudaSuccess,)

@@ -1,0 +1,273 @@
+"""What stands in for TensorRT's parser, builder and engines: enough to be called.
+
+A plan lists the layers, inputs and outputs of its network. An engine that runs fills its outputs with ones, at the
+addresses that it was given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from fake_cuda import FakeCuda
+from fake_tensorrt import FakeTensorRT
+
+_LAYER_TYPES = {
+    "Cast": "CAST",
+    "Concat": "CONCATENATION",
+    "Conv": "CONVOLUTION",
+    "ConvTranspose": "DECONVOLUTION",
+    "DequantizeLinear": "DEQUANTIZE",
+    "Gemm": "MATRIX_MULTIPLY",
+    "MatMul": "MATRIX_MULTIPLY",
+    "QuantizeLinear": "QUANTIZE",
+}
+_DTYPES = {
+    TensorProto.FLOAT: "FLOAT",
+    TensorProto.FLOAT16: "HALF",
+    TensorProto.INT8: "INT8",
+    TensorProto.INT32: "INT32",
+    TensorProto.BOOL: "BOOL",
+}
+_NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "BOOL": bool}
+_WORDS = {"FLOAT": "FP32", "HALF": "FP16", "INT8": "Int8"}
+_MAGIC = b"fake plan "
+
+
+class FakeEngines:
+    """Behaviours of one version's fake."""
+
+    def __init__(self, version: str) -> None:
+        self.fake = FakeTensorRT(version)
+        self.trt: Any = self.fake.module
+        self.major = int(version.split(".")[0])
+        self.cuda = FakeCuda()
+        self.fake.behaviours.update(
+            {
+                "get_plugin_registry": lambda: self.fake.create("IPluginRegistry"),
+                "nptype": lambda trt_type: _NUMPY[trt_type.name],
+                "Builder.build_serialized_network": self._build,
+                "Builder.create_network": self._network,
+                "EngineInspector.get_engine_information": self._information,
+                "ICudaEngine.create_engine_inspector": lambda e: self.fake.create("EngineInspector", plan=_plan(e)),
+                "ICudaEngine.create_execution_context": lambda e, **_: self._context(e),
+                "ICudaEngine.get_tensor_dtype": lambda e, name: self._dtype(_plan(e)["tensors"][name]["dtype"]),
+                "ICudaEngine.get_tensor_mode": lambda e, name: self.fake.member(
+                    "TensorIOMode", _plan(e)["tensors"][name]["mode"]
+                ),
+                "ICudaEngine.get_tensor_name": lambda e, index: list(_plan(e)["tensors"])[index],
+                "ICudaEngine.num_io_tensors": lambda e: len(_plan(e)["tensors"]),
+                "IBuilderConfig.clear_flag": lambda c, flag: c._state.setdefault("flags", set()).discard(flag.name),
+                "IBuilderConfig.get_flag": lambda c, flag: flag.name in c._state.get("flags", ()),
+                "IBuilderConfig.set_flag": lambda c, flag: c._state.setdefault("flags", set()).add(flag.name),
+                "IExecutionContext.execute_async_v3": self._execute,
+                "IExecutionContext.get_tensor_shape": lambda c, name: self.fake.dims(
+                    c._state["shapes"].get(name, _plan(c)["tensors"][name]["shape"])
+                ),
+                "IExecutionContext.set_input_shape": _set_shape,
+                "IExecutionContext.set_tensor_address": _set_address,
+                "IPluginRegistry.load_library": lambda registry, plugin_path: object(),
+                "ILayer.get_input": lambda layer, index: layer._state["inputs"][index],
+                "ILayer.get_output": lambda layer, index: layer._state["outputs"][index],
+                "INetworkDefinition.add_identity": self._add_identity,
+                "INetworkDefinition.get_input": lambda network, index: network._state["inputs"][index],
+                "INetworkDefinition.get_layer": lambda network, index: network._state["layers"][index],
+                "INetworkDefinition.mark_output": _mark_output,
+                "INetworkDefinition.num_inputs": lambda network: len(network._state["inputs"]),
+                "INetworkDefinition.num_layers": lambda network: len(network._state["layers"]),
+                "ITensor.set_dynamic_range": _set_range,
+                "ITimingCache.serialize": lambda cache: self.fake.memory(b"timings"),
+                "OnnxParser.get_error": self._parse_error,
+                "OnnxParser.parse": self._parse,
+                "Runtime.deserialize_cuda_engine": self._deserialize,
+            }
+        )
+
+    # -- parsing and building --------------------------------------------------------------------------------------
+
+    def _network(self, builder: Any, flags: int = 0) -> Any:
+        known = self.fake.listing["classes"]["NetworkDefinitionCreationFlag"]["members"]
+        set_ = {name for name, bit in known.items() if flags >> bit & 1}
+        assert flags == sum(1 << known[name] for name in set_), f"flags {flags:b} of {known}"
+        assert self.major >= 10 or "EXPLICIT_BATCH" in set_, "TensorRT 8.6 needs explicit batch for ONNX"
+        strong = self.major >= 11 or "STRONGLY_TYPED" in set_
+        return self.fake.create("INetworkDefinition", strong=strong, layers=[], inputs=[], outputs=[])
+
+    def _parse(self, parser: Any, model: bytes, path: str | None = None) -> bool:
+        try:
+            proto = onnx.shape_inference.infer_shapes(onnx.load_from_string(bytes(model)), strict_mode=True)
+        except Exception:
+            return False
+        _NetworkWriter(self, parser._state["network"], proto.graph).write()
+        return True
+
+    def _add_identity(self, network: Any, input: Any) -> Any:  # noqa: A002
+        name = f"(Unnamed Layer* {len(network._state['layers'])})"
+        copy = self._tensor(f"{name}_output", input.dtype.name, tuple(input.shape))
+        state = {"inputs": [input], "outputs": [copy], "num_inputs": 1, "num_outputs": 1}
+        kind = self.fake.member("LayerType", "IDENTITY")
+        layer = self.fake.create("IIdentityLayer", name=name, type=kind, **state)
+        network._state["layers"].append(layer)
+        return layer
+
+    def _tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+        kind = self._dtype(dtype)
+        return self.fake.create("ITensor", name=name, dtype=kind, shape=shape, is_network_output=False)
+
+    def _parse_error(self, parser: Any, index: int) -> Any:
+        return self.fake.create("ParserError")
+
+    def _build(self, builder: Any, network: Any, config: Any) -> Any:
+        error = self._refused(network, config._state.get("flags", set()))
+        if error:
+            builder.logger.log(self.trt.ILogger.ERROR, error)
+            return None
+        layers = [
+            {"name": layer.name, "kind": layer.type.name, "precision": _precision(layer, network._state["strong"])}
+            for layer in network._state["layers"]
+        ]
+        modes = {"INPUT": network._state["inputs"], "OUTPUT": network._state["outputs"]}
+        tensors = {
+            t.name: {"mode": mode, "dtype": t.dtype.name, "shape": list(t.shape)} for mode in modes for t in modes[mode]
+        }
+        return self.fake.memory(_MAGIC + json.dumps({"layers": layers, "tensors": tensors}).encode())
+
+    def _refused(self, network: Any, flags: set[str]) -> str:
+        """What the documentation says no network is built with."""
+        typed = flags & {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
+        if network._state["strong"]:
+            return f"a strongly typed network takes no flags {sorted(typed)}" if typed else ""
+        for layer in network._state["layers"]:
+            precision = layer._state.get("precision")
+            needed = {"HALF": "FP16", "INT8": "INT8"}.get(precision.name) if precision is not None else None
+            if needed and needed not in flags:
+                return f"{layer.name} asks for {needed}, which the builder configuration has no flag for"
+            for tensor in layer._state["outputs"]:
+                if "INT8" in flags and tensor.dtype.name == "FLOAT" and "range" not in tensor._state:
+                    return f"tensor {tensor.name} has no dynamic range"
+        return ""
+
+    def _dtype(self, name: str) -> Any:
+        return self.fake.member("DataType", name)
+
+    # -- engines ---------------------------------------------------------------------------------------------------
+
+    def _deserialize(self, runtime: Any, serialized_engine: bytes) -> Any:
+        data = bytes(serialized_engine)
+        if not data.startswith(_MAGIC) or not data.endswith(b"}"):
+            runtime.logger.log(self.trt.ILogger.ERROR, "Serialization assertion failed")
+            return None
+        return self.fake.create("ICudaEngine", plan=json.loads(data[len(_MAGIC) :]))
+
+    def _information(self, inspector: Any, format: Any) -> str:  # noqa: A002
+        assert format == self.trt.LayerInformationFormat.JSON
+        key = "Bindings" if self.major < 11 else "I/O Tensors"
+        plan = _plan(inspector)
+        return json.dumps({"Layers": [self._layer(layer) for layer in plan["layers"]], key: list(plan["tensors"])})
+
+    def _layer(self, layer: Mapping[str, str]) -> dict[str, Any]:
+        word = _WORDS.get(layer["precision"], layer["precision"])
+        if self.major >= 11:
+            tensor = {"Name": "x", "Format": "Row major linear format", "Datatype": word}
+        else:
+            tensor = {"Name": "x", "Format/Datatype": f"Row major linear {word} format"}
+        return {
+            "Name": layer["name"],
+            "LayerType": layer["kind"],
+            "Inputs": [tensor],
+            "Outputs": [tensor],
+            "Metadata": f"[ONNX Layer: {layer['name']}]",
+        }
+
+    def _context(self, engine: Any) -> Any:
+        return self.fake.create("IExecutionContext", plan=_plan(engine), shapes={}, addresses={}, profiler=None)
+
+    def _execute(self, context: Any, stream_handle: Any) -> bool:
+        assert int(stream_handle) in self.cuda.streams
+        state = context._state
+        for name, tensor in state["plan"]["tensors"].items():
+            ones = np.ones(state["shapes"].get(name, tensor["shape"]), _NUMPY[tensor["dtype"]])
+            assert self.cuda.holds(state["addresses"][name], ones.nbytes), f"{name} lies nowhere"
+            if tensor["mode"] == "OUTPUT" and not self.cuda.capturing:
+                ctypes.memmove(state["addresses"][name], ones.ctypes.data, ones.nbytes)
+        if state["profiler"] is not None:
+            assert not self.cuda.capturing, "a context with a profiler cannot be captured"
+            for layer in state["plan"]["layers"]:
+                state["profiler"].report_layer_time(layer["name"], 0.5)
+        return True
+
+
+class _NetworkWriter:
+    """Writes an ONNX graph into a network: a layer per node, named like it, and one per constant as TensorRT has."""
+
+    def __init__(self, engines: FakeEngines, network: Any, graph: onnx.GraphProto) -> None:
+        self.engines, self.state, self.graph = engines, network._state, graph
+        self.infos = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
+        self.tensors: dict[str, Any] = {}
+
+    def write(self) -> None:
+        self.state["inputs"] = [self._tensor(info.name) for info in self.graph.input]
+        for constant in self.graph.initializer:
+            self._add(constant.name, "CONSTANT", [], [self._made(constant.name, constant.data_type, constant.dims)])
+        for node in self.graph.node:
+            outputs = [self._tensor(name) for name in node.output if name]
+            inputs = [self.tensors.get(name) for name in node.input]
+            self._add(node.name, _LAYER_TYPES.get(node.op_type, "ELEMENTWISE"), inputs, outputs)
+        for info in self.graph.output:
+            _mark_output(SimpleNamespace(_state=self.state), self.tensors[info.name])
+
+    def _add(self, name: str, kind: str, inputs: list[Any], outputs: list[Any]) -> None:
+        fake = self.engines.fake
+        state = {"inputs": inputs, "outputs": outputs, "num_inputs": len(inputs), "num_outputs": len(outputs)}
+        self.state["layers"].append(fake.create("ILayer", name=name, type=fake.member("LayerType", kind), **state))
+
+    def _tensor(self, name: str) -> Any:
+        kind = self.infos[name]
+        return self._made(name, kind.elem_type, [d.dim_value for d in kind.shape.dim])
+
+    def _made(self, name: str, dtype: int, shape: Any) -> Any:
+        wide = "INT64" if self.engines.major >= 10 else "INT32"
+        self.tensors[name] = self.engines._tensor(name, _DTYPES.get(dtype, wide), tuple(shape))
+        return self.tensors[name]
+
+
+def _precision(layer: Any, strong: bool) -> str:
+    """What a layer runs in: as set on it; strongly typed, INT8 behind a DequantizeLinear, else its tensor's type."""
+    if not strong and "precision" in layer._state:
+        return str(layer._state["precision"].name)
+    first = next((tensor for tensor in layer._state["inputs"] if tensor is not None), None)
+    if first is None:
+        return "FLOAT"
+    dequantized = strong and first.name.endswith(("/dq_out", "/dq16_out"))
+    return "INT8" if dequantized else str(first.dtype.name)
+
+
+def _plan(owner: Any) -> Any:
+    return owner._state["plan"]
+
+
+def _mark_output(network: Any, tensor: Any) -> None:
+    tensor._state["is_network_output"] = True
+    network._state["outputs"].append(tensor)
+
+
+def _set_range(tensor: Any, min: float, max: float) -> bool:  # noqa: A002
+    tensor._state["range"] = (min, max)
+    return True
+
+
+def _set_shape(context: Any, name: str, shape: Any) -> bool:
+    context._state["shapes"][name] = tuple(shape)
+    return True
+
+
+def _set_address(context: Any, name: str, memory: int) -> bool:
+    context._state["addresses"][name] = int(memory)
+    return True
