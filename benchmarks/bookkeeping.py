@@ -149,13 +149,15 @@ def replaying() -> Iterator[None]:
     """Evaluations and measurements answer at once; what they leave cannot be measured again."""
     ask = EvaluatorProcess.call
 
-    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any) -> Evaluation:
+    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
         return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
 
     def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
-        if method != "time_again":
-            return ask(keeper, method, params, on_event)
-        return synthetic.evaluation(params["assignment"], np.random.default_rng(0)).latency
+        if method == "time_again":
+            return synthetic.evaluation(params["assignment"], np.random.default_rng(0)).latency
+        if method == "time_engine":
+            return synthetic.latency(4.6, np.random.default_rng(0))
+        return ask(keeper, method, params, on_event)
 
     with (
         patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),

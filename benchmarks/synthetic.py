@@ -25,14 +25,13 @@ def evaluation(assignment: Assignment, rng: Generator, out: Path | None = None) 
     gain, cost = (weights @ groups) / weights.sum(axis=1)
     latency_ms = (4.6 - 2.6 * gain) * float(rng.normal(1, 0.005))
     loss = 0.1 * float(cost) + float(rng.normal(0, 0.001))
-    times = latency_ms * rng.normal(1.02, 0.02, INFERENCES)
     scores = (rng.random(SAMPLES) < 0.96 - loss).astype(float)
     if out is not None:
         out.write_bytes(rng.bytes(ENGINE_BYTES))
     return Evaluation(
         assignment,
         audit=tuple(AuditRow(group, asked, asked, "QLinearConv") for group, asked in assignment.items()),
-        latency=Latency(latency_ms, latency_ms, 0.02, 4.6, times, rng.normal(4.6, 0.1, INFERENCES)),
+        latency=latency(latency_ms, rng),
         accuracy=Accuracy("top1", 0.96 - loss, loss, loss - 0.004, loss + 0.004, SAMPLES, SAMPLES, scores),
         size_bytes=ENGINE_BYTES,
         memory_bytes=6_000_000,
@@ -40,6 +39,11 @@ def evaluation(assignment: Assignment, rng: Generator, out: Path | None = None) 
         total_s=1.5,
         artifact=None if out is None else str(out),
     )
+
+
+def latency(value_ms: float, rng: Generator) -> Latency:
+    times = value_ms * rng.normal(1.02, 0.02, INFERENCES)
+    return Latency(value_ms, value_ms, 0.02, 4.6, times, rng.normal(4.6, 0.1, INFERENCES))
 
 
 def random_assignment(groups: list[str], rng: Generator) -> Assignment:

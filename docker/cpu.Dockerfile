@@ -1,18 +1,23 @@
 # bitfront on the processor: ONNX Runtime and SQLite, no GPU.
 #   docker build -f docker/cpu.Dockerfile -t bitfront:cpu .
 #   docker run --rm -v "$PWD":/work bitfront:cpu search model.onnx --data data.npz --max-drop 1%
-FROM python:3.12-slim
+ARG PYTHON_TAG=3.12-slim
+FROM python:${PYTHON_TAG}
 
-RUN useradd --create-home --uid 1000 bitfront
+RUN useradd --create-home --uid 1000 bitfront \
+    && mkdir --parents /work /studies \
+    && chown bitfront:bitfront /work /studies
 COPY pyproject.toml README.md /src/
 COPY search /src/search
 COPY evaluators /src/evaluators
 COPY studies /src/studies
 COPY examples /src/examples
-RUN pip install --no-cache-dir '/src[cpu,dashboard,postgresql]' && rm -rf /src
+RUN python3 -m pip install --no-cache-dir '/src[cpu,dashboard,postgresql]' && rm -rf /src
 
-USER bitfront
+USER 1000
 WORKDIR /work
-HEALTHCHECK --interval=1m --timeout=30s CMD ["bitfront", "doctor"]
+# Give --storage sqlite:////studies/bitfront.db to keep studies and engines here.
+VOLUME ["/studies"]
+HEALTHCHECK --interval=5m --timeout=60s --start-period=30s CMD ["bitfront", "doctor", "--backend", "onnxruntime"]
 ENTRYPOINT ["bitfront"]
 CMD ["--help"]

@@ -99,10 +99,16 @@ def parse_method(method: str) -> tuple[str, float]:
     return name, percentile
 
 
-def cache_key(model_digest: str, data_digest: str, indices: NDArray[np.int64], method: str) -> str:
-    """64 hex digits that name what `collect` gives for these arguments."""
+def cache_key(
+    model_digest: str, data_digest: str, indices: NDArray[np.int64], method: str, given: str | None = None
+) -> str:
+    """64 hex digits that name what `collect` gives for these arguments.
+
+    Args:
+        given: digest of the ranges that come from elsewhere, where some do.
+    """
     samples = hashlib.sha256(np.ascontiguousarray(indices, "<i8").data).hexdigest()
-    return digest_of([_ALGORITHM, model_digest, data_digest, samples, method])
+    return digest_of([_ALGORITHM, model_digest, data_digest, samples, method, *([given] if given else [])])
 
 
 def notes(ranges: Ranges) -> list[str]:
@@ -161,7 +167,7 @@ class _Run:
 
 def _observe(run: _Run) -> tuple[dict[str, TensorRange], dict[str, int]]:
     """Minimum and maximum of every float tensor, and its elements in one run; only scalars leave the runtime."""
-    tensors = _float_tensors(run)
+    tensors = float_tensors(run.model, run.threads)
     graph = run.model.graph.clone()
     outputs = _append_reductions(graph, tensors)
     low, high = np.full(len(tensors), np.inf), np.full(len(tensors), -np.inf)
@@ -272,10 +278,15 @@ def _values(graph: ir.Model) -> dict[str, ir.Value]:
     return {value.name: value for value in [*inputs, *outputs] if value.name}
 
 
-def _float_tensors(run: _Run) -> list[str]:
-    values = _values(run.model.graph)
+def float_tensors(model: Model, threads: int = 1) -> list[str]:
+    """Names of the tensors that `collect` gives ranges of, in topological order.
+
+    Raises:
+        ModelError, TargetError: as `collect`.
+    """
+    values = _values(model.graph)
     unknown = [name for name, value in values.items() if value.type is None]
-    types = _runtime_types(run, unknown) if unknown else {}
+    types = _runtime_types(model, unknown, threads) if unknown else {}
     return [
         name
         for name, value in values.items()
@@ -283,9 +294,9 @@ def _float_tensors(run: _Run) -> list[str]:
     ]
 
 
-def _runtime_types(run: _Run, names: list[str]) -> dict[str, str]:
+def _runtime_types(model: Model, names: list[str], threads: int) -> dict[str, str]:
     """Types where shape inference did not know them: ONNX Runtime knows those of its own ops as well."""
-    with _session(_between(run.model.graph, [], names), run.threads) as session:
+    with _session(_between(model.graph, [], names), threads) as session:
         return {output.name: output.type for output in session.get_outputs()}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators import accuracy, calibration, data, latency, metrics
+from evaluators import accuracy, calibration, calibration_cache, data, latency, metrics
 from evaluators.backends.base import (
     Audit,
     Backend,
@@ -30,6 +30,7 @@ from evaluators.backends.base import (
     Session,
 )
 from evaluators.backends.registry import open_backend
+from evaluators.compare_run import compare_engine
 from evaluators.job import Job, Limits, discard
 from search import model as models
 from search.errors import (
@@ -55,6 +56,7 @@ from search.values import (
     Precision,
     Ranges,
     Stage,
+    digest_of,
 )
 
 Report = Callable[[str, Any], None]
@@ -172,13 +174,28 @@ class Evaluator:
                     f"interval; of {len(self.data)} samples, {len(indices)} are for that. Give more data."
                 )
 
-    def calibration_key(self, method: str) -> str:
+    def calibration_key(self, method: str, cache: Mapping[str, float] | None = None) -> str:
         """Names the result of `calibrate` by its inputs' content."""
-        return calibration.cache_key(self.model.digest, self.calibration_data.digest, self.calibration_indices, method)
+        given = digest_of(dict(cache)) if cache else None
+        data_digest = self.calibration_data.digest
+        return calibration.cache_key(self.model.digest, data_digest, self.calibration_indices, method, given)
 
-    def calibrate(self, method: str) -> dict[str, Any]:
-        """Ranges of every float tensor, as JSON, and what is noteworthy about them."""
-        ranges = calibration.collect(
+    def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Ranges of every float tensor, as JSON, and what is noteworthy about them.
+
+        Args:
+            cache: magnitudes from a calibration cache; only tensors that it lacks are calibrated then.
+        """
+        if not cache:
+            ranges = self._collect(method)
+            return {"ranges": ranges.to_json(), "notes": calibration.notes(ranges)}
+        tensors = calibration.float_tensors(self.model, self._calibration_threads())
+        calibrated = None if set(tensors) <= cache.keys() else self._collect(method)
+        taken = calibration_cache.take(cache, tensors, calibrated)
+        return {"ranges": taken.ranges.to_json(), "notes": [*taken.notes(), *calibration.notes(taken.ranges)]}
+
+    def _collect(self, method: str) -> Ranges:
+        return calibration.collect(
             self.model,
             self.calibration_data,
             self.calibration_indices,
@@ -186,7 +203,6 @@ class Evaluator:
             threads=self._calibration_threads(),
             progress=lambda done, total: self.report("progress", [done, total]),
         )
-        return {"ranges": ranges.to_json(), "notes": calibration.notes(ranges)}
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
         """Go on with a changed job: ranges that have been calibrated, a reference latency that has been measured."""
@@ -235,7 +251,7 @@ class Evaluator:
             candidate.failed(FailureKind.ERROR, f"{type(error).__name__}: {error}")
         finally:
             candidate.close()
-        return candidate.evaluation(time.perf_counter() - start)
+        return candidate.evaluation(time.perf_counter() - start, self.backend.notes)
 
     def _take_through(self, candidate: _Candidate, limits: Limits, profile: bool) -> None:
         self._enter(candidate, Stage.LOWER)
@@ -250,7 +266,8 @@ class Evaluator:
         self._enter(candidate, Stage.LATENCY)
         candidate.latency = self._latency(candidate.session)
         if profile or self.backend.quick_profile:
-            candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
+            with latency.device_lock(self.backend.lock_name):
+                candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
             candidate.keeps_layers = profile
         self._enter(candidate, Stage.ACCURACY)
         candidate.accuracy = self._accuracy(candidate.session, candidate.latency, limits)
@@ -271,6 +288,7 @@ class Evaluator:
                 baseline=baseline,
                 reference_ms=self.job.reference_ms,
                 spread_limit=latency.CPU_SPREAD_LIMIT if self.target.relative else latency.GPU_SPREAD_LIMIT,
+                state=self.backend.device_state,
             )
 
     def _accuracy(self, session: Session, measured: Latency, limits: Limits) -> Accuracy:
@@ -341,12 +359,16 @@ class Evaluator:
             session.bind(inputs)
             session.run(inputs)
         with latency.device_lock(self.backend.lock_name):
+            before = self.backend.device_state()
             samples = latency.interleaved(everyone, rounds)
+            conditions = latency.conditions_of(before, self.backend.device_state())
         base = samples.pop("") if self.target.relative else None
         samples.pop("", None)
-        return {label: self._summary(times.ravel(), base) for label, times in samples.items()}
+        return {label: self._summary(times.ravel(), base, conditions) for label, times in samples.items()}
 
-    def _summary(self, times: NDArray[np.float64], base: NDArray[np.float64] | None) -> Latency:
+    def _summary(
+        self, times: NDArray[np.float64], base: NDArray[np.float64] | None, conditions: Mapping[str, Any]
+    ) -> Latency:
         raw_ms = latency.statistic_of(times, self.target.statistic)
         baseline_ms = latency.statistic_of(base, self.target.statistic) if base is not None else None
         scale = self.job.reference_ms / baseline_ms if self.job.reference_ms and baseline_ms else 1.0
@@ -357,6 +379,8 @@ class Evaluator:
             baseline_ms=baseline_ms,
             samples_ms=times,
             baseline_samples_ms=base.ravel() if base is not None else np.empty(0),
+            warnings=(*latency.slowdowns(conditions), *latency.company(conditions)),
+            conditions=conditions,
         )
 
     def build(self, assignment: Assignment, out: Path) -> None:
@@ -384,6 +408,11 @@ class Evaluator:
         finally:
             discard(out)
 
+    def time_engine(self, engine: Path) -> Latency:
+        """Load an engine file and measure its latency alone; for repeatability between processes."""
+        with closing(self.builder.load(engine)) as session:
+            return self._latency(session)
+
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.
 
@@ -396,6 +425,68 @@ class Evaluator:
                 if sum(array.nbytes for result in results for array in result.values()) >= _CHECK_BYTES:
                     break
         return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+
+    def compare_latency(self, engine: Path, measured: Path, rounds: int) -> dict[str, float]:
+        """Time an engine file interleaved with the one that was measured and, on relative targets, the baseline.
+
+        Returns:
+            The target's statistic of each, in milliseconds: `engine`, `measured`, `baseline`.
+        """
+        with ExitStack() as stack:
+            sessions = {
+                name: stack.enter_context(closing(self.builder.load(path)))
+                for name, path in (("engine", engine), ("measured", measured))
+            }
+            if self.target.relative:
+                sessions["baseline"] = self.baseline
+            inputs = self._first_batch()
+            for session in sessions.values():
+                session.bind(inputs)
+                session.run(inputs)
+            with latency.device_lock(self.backend.lock_name):
+                samples = latency.interleaved(sessions, rounds)
+        return {name: latency.statistic_of(times, self.target.statistic) for name, times in samples.items()}
+
+    def export_onnx(self, assignment: Assignment, out: Path) -> None:
+        """Write the ONNX file that the engine of an assignment is built from."""
+        self.builder.write_source(assignment, out)
+
+    def export_timing_cache(self, out: Path) -> bool:
+        """Write what the builder has learnt of tactics' times; False where it keeps nothing of the kind."""
+        cache = self.builder.timing_cache()
+        if cache:
+            out.write_bytes(cache)
+        return bool(cache)
+
+    # -- looking closer --------------------------------------------------------------------------------------------
+
+    def profile(self, engine: Path, count: int) -> tuple[LayerTime, ...]:
+        """Time every layer of an engine file over `count` inferences, in the order they run.
+
+        Raises:
+            EvaluatorError: the engine cannot be loaded or run here.
+        """
+        with latency.device_lock(self.backend.lock_name):
+            try:
+                return self.builder.profile(engine, self._first_batch(), count)
+            except RefusedError as error:
+                raise EvaluatorError(f"profiling {engine.name}: it cannot be loaded or run here: {error}") from error
+
+    def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> dict[str, Any]:
+        """How far an engine is from ONNX Runtime on the first final samples; see `compare_engine`."""
+        indices = self.final_indices[:samples]
+        found = compare_engine(
+            self.backend,
+            self.builder,
+            self.model,
+            _read_ranges(self.job.ranges),
+            engine,
+            assignment,
+            lambda: self._batches(self.final_data, indices),
+            groups=groups,
+            done=lambda done: self.report("progress", [done, len(indices)]),
+        )
+        return {**found, "samples": len(indices)}
 
     # -- warm parts ------------------------------------------------------------------------------------------------
 
@@ -477,7 +568,8 @@ class _Candidate:
         if self.accuracy is None:
             discard(self.out)
 
-    def evaluation(self, total_s: float) -> Evaluation:
+    def evaluation(self, total_s: float, notes: tuple[str, ...]) -> Evaluation:
+        """`notes` are those of the backend."""
         engine = self.engine
         return Evaluation(
             assignment=self.assignment,
@@ -490,7 +582,7 @@ class _Candidate:
             build_s=self.build_s,
             total_s=total_s,
             artifact=str(engine.path) if engine and self.accuracy is not None else None,
-            notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ())),
+            notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ()), *notes),
             engine=self.summary(),
             profile=self.layers if self.keeps_layers else (),
         )

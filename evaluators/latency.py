@@ -16,10 +16,11 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
@@ -31,6 +32,7 @@ from search.errors import RunError
 from search.values import Latency
 
 Samples = NDArray[np.float64]
+State = Callable[[], Mapping[str, Any]]
 
 PERCENTILES: Mapping[str, float] = {"median": 50.0, "p20": 20.0}
 CPU_SPREAD_LIMIT = 0.10
@@ -72,8 +74,11 @@ def measure(
     max_seconds: float = 10.0,
     min_samples: int = MIN_SAMPLES,
     spread_limit: float = CPU_SPREAD_LIMIT,
+    state: State | None = None,
 ) -> Latency:
     """Measure one engine, alternating with a baseline where one is given; a doubtful measurement is repeated once.
+
+    Doubtful is what never became stable, spreads, drifts, or ran while the device was slowed down.
 
     Hold `device_lock` meanwhile; on CPUs call `pin_to_one_cpu` first.
 
@@ -87,17 +92,19 @@ def measure(
         max_seconds: time that both run, at most (the block under way is finished); a slow model gives few samples.
         min_samples: samples of each, at least.
         spread_limit: inter-quartile range over median above which the number is doubtful.
+        state: `Backend.device_state`; asked right before and right after the samples.
 
     Returns:
         The steadier of the one or two measurements; `warnings` say what is doubtful in it, and are empty when
         nothing is.
     """
-    plan = _Plan(statistic, reference_ms, seconds, max_seconds, min_samples, spread_limit)
-    first = _measure_once(session, baseline, plan)
-    if not first.warnings:
-        return _noted(first, plan)
-    second = _measure_once(session, baseline, replace(plan, seconds=2 * seconds))
-    return _noted(min(second, first, key=lambda latency: (len(latency.warnings), latency.spread)), plan)
+    plan = _Plan(statistic, reference_ms, seconds, max_seconds, min_samples, spread_limit, state or dict)
+    best = _measure_once(session, baseline, plan)
+    if best.warnings:
+        second = _measure_once(session, baseline, replace(plan, seconds=2 * seconds))
+        best = min(second, best, key=lambda latency: (len(latency.warnings), latency.spread))
+    warnings = (*best.warnings, *_unmended(best, plan))
+    return replace(best, warnings=warnings, around_ms=dict(session.around()))
 
 
 def interleaved(sessions: Mapping[str, Session], rounds: int, *, block_ms: float = BLOCK_MS) -> dict[str, Samples]:
@@ -117,6 +124,27 @@ def interleaved(sessions: Mapping[str, Session], rounds: int, *, block_ms: float
         for name, session in sessions.items():
             blocks[name].append(_block(session, counts[name]))
     return {name: np.stack(rows) for name, rows in blocks.items()}
+
+
+def conditions_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """`Latency.conditions` of two answers of `Backend.device_state`; empty where both are."""
+    if not before and not after:
+        return {}
+    throttled = dict.fromkeys([*before.get("throttled", ()), *after.get("throttled", ())])
+    return {"before": dict(before), "after": dict(after), "throttled": list(throttled)}
+
+
+def slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """A warning where the device was slowed down."""
+    if conditions.get("throttled"):
+        yield f"the device was slowed down: {', '.join(conditions['throttled'])}"
+
+
+def company(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """A warning where other processes use the device."""
+    others = max(conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
+    if others:
+        yield f"{others} other {'process uses' if others == 1 else 'processes use'} the device"
 
 
 @contextmanager
@@ -183,12 +211,15 @@ class _Plan:
     max_seconds: float
     min_samples: int
     spread_limit: float
+    state: State
 
 
 def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> Latency:
     sessions = [session] if baseline is None else [session, baseline]
     warmed = [_warm_up(each, plan.statistic, BLOCK_MS) for each in sessions]
+    before = plan.state()
     rows = _alternate(sessions, [count for count, _ in warmed], plan)
+    conditions = conditions_of(before, plan.state())
     samples = [np.concatenate(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if baseline is not None else None
@@ -200,7 +231,8 @@ def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> La
         baseline_ms=baseline_ms,
         samples_ms=samples[0],
         baseline_samples_ms=samples[1] if baseline is not None else np.empty(0),
-        warnings=tuple(_doubts(rows, scale, all(stable for _, stable in warmed), plan)),
+        warnings=(*_doubts(rows, scale, all(stable for _, stable in warmed), plan), *slowdowns(conditions)),
+        conditions=conditions,
     )
 
 
@@ -274,9 +306,8 @@ def _drift(rows: list[list[Samples]], statistic: str) -> float:
     return ratios[0] / (ratios[1] if len(ratios) > 1 else 1.0) - 1
 
 
-def _noted(latency: Latency, plan: _Plan) -> Latency:
-    """Say so when time was up before there were enough samples; measuring again would not help."""
-    if len(latency.samples_ms) >= plan.min_samples:
-        return latency
-    note = f"only {len(latency.samples_ms)} of {plan.min_samples} samples within {plan.max_seconds:g} s"
-    return replace(latency, warnings=(*latency.warnings, note))
+def _unmended(latency: Latency, plan: _Plan) -> Iterator[str]:
+    """What is doubtful and would be so again: other processes on the device, too few samples before time was up."""
+    yield from company(latency.conditions)
+    if len(latency.samples_ms) < plan.min_samples:
+        yield f"only {len(latency.samples_ms)} of {plan.min_samples} samples within {plan.max_seconds:g} s"

@@ -116,11 +116,14 @@ class _Service:
     def try_out(self) -> None:
         self._evaluator.try_out()
 
-    def calibration_key(self, method: str) -> str:
-        return str(self._evaluator.calibration_key(method))
+    def knobs(self) -> dict[str, str]:
+        return dict(self._evaluator.backend.knobs())
 
-    def calibrate(self, method: str) -> Any:
-        return self._evaluator.calibrate(method)
+    def calibration_key(self, method: str, cache: dict[str, float] | None = None) -> str:
+        return str(self._evaluator.calibration_key(method, cache))
+
+    def calibrate(self, method: str, cache: dict[str, float] | None = None) -> Any:
+        return self._evaluator.calibrate(method, cache)
 
     def evaluate(self, assignment: Any, out: str, limits: dict[str, Any], profile: bool = False) -> Any:
         return self._evaluator.evaluate(assignment, Path(out), Limits(**limits), profile=profile)
@@ -134,5 +137,23 @@ class _Service:
     def time_again(self, assignment: Any, out: str) -> Any:
         return self._evaluator.time_again(assignment, Path(out))
 
+    def time_engine(self, engine: str) -> Any:
+        return self._evaluator.time_engine(Path(engine))
+
     def check_outputs(self, engine: str) -> Any:
         return self._evaluator.check_outputs(Path(engine))
+
+    def profile(self, engine: str, count: int) -> Any:
+        return self._evaluator.profile(Path(engine), count)
+
+    def compare(self, engine: str, assignment: Any, groups: bool, samples: int) -> Any:
+        return self._evaluator.compare(Path(engine), assignment, groups, samples)
+
+    def compare_latency(self, engine: str, measured: str, rounds: int) -> Any:
+        return self._evaluator.compare_latency(Path(engine), Path(measured), rounds)
+
+    def export_onnx(self, assignment: Any, out: str) -> None:
+        self._evaluator.export_onnx(assignment, Path(out))
+
+    def export_timing_cache(self, out: str) -> bool:
+        return bool(self._evaluator.export_timing_cache(Path(out)))

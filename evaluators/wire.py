@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluators.compare import Difference
 from search.values import (
     Accuracy,
     Answer,
@@ -28,7 +29,8 @@ from search.values import (
 )
 
 _PLAIN: dict[str, Any] = {
-    cls.__name__: cls for cls in (Accuracy, AuditRow, EngineSummary, Evaluation, Failure, Latency, LayerTime)
+    cls.__name__: cls
+    for cls in (Accuracy, AuditRow, Difference, EngineSummary, Evaluation, Failure, Latency, LayerTime)
 }
 _JSON: dict[str, Any] = {cls.__name__: cls for cls in (Assignment, Capability, Target)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Answer, FailureKind, Precision, Stage)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +84,37 @@ class Space:
         for precision in self.precisions:
             found.setdefault(self.uniform(precision), precision.label)
         return {label: assignment for assignment, label in found.items()}
+
+    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+        """The nearest assignment without certain pairs of group and precision.
+
+        Every variable that gives a group such a precision goes, with all its groups, to the next higher one that gives
+        none. The pairs of other variables play no part, so the result does not depend on their order.
+
+        Returns:
+            `assignment` itself where it has no such pair; None where one cannot be got rid of.
+        """
+        if pairs.isdisjoint(assignment.items()):
+            return assignment
+        codes = self.codes(assignment)
+        for variable in self.variables:
+            free = [code for code in self._codes_without(variable, pairs) if code <= codes[variable.id]]
+            if not free:
+                return None
+            codes[variable.id] = max(free)
+        found = self.assignment(codes)
+        return found if pairs.isdisjoint(found.items()) else None
+
+    def size_without(self, pairs: Set[tuple[str, Precision]]) -> int:
+        """How many assignments have none of those pairs of group and precision."""
+        return math.prod(len(self._codes_without(variable, pairs)) for variable in self.variables)
+
+    def _codes_without(self, variable: Variable, pairs: Set[tuple[str, Precision]]) -> list[int]:
+        return [
+            code
+            for code, precision in enumerate(variable.precisions)
+            if not any((group, _nearest(self.choices[group], precision)) in pairs for group in variable.groups)
+        ]
 
     def _completed(self, wanted: Mapping[str, Precision]) -> Assignment:
         return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})

@@ -301,7 +301,8 @@ class LayerTime:
         kind: type of the layer, in the engine's words.
         group: id of the group it computes; None for what belongs to none.
         moves: whether it only changes format or type, or copies.
-        ms: mean of one inference. Profiling adds to every layer, so the sum is more than the engine's latency.
+        ms: of one inference, a mean or median over several. Profiling adds to every layer, so the sum is more than
+            the engine's latency.
     """
 
     name: str

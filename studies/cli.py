@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError
-from studies import __version__, commands, tables_text
+from studies import __version__, commands, compare_trial, comparison, profiles, show_text, tables_text
 from studies.config import OPTIONS, from_options
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.standing import Standing
@@ -61,6 +61,7 @@ Storage = Annotated[
     str | None, typer.Option("--storage", help="Study database. [default: sqlite:///bitfront.db]", metavar="URL")
 ]
 Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
 Budget = Annotated[Many, _option("latency-budget", "Most time of one inference: 2.5ms, 800us.", "TIME")]
 Drop = Annotated[Many, _option("max-drop", "Most loss against FP32, in the metric's unit: 1%, 0.01.", "LOSS")]
 AccuracyLimit = Annotated[Many, _option("accuracy-limit", "Bound on the metric itself: 30dB for sqnr.", "VALUE")]
@@ -73,6 +74,7 @@ TimeLimit = Annotated[Many, _option("time-limit", "Stop after so long: 30m, 1h30
 Patience = Annotated[Many, _option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
 ]
@@ -83,6 +85,7 @@ Shape = Annotated[Many, _option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX
 Threads = Annotated[Many, _option("threads", "Processor threads of one inference. [default: 1]", "N")]
 Keep = Annotated[Many, _option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
 Granularity = Annotated[Many, _option("granularity", "One choice per group or per block. [default: group]", "KIND")]
+Typing = Annotated[Many, _option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
 Calibration = Annotated[Many, _option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]
 
 
@@ -133,6 +136,7 @@ def search(
     final_data: Annotated[Many, _option("final-data", "Data for the final score, apart.", "DATA")] = None,
     preprocess: Annotated[Many, _option("preprocess", "module:function that reads one image file.")] = None,
     calibration: Calibration = None,
+    calibration_cache: Annotated[Many, _option("calibration-cache", "Ranges of a TensorRT cache.", "FILE")] = None,
     sampler: Annotated[Many, _option("sampler", "tpe, nsga2, gp, random. [default: tpe]", "NAME")] = None,
     granularity: Granularity = None,
     keep: Keep = None,
@@ -142,6 +146,22 @@ def search(
         Many, _option("evaluation-timeout", "Of one evaluation. [default: 10m]", "TIME")
     ] = None,
     evaluation_memory: Annotated[Many, _option("evaluation-memory", "Limit of the evaluator process.", "SIZE")] = None,
+    repair: Annotated[Many, _option("repair", "Repairs of a refused assignment. [default: 0]", "N")] = None,
+    typing: Typing = None,
+    workspace: Annotated[Many, _option("workspace", "Scratch memory of TensorRT. [default: 4GiB]", "SIZE")] = None,
+    optimization_level: Annotated[Many, _option("optimization-level", "Of TensorRT: 0 to 5. [default: 3]", "N")] = None,
+    final_optimization_level: Annotated[
+        Many, _option("final-optimization-level", "Of exports. [default: the search's]", "N")
+    ] = None,
+    tf32: Annotated[Many, _option("tf32", "TF32 for FP32 in TensorRT: on, off. [default: on]", "SWITCH")] = None,
+    sparsity: Annotated[bool, typer.Option("--sparsity", help="Let TensorRT use sparse weights.")] = False,
+    native_instancenorm: Annotated[
+        Many, _option("native-instancenorm", "TensorRT's own InstanceNormalization: on, off. [default: on]", "SWITCH")
+    ] = None,
+    plugin: Annotated[Many, _option("plugin", "Plugin library of TensorRT; repeatable.", "FILE")] = None,
+    timing_cache: Annotated[
+        Many, _option("timing-cache", "TensorRT's timing cache, or none. [default: beside the engines]", "DIR")
+    ] = None,
     config: ConfigFile = None,
     quiet: QuietFlag = False,
 ) -> None:
@@ -188,7 +208,7 @@ def front(
     max_memory: Memory = None,
     storage: Storage = None,
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: Csv = False,
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
     now, mixes = commands.front(study, _given(locals(), "study", "storage", "as_json", "as_csv"), storage)
@@ -205,18 +225,19 @@ def front(
 @verb
 def show(
     study: Study,
-    trial: Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")],
+    trial: Trial,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """One evaluation: what was asked and got per group, measures, failure."""
     shown = commands.show(study, trial, storage)
     if as_json:
-        _print_json(tables_text.shown_json(shown))
+        _print_json(show_text.shown_json(shown))
         return
-    for line in tables_text.shown_lines(shown):
+    for line in show_text.shown_lines(shown):
         out.print(line, markup=False)
-    _print_table(tables_text.group_rows(shown), ["group", "node", "op", "asked", "got", "answer", "kernel"])
+    columns, rows = show_text.group_table(shown)
+    _print_table(rows, columns)
 
 
 @verb
@@ -225,6 +246,12 @@ def export(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")],
     pick: Annotated[str | None, typer.Option("--pick", help="accurate, fast or knee.", metavar="PICK")] = None,
     trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
+    triton: Annotated[
+        str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
+    ] = None,
+    optimization_level: Annotated[
+        Many, _option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
+    ] = None,
     latency_budget: Budget = None,
     max_drop: Drop = None,
     accuracy_limit: AccuracyLimit = None,
@@ -235,10 +262,10 @@ def export(
     quiet: QuietFlag = False,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
-    options = _given(locals(), "study", "folder", "pick", "trial", "storage", "quiet")
+    options = _given(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
     with _progress(quiet) as progress:
         done = commands.export(
-            study, folder, pick=pick, trial=trial, options=options, storage=storage, progress=progress
+            study, folder, pick=pick, trial=trial, triton=triton, options=options, storage=storage, progress=progress
         )
     if not quiet:
         _print_exported(done)
@@ -271,6 +298,7 @@ def layers(
     keep: Keep = None,
     granularity: Granularity = None,
     calibration: Calibration = None,
+    typing: Typing = None,
     as_json: Json = False,
 ) -> None:
     """Groups and edges of a model, what each may run in on this target, and why not."""
@@ -286,6 +314,77 @@ def layers(
         f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
         f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
     )
+
+
+@verb
+def profile(
+    study: Study,
+    trial: Trial,
+    count: Annotated[int, typer.Option("--count", help="Inferences of a profiled run.", metavar="N")] = 50,
+    sort: Annotated[str, typer.Option("--sort", help="order or time.", metavar="ORDER")] = "order",
+    against: Annotated[int | None, typer.Option("--against", help="Another trial beside it.", metavar="TRIAL")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
+    model: ModelPath = None,
+    data: DataPath = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """What each layer of an engine takes, by group; moves and the rest apart."""
+    if as_json and as_csv:
+        raise ConfigError("printing the profile: --json and --csv were both given; give one.")
+    if sort not in profiles.ORDERS:
+        raise ConfigError(f"--sort {sort}: expected {' or '.join(profiles.ORDERS)}.")
+    options = _given({"model": model, "data": data})
+    with _progress(False) as progress:
+        found = commands.profile(
+            study, trial, count=count, again=again, against=against, options=options, storage=storage, progress=progress
+        )
+    delta = profiles.delta_rows(found[0], found[1], sort) if len(found) > 1 else []
+    if as_json:
+        rows = [one.to_json(sort) for one in found]
+        _print_json({**rows[0], **({"against": rows[1], "delta": delta} if delta else {})})
+    elif as_csv:
+        _print_csv(delta or found[0].layer_rows(sort))
+    elif delta:
+        _print_delta(found, delta)
+    else:
+        _print_profile(found[0], sort)
+
+
+@verb
+def compare(
+    study: Study,
+    trial: Trial,
+    groups: Annotated[bool, typer.Option("--groups", help="Group by group: where do they part?")] = False,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Samples of the final split, at most.", metavar="N")
+    ] = compare_trial.DEFAULT_SAMPLES,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
+    ] = compare_trial.DEFAULT_THRESHOLD_DB,
+    model: ModelPath = None,
+    data: DataPath = None,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
+    options = _given({"model": model, "data": data})
+    with _progress(False) as progress:
+        found = commands.compare(
+            study,
+            trial,
+            groups=groups,
+            samples=samples,
+            threshold_db=threshold,
+            options=options,
+            storage=storage,
+            progress=progress,
+        )
+    if as_json:
+        _print_json(found.to_json())
+        return
+    _print_comparison(found)
 
 
 @verb
@@ -317,9 +416,14 @@ def delete(
 
 
 @verb
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="Look at this one alone: tensorrt, onnxruntime.", metavar="NAME")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """What is installed, what can run here, and what is missing."""
-    checks = commands.doctor()
+    checks = commands.doctor(backend)
     if as_json:
         _print_json([vars(check) for check in checks])
     else:
@@ -438,6 +542,40 @@ def _print_exported(done: Any) -> None:
     out.print(f"{text}{'; ' if done.holds is not None else ''}{limits[done.holds]}", markup=False)
 
 
+def _print_profile(found: profiles.Profiled, sort: str) -> None:
+    for line in profiles.headline(found):
+        out.print(line, markup=False)
+    times = ["ms", "scaled_ms", "share"]
+    _print_texts(profiles, found.layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
+    _print_texts(profiles, found.group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times])
+    _print_texts(profiles, found.part_rows(), ["part", "layers", *times])
+
+
+def _print_delta(found: Sequence[profiles.Profiled], rows: Sequence[dict[str, Any]]) -> None:
+    for one in found:
+        for line in profiles.headline(one):
+            out.print(line, markup=False)
+    names = ["group", "node", "got", "got_against", "changed", "ms", "ms_against", "delta_ms"]
+    _print_texts(profiles, rows, names)
+
+
+def _print_comparison(found: comparison.Comparison) -> None:
+    out.print(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split", markup=False)
+    names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
+    _print_texts(comparison, found.output_rows(), names)
+    if found.groups is not None:
+        levels = ["sqnr_db", "inputs_db", "fall_db", "to_float_db", "emulation_to_float_db"]
+        _print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
+    out.print()
+    for line in found.verdicts():
+        out.print(line, markup=False)
+
+
+def _print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    out.print()
+    _print_table([kind.text_of(row) for row in rows], names)
+
+
 def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
@@ -446,7 +584,7 @@ def _print_csv(rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows({**row, "picks": " ".join(row["picks"])} for row in rows)
+        writer.writerows({k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
 
 
 def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:

@@ -9,13 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
-from search.values import Answer, Precision
+from search.values import Answer, LayerTime, Precision
+from studies.compare_trial import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, compare_trial
+from studies.comparison import Comparison
 from studies.config import Limits, SearchConfig, from_options, limits_for
+from studies.profiles import Profiled, profile_trials
 from studies.progress import Progress, Quiet
 from studies.records import Assignments, EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
 from studies.standing import Standing, standing
@@ -71,11 +74,16 @@ class Finished:
 
 @dataclass(frozen=True)
 class Shown:
-    """One evaluation with what is needed to name its groups."""
+    """One evaluation with what is needed to name its groups.
+
+    `refused` are the evaluations of its proposal that were refused, where it is a repair.
+    """
 
     record: EvaluationRecord
     groups: Mapping[str, GroupRecord]
     standing: Standing
+    refused: tuple[EvaluationRecord, ...] = ()
+    profile: tuple[LayerTime, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,11 +116,12 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         InputError: before anything was created.
         RunError: the run could not go on; the study can be resumed.
     """
-    from studies.setup import check_artifacts, check_searchable, checked, create_study
+    from studies.setup import calibration_cache_of, check_artifacts, check_searchable, checked, create_study
 
     config = options if isinstance(options, SearchConfig) else from_options(options)
     _refuse_existing(config)
     check_artifacts(config)
+    calibration_cache_of(config)
     with checked(config) as good:
         check_searchable(good)
         with Store.open(config.storage, create=True) as store:
@@ -209,7 +218,9 @@ def show(name: str, trial: int, storage: str | None = None) -> Shown:
     with Store.open(storage or default_url(), write=False) as store:
         now = _standing(store, name, None)
         record = store.evaluation(now.target.id, trial)
-        return Shown(record, {group.id: group for group in store.groups(now.study.id)}, now)
+        refused = store.refused(now.target.id, record.asked) if record.asked is not None else ()
+        groups = {group.id: group for group in store.groups(now.study.id)}
+        return Shown(record, groups, now, refused, store.profile(record.id))
 
 
 def export(
@@ -218,6 +229,7 @@ def export(
     *,
     pick: str | None = None,
     trial: int | None = None,
+    triton: str | None = None,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
@@ -226,28 +238,122 @@ def export(
 
     Args:
         pick: `accurate` (the default), `fast` or `knee`; or give a trial.
-        options: limits, and `model`, `data` where files have moved.
+        triton: name of a Triton model repository entry to write as well.
+        options: limits, `optimization-level`, and `model`, `data` where files have moved.
 
     Raises:
         StudyError: nothing keeps the limits, or no such study, trial or pick.
-        ConfigError: the folder is not empty or cannot be written.
+        ConfigError: the folder is not empty or cannot be written, or the backend has no optimization levels.
         ArtifactError: what was written does not work.
     """
     from studies import export as exports
-    from studies.setup import check_artifacts, check_unchanged, checked, prepared
+    from studies.deploy import check_triton_name
+    from studies.setup import check_artifacts, check_unchanged, checked, final_options, prepared
 
     exports.check_folder(out)
+    if triton is not None:
+        check_triton_name(triton)
     url = storage or default_url()
     with Store.open(url) as store:
         now = _standing(store, name, options)
         row = chosen_row(now, pick, trial)
-        config = SearchConfig.from_json(now.study.config, url).with_options(options or {})
+        config = _for_export(SearchConfig.from_json(now.study.config, url), options or {})
         check_artifacts(config)
+        how = f"trial {trial}" if trial is not None else pick or "accurate"
+        request = exports.Request(int(now.table.trial[row]), how, final_options(config), triton)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             with prepared(store, good, now.study, progress or Quiet()) as work:
-                how = f"trial {trial}" if trial is not None else pick or "accurate"
-                return exports.write(work, now, row, how, out)
+                return exports.write(work, now, row, request, out)
+
+
+def _for_export(config: SearchConfig, options: Mapping[str, Any]) -> SearchConfig:
+    """The configuration of an export, whose `optimization-level` is that of the exported engine, not the search's."""
+    level = options.get("optimization-level")
+    config = config.with_options({key: value for key, value in options.items() if key != "optimization-level"})
+    if level is None:
+        return config
+    if config.backend != "tensorrt":
+        raise ConfigError(
+            f"--optimization-level: this study ran on backend {config.backend}, which has no such levels. Leave it out."
+        )
+    asked = config.with_options({"optimization-level": level}).optimization_level
+    return replace(config, final_optimization_level=asked)
+
+
+def profile(
+    name: str,
+    trial: int,
+    *,
+    count: int = 50,
+    again: bool = False,
+    against: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Profiled, ...]:
+    """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
+
+    Args:
+        count: inferences of a profiled run.
+        again: measure anew what is stored.
+        against: another trial of the study, which is profiled too.
+        options: `model`, `data` where files have moved.
+
+    Returns:
+        The trial's profile and, if asked for, that of the other; `profiles.delta_rows` puts them side by side.
+
+    Raises:
+        StudyError: no such study or trial, a trial without an engine, or model, data or target are not the study's.
+        EvaluatorError: an engine cannot be loaded or run here.
+    """
+    url = storage or default_url()
+    with Store.open(url, write=False) as store:
+        now = _standing(store, name, None)
+    trials = (trial,) if against is None else (trial, against)
+    return profile_trials(
+        url, now, trials, count=count, again=again, options=options or {}, progress=progress or Quiet()
+    )
+
+
+def compare(
+    name: str,
+    trial: int,
+    *,
+    groups: bool = False,
+    samples: int = DEFAULT_SAMPLES,
+    threshold_db: float = DEFAULT_THRESHOLD_DB,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """How far a trial's engine is from ONNX Runtime on the same data, and why, as `bitfront compare`.
+
+    Args:
+        groups: compare group by group too.
+        samples: of the final split, at most.
+        threshold_db: fall of a group's SQNR below its inputs' from which on it is marked.
+        options: `model`, `data` where files have moved.
+
+    Raises:
+        StudyError: no such study or trial, a trial of which no engine was built, or another model.
+        EvaluatorError: the engine cannot be loaded or run here.
+    """
+    url = storage or default_url()
+    with Store.open(url, write=False) as store:
+        study = store.study(name)
+        config = SearchConfig.from_json(study.config, url).with_options(options or {})
+        return compare_trial(
+            store,
+            study,
+            _first_target(store, study),
+            trial,
+            config,
+            groups=groups,
+            samples=samples,
+            threshold_db=threshold_db,
+            progress=progress or Quiet(),
+        )
 
 
 def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
@@ -355,7 +461,7 @@ def layers(options: Mapping[str, Any]) -> Layers:
 
     Args:
         options: `model`, and if wanted `data` (ranges decide on FP16), `backend`, `device`, `batch`, `shape`, `keep`,
-            `granularity`, `calibration`, `threads`.
+            `granularity`, `calibration`, `threads`, `typing`.
 
     Raises:
         InputError: the model, a rule or the target cannot be used.
@@ -367,11 +473,18 @@ def layers(options: Mapping[str, Any]) -> Layers:
     return Layers(model, space, target)
 
 
-def doctor() -> list[Check]:
-    """What is installed here, what can run, and what is missing with the command that installs it."""
+def doctor(backend: str | None = None) -> list[Check]:
+    """What is installed here, what can run, and what is missing with the command that installs it.
+
+    Args:
+        backend: the only one to look at: `tensorrt` or `onnxruntime`.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
     from studies.doctor import checks
 
-    return checks()
+    return checks(backend)
 
 
 def demo(folder: Path, progress: Progress | None = None, trials: int = 40) -> Demo:

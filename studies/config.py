@@ -23,6 +23,7 @@ CALIBRATIONS = ("minmax", "percentile", "entropy", "mse")
 SAMPLERS = ("tpe", "nsga2", "gp", "random")
 GRANULARITIES = ("group", "block")
 KEEP_ENGINES = ("all", "front", "none")
+TYPINGS = ("auto", "weak", "strong")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,13 @@ class SearchConfig:
     """Every option of `bitfront search`; build it with `from_options`, which checks.
 
     `storage` may hold a password: it is left out of `repr` and `to_json`.
-    `overrides` names the options of the configuration file that the command line replaced.
+    `overrides` names the options of the configuration file that the command line replaced, `given` all that were given
+    by one of the two.
+
+    Attributes:
+        final_optimization_level: what exports are built with; None for `optimization_level`.
+        timing_cache: a folder, `none`, or None for the one beside the engines.
+        repair: how many repairs a proposal gets whose build is refused.
     """
 
     model: str
@@ -53,6 +60,7 @@ class SearchConfig:
     final_data: str | None = None
     preprocess: str | None = None
     calibration: str = "minmax"
+    calibration_cache: str | None = None
     sampler: str = "tpe"
     granularity: str = "group"
     keep: tuple[KeepRule, ...] = ()
@@ -63,10 +71,21 @@ class SearchConfig:
     evaluation_timeout_s: float = 600.0
     evaluation_memory_bytes: int | None = None
     quiet: bool = False
+    typing: str = "auto"
+    workspace_bytes: int = 4 << 30
+    optimization_level: int = 3
+    final_optimization_level: int | None = None
+    tf32: bool = True
+    sparsity: bool = False
+    native_instancenorm: bool = True
+    plugins: tuple[str, ...] = ()
+    timing_cache: str | None = None
+    repair: int = 0
     overrides: tuple[str, ...] = field(default=(), compare=False)
+    given: tuple[str, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values of everything but `storage` and `overrides`."""
+        """Plain JSON values of everything but `storage`, `overrides` and `given`."""
         data = asdict(self)
         for name in _NOT_STORED:
             del data[name]
@@ -86,6 +105,7 @@ class SearchConfig:
                 values[name] = Amount(**values[name]) if values.get(name) else None
             values["shapes"] = tuple(_shape_from_json(shape) for shape in values.get("shapes", ()))
             values["keep"] = tuple(KeepRule(k["pattern"], Precision(k["precision"])) for k in values.get("keep", ()))
+            values["plugins"] = tuple(values.get("plugins", ()))
             return cls(**values, storage=storage)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
@@ -103,10 +123,10 @@ class SearchConfig:
         given = _named(options, "", problems)
         changes = {OPTIONS[name].field: value for name, value in _read(given, problems).items()}
         _raise_all(problems)
-        return replace(self, **changes)
+        return replace(self, **changes, given=tuple(sorted({*self.given, *given})))
 
 
-_NOT_STORED = ("storage", "overrides")
+_NOT_STORED = ("storage", "overrides", "given")
 
 
 @dataclass(frozen=True)
@@ -177,7 +197,8 @@ def from_options(options: Mapping[str, Any], config_file: Path | None = None) ->
     _check_together(values, problems)
     _raise_all(problems)
     values.setdefault("study", Path(values["model"]).stem)
-    return SearchConfig(**values, overrides=tuple(sorted(filed.keys() & given.keys())))
+    overrides, all_given = filed.keys() & given.keys(), filed.keys() | given.keys()
+    return SearchConfig(**values, overrides=tuple(sorted(overrides)), given=tuple(sorted(all_given)))
 
 
 def mask_password(url: str) -> str:
@@ -254,6 +275,10 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
     return read
 
 
+def _switch(text: str, option: str) -> bool:
+    return _choice("on", "off")(text, option) == "on"
+
+
 def _whole(least: int = 1, most: int = 2**31 - 1) -> Callable[[str, str], int]:
     return lambda text, option: units.parse_count(text, option, least, most)
 
@@ -262,7 +287,8 @@ def _whole(least: int = 1, most: int = 2**31 - 1) -> Callable[[str, str], int]:
 class Option:
     """One option: its name on the command line, the field it fills and how its text is read.
 
-    `many`: may be repeated. `flag`: takes no value. `clearable`: the word `none` takes the limit away.
+    `many`: may be repeated. `flag`: takes no value. `switch`: `on` or `off`; a file may say true or false.
+    `clearable`: the word `none` takes the limit away. `backend`: the only one that has this option; empty for all.
     """
 
     name: str
@@ -270,7 +296,9 @@ class Option:
     read: Callable[[str, str], Any]
     many: bool = False
     flag: bool = False
+    switch: bool = False
     clearable: bool = False
+    backend: str = ""
 
     @property
     def shown(self) -> str:
@@ -300,6 +328,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("final-data", "final_data", _text),
         Option("preprocess", "preprocess", _function),
         Option("calibration", "calibration", _choice(*CALIBRATIONS)),
+        Option("calibration-cache", "calibration_cache", _text),
         Option("sampler", "sampler", _choice(*SAMPLERS)),
         Option("granularity", "granularity", _choice(*GRANULARITIES)),
         Option("keep", "keep", _keep, many=True),
@@ -310,6 +339,16 @@ OPTIONS: Mapping[str, Option] = {
         Option("evaluation-timeout", "evaluation_timeout_s", units.parse_duration_s),
         Option("evaluation-memory", "evaluation_memory_bytes", units.parse_size_bytes, clearable=True),
         Option("quiet", "quiet", _text, flag=True),
+        Option("typing", "typing", _choice(*TYPINGS), backend="tensorrt"),
+        Option("workspace", "workspace_bytes", units.parse_size_bytes, backend="tensorrt"),
+        Option("optimization-level", "optimization_level", _whole(least=0, most=5), backend="tensorrt"),
+        Option("final-optimization-level", "final_optimization_level", _whole(least=0, most=5), backend="tensorrt"),
+        Option("tf32", "tf32", _switch, switch=True, backend="tensorrt"),
+        Option("sparsity", "sparsity", _text, flag=True, backend="tensorrt"),
+        Option("native-instancenorm", "native_instancenorm", _switch, switch=True, backend="tensorrt"),
+        Option("plugin", "plugins", _text, many=True, backend="tensorrt"),
+        Option("timing-cache", "timing_cache", _text, backend="tensorrt"),
+        Option("repair", "repair", _whole(least=0, most=1000)),
     )
 }
 
@@ -344,9 +383,9 @@ def _named(items: Mapping[str, Any], where: str, problems: list[str]) -> dict[st
     """What was given by option name; unknown and repeated names go to `problems`."""
     found: dict[str, _Given] = {}
     for key, value in items.items():
-        if value is None or (value is False and not where) or (isinstance(value, list | tuple) and not value):
-            continue
         name = key.replace("_", "-")
+        if _is_absent(name, value, where):
+            continue
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, 1)
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"
@@ -356,6 +395,13 @@ def _named(items: Mapping[str, Any], where: str, problems: list[str]) -> dict[st
         else:
             found[name] = _Given(OPTIONS[name], value, where)
     return found
+
+
+def _is_absent(name: str, value: Any, where: str) -> bool:
+    """Whether a value means that the option was not given: a flag's False on the command line is its default."""
+    switch = name in OPTIONS and OPTIONS[name].switch
+    unset = value is False and not where and not switch
+    return value is None or unset or (isinstance(value, list | tuple) and not value)
 
 
 def _read(given: Mapping[str, _Given], problems: list[str]) -> dict[str, Any]:
@@ -379,6 +425,8 @@ def _read_one(item: _Given) -> Any:
         if isinstance(item.value, bool):
             return item.value
         raise ConfigError(f"{item.shown}: expected true or false, got {item.value!r}; write true without quotes")
+    if option.switch and isinstance(item.value, bool):
+        return item.value
     texts = _texts(item)
     if option.many:
         return _read_many(item, texts)
@@ -393,13 +441,20 @@ def _read_one(item: _Given) -> Any:
 def _read_many(item: _Given, texts: Sequence[str]) -> tuple[Any, ...]:
     problems: list[str] = []
     values = [value for text in texts for value in _attempt(problems, item.option.read, text, item.shown)]
-    keys = [value.name if isinstance(value, ShapeSpec) else value.pattern for value in values]
+    keys = [_key_of(value) for value in values]
     problems.extend(
         f"{item.shown}: {key!r} is given twice; keep one" for key in sorted(set(keys)) if keys.count(key) > 1
     )
     if problems:
         raise ConfigError("\n".join(problems))
     return tuple(values)
+
+
+def _key_of(value: ShapeSpec | KeepRule | str) -> str:
+    """What two values of a repeated option may not share."""
+    if isinstance(value, ShapeSpec):
+        return value.name
+    return value.pattern if isinstance(value, KeepRule) else value
 
 
 def _texts(item: _Given) -> list[str]:

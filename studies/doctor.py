@@ -1,12 +1,24 @@
-"""What this machine can run, and what is missing."""
+"""What this machine can run, and what is missing with the command that installs it."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evaluators.backends.registry import open_backend
-from search.errors import TargetError
+from evaluators.backends import cuda_device
+from evaluators.backends.registry import NAMES, open_backend
+from evaluators.gpu_state import GpuState
+from evaluators.latency import DeviceBusyError, device_lock
+from search.errors import ConfigError, TargetError
+from search.values import Precision
 from studies import environment
+
+_LOCK_WAIT_S = 3.0
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+_DRIVER_ADVICE = "Install NVIDIA's driver; in a container, start it with --gpus all."
+_NVML_ADVICE = "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility."
 
 
 @dataclass(frozen=True)
@@ -19,32 +31,172 @@ class Check:
     advice: str = ""
 
 
-def checks() -> list[Check]:
-    """Versions first, then every backend with what it runs natively here."""
+def checks(backend: str | None = None) -> list[Check]:
+    """Versions first, then the GPU and what belongs to it, then every backend with what it runs natively here.
+
+    Args:
+        backend: the only one to look at; None for all.
+
+    Raises:
+        ConfigError: there is no such backend.
+    """
+    if backend is not None and backend not in NAMES:
+        raise ConfigError(f"--backend {backend}: there is no such backend; known are {', '.join(NAMES)}.")
     facts = environment.collect()
+    packages: Mapping[str, str] = facts["packages"]
     lines = [
         Check("python", True, str(facts["python"])),
         Check("processor", True, f"{facts['cpu']['model']}, {facts['cpu']['cores']} cores"),
+        *[Check(name, True, str(version)) for name, version in packages.items() if version],
+        *_missing_runtime(packages),
+        *_gpu_lines(facts["gpus"], packages),
+        _docker_line(bool(facts["gpus"])),
     ]
-    lines += [Check(name, True, str(version)) for name, version in facts["packages"].items() if version]
-    lines += [_gpu_line(gpu) for gpu in facts["gpus"]] or [Check("gpu", True, "none found by nvidia-smi")]
-    return [*lines, _backend_line("onnxruntime", "cpu"), *(_cuda_lines() if facts["gpus"] else [])]
+    on_gpu = ("onnxruntime", "tensorrt") if facts["gpus"] else ("tensorrt",) if backend == "tensorrt" else ()
+    places = [("onnxruntime", "cpu"), *((name, "cuda") for name in on_gpu)]
+    return [*lines, *(_backend_line(*place) for place in places if backend in (None, place[0]))]
 
 
-def _gpu_line(gpu: object) -> Check:
-    return Check("gpu", True, ", ".join(str(v) for v in gpu.values()) if isinstance(gpu, dict) else str(gpu))
+def _missing_runtime(packages: Mapping[str, str]) -> list[Check]:
+    found = [name for name in _RUNTIMES if name in packages]
+    if len(found) == len(_RUNTIMES):
+        advice = f"They install the same module: pip uninstall {' '.join(_RUNTIMES)}, then install one of them."
+        return [Check("onnxruntime", False, "installed twice", advice)]
+    if found:
+        return []
+    return [Check("onnxruntime", False, "not installed", "pip install 'bitfront[cpu]'; it also calibrates.")]
 
 
-def _cuda_lines() -> list[Check]:
-    return [_backend_line("onnxruntime", "cuda"), _backend_line("tensorrt", "cuda")]
+# -- GPU ---------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_lines(gpus: Sequence[Mapping[str, str]], packages: Mapping[str, str]) -> list[Check]:
+    if not gpus:
+        return [_no_gpu_line()]
+    lines = [Check("gpu", True, _gpu_text(gpu)) for gpu in gpus]
+    lines += [
+        Check(f"precisions of {name}", True, precisions_text(capability))
+        for name, capability in {gpu["name"]: gpu["compute_cap"] for gpu in gpus}.items()
+    ]
+    return [*lines, *_cuda_lines(packages), _tensorrt_line(packages), _nvml_line()]
+
+
+def _no_gpu_line() -> Check:
+    driver = cuda_device.driver_version()
+    if shutil.which("nvidia-smi") is None and driver is None:
+        return Check("gpu", True, "none: no nvidia-smi and no NVIDIA driver here")
+    return Check(
+        "gpu",
+        False,
+        "a driver is installed, but nvidia-smi names no GPU",
+        "See what `nvidia-smi` says. In a container: start it with --gpus all, where nvidia-container-toolkit is.",
+    )
+
+
+def _gpu_text(gpu: Mapping[str, str]) -> str:
+    return (
+        f"{gpu['name']}, {gpu['memory.total']}, compute capability {gpu['compute_cap']}, driver {gpu['driver_version']}"
+    )
+
+
+def precisions_text(compute_capability: str) -> str:
+    """What a GPU computes each precision in, by its compute capability, say `9.0`.
+
+    The table is that of TensorRT's support matrix ("Hardware and Precision") and of the CUDA programming guide.
+    """
+    parts = [int(part) for part in compute_capability.split(".") if part.isdigit()]
+    if not parts:
+        return f"unknown compute capability {compute_capability!r}"
+    version = (parts[0], parts[1] if len(parts) > 1 else 0)
+    fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
+    further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
+    unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
+    return f"{fp32}, {_fp16_text(version)}, {_int8_text(version)}{unused}"
+
+
+def _fp16_text(version: tuple[int, int]) -> str:
+    if version >= (7, 0):
+        return "fp16 on tensor cores"
+    return "fp16 without tensor cores" if version in ((5, 3), (6, 0), (6, 2)) else "no native fp16"
+
+
+def _int8_text(version: tuple[int, int]) -> str:
+    if version >= (7, 2):
+        return "int8 on tensor cores"
+    return "int8 without tensor cores" if version in ((6, 1), (7, 0)) else "no native int8"
+
+
+def _cuda_lines(packages: Mapping[str, str]) -> list[Check]:
+    driver = cuda_device.driver_version()
+    lines = [Check("cuda of the driver", True, driver)] if driver else []
+    if driver is None:
+        lines = [Check("cuda of the driver", False, "libcuda.so.1 does not load", _DRIVER_ADVICE)]
+    bindings = packages.get("cuda-bindings")
+    major = (driver or "12").split(".")[0]
+    install = f"pip install 'cuda-bindings=={major}.*'"
+    if bindings is None:
+        return [*lines, Check("cuda-bindings", False, "not installed; backend tensorrt needs it", install)]
+    if driver is not None and int(bindings.split(".")[0]) > int(major):
+        found = f"{bindings} is for a newer driver than this, which knows CUDA {driver}"
+        return [*lines, Check("cuda-bindings", False, found, f"{install}, or update the driver.")]
+    return lines
+
+
+def _tensorrt_line(packages: Mapping[str, str]) -> Check:
+    version = packages.get("tensorrt") or packages.get("tensorrt-bindings")
+    if version:
+        return Check("tensorrt package", True, version)
+    return Check("tensorrt package", False, "not installed", "pip install 'bitfront[tensorrt]'")
+
+
+def _nvml_line() -> Check:
+    """Whether clocks, throttling and other processes show while latency is measured."""
+    state = GpuState(0)
+    try:
+        if state.note:
+            return Check("nvml", False, state.note, "pip install nvidia-ml-py")
+        found = ", ".join(f"{name} {value}" for name, value in state.read().items())
+        return Check("nvml", True, found) if found else Check("nvml", False, "reads nothing", _NVML_ADVICE)
+    finally:
+        state.close()
+
+
+def _docker_line(gpu: bool) -> Check:
+    docker, toolkit = shutil.which("docker"), shutil.which("nvidia-ctk")
+    if docker is None:
+        return Check("docker", True, "not found; only needed for the images of docker/")
+    missing = "; nvidia-container-toolkit, which --gpus needs, was not found" if gpu and toolkit is None else ""
+    return Check("docker", True, f"{docker}{missing}")
+
+
+# -- backends ----------------------------------------------------------------------------------------------------------
 
 
 def _backend_line(name: str, device: str) -> Check:
+    """Open a backend, but not while another process measures on that device: that would show in its numbers."""
     title = f"backend {name} on {device}"
     try:
-        backend = open_backend(name, device, {})
-        native = ", ".join(p.label for p in backend.capability().precisions)
-        target = backend.target()
+        if device == "cpu":
+            return _opened(title, name, device)
+        with device_lock(cuda_device.lock_name(0), timeout_s=_LOCK_WAIT_S):
+            return _opened(title, name, device)
+    except DeviceBusyError:
+        return Check(title, True, "another bitfront process is measuring on it, so it was not opened")
     except TargetError as error:
         return Check(title, False, "cannot run", str(error))
-    return Check(title, True, f"{target.device}; native precisions: {native}; options {dict(target.options)}")
+
+
+def _opened(title: str, name: str, device: str) -> Check:
+    backend = open_backend(name, device, {})
+    target, capability = backend.target(), backend.capability()
+    native = [p.label for p in capability.precisions]
+    emulated = [p.label for p in Precision if p not in capability.precisions]
+    offered = f"native precisions: {', '.join(native)}"
+    if emulated:
+        offered += f" ({', '.join(emulated)} not native here, so not offered)"
+    versions = ", ".join(f"{key} {value}" for key, value in target.versions.items())
+    return Check(title, True, f"{target.device}; {versions}; {offered}; options {_options(target.options)}")
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())

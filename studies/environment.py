@@ -14,11 +14,11 @@ import psutil
 
 PACKAGES = (
     *("bitfront", "numpy", "onnx", "onnx-ir", "onnxscript", "optuna", "sqlalchemy", "torch"),
-    *("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-bindings", "cuda-bindings"),
+    *("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-bindings", "cuda-bindings", "nvidia-ml-py"),
 )
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
-SMI_TIMEOUT_S = 20
+SMI_TIMEOUT_S = 10  # without its persistence daemon a host with many GPUs takes seconds
 
 
 def collect() -> dict[str, Any]:

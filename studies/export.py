@@ -1,4 +1,4 @@
-"""Write the chosen engine with its manifest, and prove that what was written works."""
+"""Write the chosen engine with what belongs to it, and prove that what was written works."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evaluators import calibration_cache
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, ConfigError, EvaluatorError
-from studies import __version__
+from search.values import Assignment, Ranges
+from studies import deploy, rebuild
 from studies.finalists import confirm, engine_of
-from studies.records import EvaluationRecord
+from studies.manifest import manifest
 from studies.runner import Work
 from studies.standing import Standing, standing
 
-MODEL, RANGES, MANIFEST = "model.onnx", "ranges.json", "manifest.json"
+MODEL, PLAN, RANGES, MANIFEST, TRTEXEC = "model.onnx", "model.plan", "ranges.json", "manifest.json", "trtexec.txt"
+_TRIES = 3
+_ROUNDS = 40
+_FAR_OFF = 3  # tie bands from what the study measured, after which it is told
+_NARROWEST_BAND = 0.01  # of a study that ended before it measured its own
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,33 @@ class Exported:
     manifest: dict[str, Any]
     holds: bool | None
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be exported, and how.
+
+    Attributes:
+        trial: number of the chosen trial.
+        pick: how it was chosen, for the manifest: `accurate`, `fast`, `knee` or `trial 17`.
+        options: of the backend that builds exports.
+        triton: name of a Triton model to write as well.
+    """
+
+    trial: int
+    pick: str
+    options: Mapping[str, Any]
+    triton: str | None = None
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The evaluation that is exported; `row` is its place in `now`."""
+
+    now: Standing
+    row: int
+    engine: Path
+    assignment: Assignment
 
 
 def check_folder(folder: Path) -> None:
@@ -51,29 +85,31 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: {parent} is no folder that can be written. {advice}")
 
 
-def write(work: Work, now: Standing, row: int, pick: str, folder: Path) -> Exported:
-    """Export one evaluation: engine, ranges and manifest, checked after writing.
-
-    Args:
-        pick: how it was chosen, for the manifest: `accurate`, `fast`, `knee` or `trial 17`.
+def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -> Exported:
+    """Export one evaluation: engine, its source, ranges and manifest, checked after writing.
 
     Raises:
-        ArtifactError: the engine's outputs in a fresh process are not those of the engine that was measured, or the
-            folder cannot be written; nothing stays behind.
+        ArtifactError: what was written gives other outputs than the engine that was measured or does not tie with it
+            in latency, or the folder cannot be written; nothing stays behind.
     """
-    notes = _make_ready(work, now, row)
-    now = standing(work.store, work.study, work.target, work.limits)
-    record = work.store.load(int(now.table.id[row]))
-    engine = engine_of(work, now, row)
-    manifest = _manifest(work, now, row, record, pick, engine)
+    if work.target.reference_ms is not None:
+        work.keeper.adopt(reference_ms=work.target.reference_ms)
+    final = rebuild.at_final_level(work, request.options)
+    number, note = rebuild.made_again(final, now, row, other_level=final is not work)
+    if note:
+        work.progress.note(note)
+    chosen = _confirmed(final, number, request.trial)
+    found = manifest(final, chosen.now, chosen.row, request.trial, request.pick, chosen.engine)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     except OSError as error:
         raise ArtifactError(f"exporting to {folder}: {error}.") from error
     try:
-        _fill(staging, engine, work, manifest)
-        _check(work, engine, staging / work.engine_file)
+        _fill(staging, final, chosen, request)
+        _check_outputs(final, chosen.engine, staging / final.engine_file)
+        found["check"] = _check_latency(final, chosen, staging / final.engine_file)
+        _write_manifest(staging, found)
         staging.chmod(0o755)
         if folder.exists():
             folder.rmdir()
@@ -82,45 +118,100 @@ def write(work: Work, now: Standing, row: int, pick: str, folder: Path) -> Expor
         raise ArtifactError(f"exporting to {folder}: {error}. Make room and export again.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return Exported(folder, int(now.table.trial[row]), manifest, manifest["final"]["limits_hold"], tuple(notes))
+    return Exported(folder, request.trial, found, found["final"]["limits_hold"], (note,) if note else ())
 
 
-def _make_ready(work: Work, now: Standing, row: int) -> list[str]:
-    """An engine that was let go, or was never scored on the final split, is built and measured again."""
-    kept = str(now.table.artifact[row]) in work.artifacts if now.table.artifact[row] else False
-    if kept and now.final_of(row) is not None:
-        return []
-    notes = [] if kept else [f"trial {now.table.trial[row]}: its engine was not kept; it was built and measured again"]
-    for note in notes:
-        work.progress.note(note)
-    confirm(work, now, [row])
-    if standing(work.store, work.study, work.target, work.limits).final_of(row) is None:
+def _confirmed(work: Work, number: int, trial: int) -> _Chosen:
+    """The evaluation, measured again and scored on the final split where that was not done yet."""
+    now, row = _place(work, number)
+    with work.artifacts.open(str(now.table.artifact[row])):
+        pass  # it is what was measured, else this raises
+    if now.final_of(row) is None:
+        confirm(work, now, [row])
+        now, row = _place(work, number)
+    if now.final_of(row) is None:
         raise ArtifactError(
-            f"exporting trial {now.table.trial[row]}: its outputs on the final data are not finite, so it cannot be "
-            "trusted. Choose another with --trial."
+            f"exporting trial {trial}: its outputs on the final data are not finite, so it cannot be trusted. Choose "
+            "another with --trial."
         )
-    return notes
+    return _Chosen(now, row, engine_of(work, now, row), work.store.load(number).evaluation.assignment)
 
 
-def _fill(staging: Path, engine: Path, work: Work, manifest: dict[str, Any]) -> None:
-    shutil.copyfile(engine, staging / work.engine_file)
-    if work.engine_file != MODEL:
-        work.model.save(staging / MODEL)
+def _place(work: Work, number: int) -> tuple[Standing, int]:
+    now = standing(work.store, work.study, work.target, work.limits, exports=True)
+    return now, int(np.flatnonzero(now.table.id == number)[0])
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _fill(staging: Path, work: Work, chosen: _Chosen, request: Request) -> None:
+    shutil.copyfile(chosen.engine, staging / work.engine_file)
+    if work.engine_file != MODEL:  # else the engine is the ONNX file that it was built from
+        _ask(work, "export_onnx", assignment=chosen.assignment, out=str(staging / MODEL))
+    _write_ranges(staging, work)
+    timing = bool(_ask(work, "export_timing_cache", out=str(staging / deploy.TIMING)))
+    if work.engine_file == PLAN:
+        text = deploy.trtexec_text(_plan(work, chosen, timing))
+        (staging / TRTEXEC).write_text(text, encoding="utf-8")
+    if request.triton is not None:
+        _write_triton(staging, work, request.triton)
+
+
+def _write_manifest(staging: Path, found: dict[str, Any]) -> None:
+    files = sorted(path for path in staging.rglob("*") if path.is_file())
+    found["files"] = {path.relative_to(staging).as_posix(): _sha256(path) for path in files}
+    (staging / MANIFEST).write_text(json.dumps(found, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_ranges(staging: Path, work: Work) -> None:
     ranges = json.loads(work.artifacts.read_bytes(work.target.ranges_digest or ""))
     (staging / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
-    manifest["files"] = {path.name: _sha256(path) for path in sorted(staging.iterdir())}
-    (staging / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
+    version = work.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
+    text = calibration_cache.write(Ranges.from_json(ranges), version)
+    (staging / deploy.CALIBRATION).write_text(text, encoding="utf-8", newline="\n")
 
 
-def _check(work: Work, measured: Path, written: Path) -> None:
+def _plan(work: Work, chosen: _Chosen, timing: bool) -> deploy.Plan:
+    groups = work.store.groups(work.study.id)
+    return deploy.Plan(
+        version=work.target.target.versions["tensorrt"],
+        knobs=work.knobs,
+        layers={anchor: chosen.assignment[group.id] for group in groups for anchor in group.anchors},
+        profiles=work.model.profiles,
+        plugins=work.config.plugins,
+        timing_cache=timing,
+    )
+
+
+def _write_triton(staging: Path, work: Work, name: str) -> None:
+    versions = work.target.target.versions
+    gpu = work.engine_file == PLAN or versions.get("provider") == "cuda"
+    entry = staging / "triton" / name
+    (entry / "1").mkdir(parents=True)
+    (entry / "config.pbtxt").write_text(
+        deploy.triton_config(name, work.engine_file, work.model, gpu=gpu), encoding="utf-8"
+    )
+    source, target = staging / work.engine_file, entry / "1" / work.engine_file
+    try:
+        os.link(source, target)
+    except OSError:  # file systems without hard links
+        shutil.copyfile(source, target)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(work: Work, measured: Path, written: Path) -> None:
     """Load what was written in a fresh process and compare its outputs bit for bit with the measured engine's."""
     outputs = []
     for path in (measured, written):
         work.keeper.close()
-        try:
-            outputs.append(work.keeper.call("check_outputs", {"engine": str(path)}))
-        except ProcessDiedError as death:
-            raise EvaluatorError(f"checking the exported engine: {death.told()}.") from death
+        outputs.append(_ask(work, "check_outputs", engine=str(path)))
     different = [name for name in outputs[0] if not np.array_equal(outputs[0][name], outputs[1][name], equal_nan=True)]
     if different:
         raise ArtifactError(
@@ -129,84 +220,57 @@ def _check(work: Work, measured: Path, written: Path) -> None:
         )
 
 
-def _manifest(work: Work, now: Standing, row: int, record: EvaluationRecord, pick: str, engine: Path) -> dict[str, Any]:
-    names = {group.id: group for group in work.store.groups(work.study.id)}
-    evaluation = record.evaluation
-    groups = [
-        {
-            "id": audit.group,
-            "node": names[audit.group].name,
-            "op": names[audit.group].op,
-            "asked": audit.asked.label,
-            "got": audit.got.label if audit.got is not None else None,
-            "answer": audit.answer.value,
-            "kernel": audit.kernel,
-        }
-        for audit in evaluation.audit
-    ]
-    return {
-        "bitfront": __version__,
-        "study": work.study.name,
-        "trial": int(now.table.trial[row]),
-        "pick": pick,
-        "model": {"path": work.study.model_path, "digest": work.study.model_digest, **work.study.model},
-        "precision": {node: evaluation.assignment[g.id].label for g in names.values() for node in g.anchors},
-        "groups": groups,
-        "ranges_digest": work.target.ranges_digest,
-        "metric": work.study.metric,
-        "latency": _latency_part(now, row, record),
-        "search": _accuracy_part(evaluation.accuracy),
-        "final": {**_accuracy_part(record.final), "limits_hold": _holds(work, now, row, record)},
-        "limits": asdict(work.limits),
-        "target": work.target.target.to_json(),
-        "target_fingerprint": work.target.target.fingerprint,
-        "knobs": work.knobs,
-        "engine_bytes": engine.stat().st_size,
-        "memory_bytes": evaluation.memory_bytes,
-        "environment": work.study.environment,
-    }
+def _check_latency(work: Work, chosen: _Chosen, written: Path) -> dict[str, Any]:
+    """Time what was written beside what was measured, until they tie, in a few tries.
+
+    On a busy machine latencies are not what the study measured, not even as ratios to FP32 (two busy cores: 0.5 to 1.0
+    of it), but two equal engines that run in turn are equally late.
+
+    Returns:
+        What the manifest says of it.
+    """
+    allowed = tolerance(chosen.now)
+    ratios: list[float] = []
+    while not ratios or abs(ratios[-1] - 1) > allowed:
+        if len(ratios) == _TRIES:
+            raise ArtifactError(_too_different(ratios, allowed))
+        if ratios:
+            work.keeper.close()  # a fresh process each: where in memory an engine lies may be bad luck
+        params = {"engine": str(written), "measured": str(chosen.engine), "rounds": _ROUNDS}
+        times = _ask(work, "compare_latency", **params)
+        ratios.append(float(times["engine"] / times["measured"]))
+    now_ms, measured_ms = _comparable(work, times), float(chosen.now.latency_ms[chosen.row])
+    if abs(now_ms / measured_ms - 1) > _FAR_OFF * allowed:
+        work.progress.note(
+            f"the engine takes {now_ms:.4g} ms now, the study measured {measured_ms:.4g} ms: the device is busy, or "
+            "its clocks have changed"
+        )
+    return {"outputs": "equal", "latency_ratio": ratios[-1], "tries": len(ratios), "latency_now_ms": now_ms}
 
 
-def _latency_part(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any]:
-    return {
-        "value_ms": float(now.latency_ms[row]),
-        "statistic": now.target.target.statistic,
-        "search_ms": float(now.table.latency_ms[row]),
-        "spread": float(now.table.spread[row]),
-        "tie_band": now.band,
-        "speedup_over_fp32": now.speedup(row),
-        "rounds": [
-            {
-                "round": r.number,
-                "value_ms": r.latency.value_ms,
-                "raw_ms": r.latency.raw_ms,
-                "baseline_ms": r.latency.baseline_ms,
-            }
-            for r in record.rounds
-        ],
-    }
+def tolerance(now: Standing) -> float:
+    """How far an exported engine's latency may be from the measured one's, relative."""
+    return max(now.band, _NARROWEST_BAND)
 
 
-def _accuracy_part(accuracy: Any) -> dict[str, Any]:
-    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total")
-    return {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
+def _too_different(ratios: Sequence[float], allowed: float) -> str:
+    shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    return (
+        f"timing the exported engine: expected the latency of the engine that was measured, run in between, within "
+        f"{allowed:.1%}; in {len(ratios)} tries it was {shown} times that. The export was removed. Something else may "
+        "keep the device busy: export again when it is quiet."
+    )
 
 
-def _holds(work: Work, now: Standing, row: int, record: EvaluationRecord) -> bool | None:
-    """Whether every limit holds on the final split, with the latency measured again."""
-    limits, final = work.limits, record.final
-    if not any(value is not None for value in asdict(limits).values()) or final is None:
-        return None
-    kept = [
-        limits.latency_budget_ms is None or now.latency_ms[row] <= limits.latency_budget_ms,
-        limits.max_drop is None or final.loss <= limits.max_drop,
-        limits.max_memory_bytes is None or 0 <= now.table.memory_bytes[row] <= limits.max_memory_bytes,
-    ]
-    if limits.accuracy_limit is not None:
-        better = final.value >= limits.accuracy_limit
-        kept.append(better if now.higher_is_better else final.value <= limits.accuracy_limit)
-    return bool(all(kept))
+def _comparable(work: Work, times: Mapping[str, float]) -> float:
+    """The written engine's latency on the study's scale."""
+    if work.target.target.relative and work.target.reference_ms:
+        return times["engine"] * work.target.reference_ms / times["baseline"]
+    return times["engine"]
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _ask(work: Work, method: str, **params: Any) -> Any:
+    try:
+        return work.keeper.call(method, params)
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"exporting, {method.replace('_', ' ')}: {death.told()}.") from death

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, EvaluatorError
-from studies.runner import Work
 from studies.standing import Standing
+
+if TYPE_CHECKING:
+    from studies.runner import Work
 
 _MOST = 6
 _ROUNDS = 20

@@ -11,16 +11,20 @@ from alembic.operations import Operations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Connection,
+    Double,
     ForeignKeyConstraint,
     Integer,
     PrimaryKeyConstraint,
     String,
     Text,
     inspect,
+    true,
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.types import TypeEngine
 
 
 def migrate(connection: Connection, version: int) -> int:
@@ -45,7 +49,7 @@ def _edges_memory_warnings(operations: Operations) -> None:
             Column("source", String(40)),
             Column("target", String(40), nullable=False),
             Column("elements", BigInteger, nullable=False),
-            Column("tensor", Text().with_variant(LONGTEXT(), "mysql", "mariadb"), nullable=False),
+            Column("tensor", _long_text(), nullable=False),
             PrimaryKeyConstraint("study_id", "position", name="pk_bf_edge"),
             ForeignKeyConstraint(["study_id"], ["bf_study.id"], name="fk_bf_edge_study_id", ondelete="CASCADE"),
         )
@@ -53,9 +57,38 @@ def _edges_memory_warnings(operations: Operations) -> None:
     _add_column(operations, "bf_sample", Column("warnings", JSON))
 
 
+def _engines_profiles(operations: Operations) -> None:
+    """2 → 3: `bf_profile`, what an engine is made of, what cannot be built, what surrounds a measurement."""
+    if not inspect(operations.get_bind()).has_table("bf_profile"):
+        operations.create_table(
+            "bf_profile",
+            Column("evaluation_id", Integer, nullable=False),
+            Column("position", Integer, nullable=False, autoincrement=False),
+            Column("group", String(40)),
+            Column("moves", Boolean, nullable=False),
+            Column("ms", Double, nullable=False),
+            Column("kind", _long_text(), nullable=False),
+            Column("name", _long_text(), nullable=False),
+            PrimaryKeyConstraint("evaluation_id", "position", name="pk_bf_profile"),
+            ForeignKeyConstraint(
+                ["evaluation_id"], ["bf_evaluation.id"], name="fk_bf_profile_evaluation_id", ondelete="CASCADE"
+            ),
+            sqlite_with_rowid=False,
+        )
+    _add_column(operations, "bf_choice", Column("buildable", Boolean, nullable=False, server_default=true()))
+    _add_column(operations, "bf_evaluation", Column("engine", JSON))
+    _add_column(operations, "bf_trial", Column("asked_assignment", JSON))
+    _add_column(operations, "bf_audit", Column("details", JSON))
+    _add_column(operations, "bf_sample", Column("details", JSON))
+
+
+def _long_text() -> TypeEngine[str]:
+    return Text().with_variant(LONGTEXT(), "mysql", "mariadb")
+
+
 def _add_column(operations: Operations, table: str, column: Column[Any]) -> None:
     if column.name not in {existing["name"] for existing in inspect(operations.get_bind()).get_columns(table)}:
         operations.add_column(table, column)
 
 
-STEPS = {1: _edges_memory_warnings}
+STEPS = {1: _edges_memory_warnings, 2: _engines_profiles}

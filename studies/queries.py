@@ -6,11 +6,12 @@ import difflib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, Text, case, cast, distinct, func, select
+from sqlalchemy import Connection, Engine, Text, and_, case, cast, distinct, func, select
 from sqlalchemy.engine import URL
 
 from search.errors import StudyError
@@ -19,10 +20,12 @@ from search.values import (
     Assignment,
     AuditRow,
     Capability,
+    EngineSummary,
     Evaluation,
     Failure,
     FailureKind,
     Latency,
+    LayerTime,
     Precision,
     Stage,
     Target,
@@ -60,7 +63,9 @@ class Reader:
     def studies(self) -> tuple[records.StudySummary, ...]:
         """All studies, oldest first."""
         s, t, e = tables.Study, tables.StudyTarget, tables.Evaluation
-        counts = [func.count(case((e.status == status, 1))) for status in (records.OK, records.FAILED, records.RUNNING)]
+        searched = e.role != records.EXPORT
+        states = (records.OK, records.FAILED, records.RUNNING)
+        counts = [func.count(case((and_(e.status == status, searched), 1))) for status in states]
         query = (
             select(s.id, s.name, s.state, s.created_at, s.model_path, func.count(distinct(t.id)), *counts)
             .outerjoin(t, t.study_id == s.id)
@@ -105,19 +110,27 @@ class Reader:
         """Every precision of every group, by group id and precision; empty until `set_choices`."""
         c = tables.Choice
         rows = self._rows(_all(c, c.study_target_id == study_target_id).order_by(c.group, c.precision))
-        return tuple(records.Choice(r.group, Precision(r.precision), r.code, r.offered, r.reason) for r in rows)
+        return tuple(
+            records.Choice(r.group, Precision(r.precision), r.code, r.offered, r.reason, r.buildable) for r in rows
+        )
+
+    def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
+        """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
+        c = tables.Choice
+        query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
+        return frozenset((row[0], Precision(row[1])) for row in self._rows(query))
 
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
         e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)
         names = (*INTEGERS, *FLOATS, *TEXTS)
         query = (
-            select(trials.c.trial, *(e.c[name] for name in names))
+            select(trials.c.trial, *(e.c[name] for name in names), e.c.engine["moves"].as_integer())
             .outerjoin_from(e, trials, trials.c.evaluation_id == e.c.id)
             .where(e.c.study_target_id == study_target_id)
             .order_by(e.c.id)
         )
-        return records.EvaluationTable(**_columns(("trial", *names), self._rows(query)))
+        return records.EvaluationTable(**_columns(("trial", *names, "moves"), self._rows(query)))
 
     def finals(self, study_target_id: int) -> records.FinalTable:
         """Scores on the final split of those evaluations of one target that have them, as columns."""
@@ -143,13 +156,34 @@ class Reader:
         Raises:
             StudyError: no evaluation answers it; names the trials there are.
         """
+        found = self.answer(study_target_id, trial)
+        if found is None:
+            with self._reading("read a trial") as connection:
+                raise StudyError(_unknown_trial(connection, study_target_id, trial))
+        return found
+
+    def answer(self, study_target_id: int, trial: int) -> records.EvaluationRecord | None:
+        """As `evaluation`, and None where no evaluation answers the trial."""
         t = tables.Trial
         with self._reading("read a trial") as connection:
-            query = select(t.evaluation_id).where(t.study_target_id == study_target_id, t.number == trial)
-            evaluation_id = connection.scalar(query)
-            if evaluation_id is None:
-                raise StudyError(_unknown_trial(connection, study_target_id, trial))
-            return _evaluation(connection, evaluation_id)
+            row = connection.execute(_all(t, t.study_target_id == study_target_id, t.number == trial)).one_or_none()
+            if row is None:
+                return None
+            found = _evaluation(connection, row.evaluation_id)
+            return replace(found, asked=_asked(row)) if row.reused else found
+
+    def refused(self, study_target_id: int, asked: Assignment) -> tuple[records.EvaluationRecord, ...]:
+        """The refused evaluations of a proposal that was repaired, in order: its own, then those of its repairs."""
+        e, t = tables.Evaluation, tables.Trial
+        linked = select(t.evaluation_id).where(t.study_target_id == study_target_id)
+        query = (
+            select(e.id, e.assignment, e.asked_assignment)
+            .where(e.study_target_id == study_target_id, e.status == records.FAILED, e.id.not_in(linked))
+            .order_by(e.id)
+        )
+        codes = asked.to_json()
+        found = [row.id for row in self._rows(query) if codes in (row.assignment, row.asked_assignment)]
+        return tuple(self.load(evaluation_id) for evaluation_id in found)
 
     def find(self, study_target_id: int, digest: str) -> records.EvaluationRecord | None:
         """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
@@ -193,19 +227,28 @@ class Reader:
         )
         return {row[0]: row[1] for row in self._rows(query)}
 
+    def engines(self, study_target_id: int) -> dict[int, EngineSummary]:
+        """Evaluation id → what its engine is made of; those that were not built are absent."""
+        e = tables.Evaluation
+        query = select(e.id, e.engine).where(e.study_target_id == study_target_id, e.engine.is_not(None))
+        return {row[0]: EngineSummary(**row[1]) for row in self._rows(query.order_by(e.id))}
+
+    def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
+        """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
+        p = tables.Profile
+        rows = self._rows(_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
+        return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)
+
     def audits(self, study_target_id: int) -> tuple[tuple[int, AuditRow], ...]:
         """(evaluation id, audit of one group) over every audited evaluation of one target."""
         a, e = tables.Audit.__table__, tables.Evaluation
         query = (
-            select(a.c.evaluation_id, a.c["group"], a.c.asked, a.c.got, a.c.kernel)
+            select(a.c.evaluation_id, a.c["group"], a.c.asked, a.c.got, a.c.kernel, a.c.details)
             .join(e, e.id == a.c.evaluation_id)
             .where(e.study_target_id == study_target_id)
             .order_by(a.c.evaluation_id)
         )
-        return tuple(
-            (row[0], AuditRow(row[1], Precision(row[2]), None if row[3] is None else Precision(row[3]), row[4]))
-            for row in self._rows(query)
-        )
+        return tuple((row.evaluation_id, _audit_row(row)) for row in self._rows(query))
 
     def artifact(self, key: str) -> records.ArtifactRecord | None:
         """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
@@ -308,11 +351,15 @@ def _evaluation(connection: Connection, evaluation_id: int) -> records.Evaluatio
         **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
         trial=trials[0] if trials else None,
         trials=tuple(trials),
-        asked=None if row.asked_assignment is None else Assignment.from_json(row.asked_assignment),
+        asked=_asked(row),
         evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
         rounds=rounds,
         final=scores.get("final"),
     )
+
+
+def _asked(row: Row) -> Assignment | None:
+    return None if row.asked_assignment is None else Assignment.from_json(row.asked_assignment)
 
 
 def _measured(
@@ -328,6 +375,7 @@ def _measured(
         latency=next((r.latency for r in rounds if r.number == 0), None),
         accuracy=accuracy,
         notes=tuple(row.notes or ()),
+        engine=None if row.engine is None else EngineSummary(**row.engine),
         **{name: getattr(row, name) for name in ("size_bytes", "memory_bytes", "build_s", "total_s", "attempts")},
     )
 
@@ -335,9 +383,12 @@ def _measured(
 def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:
     a = tables.Audit
     rows = connection.execute(_all(a, a.evaluation_id == evaluation_id).order_by(a.group))
-    return tuple(
-        AuditRow(r.group, Precision(r.asked), None if r.got is None else Precision(r.got), r.kernel) for r in rows
-    )
+    return tuple(_audit_row(row) for row in rows)
+
+
+def _audit_row(row: Row) -> AuditRow:
+    got = None if row.got is None else Precision(row.got)
+    return AuditRow(row.group, Precision(row.asked), got, row.kernel, row.details or {})
 
 
 def _rounds(connection: Connection, evaluation_id: int) -> tuple[records.Round, ...]:
@@ -348,6 +399,7 @@ def _rounds(connection: Connection, evaluation_id: int) -> tuple[records.Round, 
 
 
 def _round(row: Row, baseline: NDArray[np.float64] | None) -> records.Round:
+    details = row.details or {}
     latency = Latency(
         value_ms=_number(row.value_ms),
         raw_ms=_number(row.raw_ms),
@@ -356,6 +408,8 @@ def _round(row: Row, baseline: NDArray[np.float64] | None) -> records.Round:
         samples_ms=_floats(row.samples),
         baseline_samples_ms=np.empty(0) if baseline is None else baseline,
         warnings=tuple(row.warnings or ()),
+        around_ms=details.get("around_ms", {}),
+        conditions=details.get("conditions", {}),
     )
     return records.Round(row.round, latency, row.created_at)
 

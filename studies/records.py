@@ -15,6 +15,7 @@ from search.errors import BitfrontError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Precision, Target
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
+EXPORT = "export"  # the role of an evaluation that an export built again
 
 
 class KnownEvaluationError(BitfrontError):
@@ -131,6 +132,7 @@ class Choice:
         code: index in the group's frozen code list, None where the precision never stood in it.
         offered: whether the samplers may propose it.
         reason: why it is not offered; empty when it is.
+        buildable: False once the engine's builder has refused it here, which does not change what is offered.
     """
 
     group: str
@@ -138,6 +140,7 @@ class Choice:
     code: int | None
     offered: bool
     reason: str = ""
+    buildable: bool = True
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,13 @@ class EvaluationRecord:
     Attributes:
         trial: lowest Optuna trial number that it answers; None when no trial asked for it.
         trials: all trial numbers that it answers.
-        role: `baseline:fp32` and the like, empty for a candidate.
+        role: `baseline:fp32` and the like, `export` for one that an export built again, empty for a candidate.
+        asked: what was proposed, where `evaluation.assignment` is its repair; else None. Of a record that was looked
+            up by a trial, what that trial proposed.
         artifact: digest of the kept engine.
         evaluation: what was measured; empty of measures while `status` is running, when its `ok` means nothing.
-            `evaluation.artifact` is None, scores and samples have passed through float32.
+            `evaluation.artifact` is None, `evaluation.profile` empty (`Store.profile` reads it), and scores and
+            samples have passed through float32.
         rounds: every measurement; round 0 is `evaluation.latency`.
         final: accuracy on the final split.
     """
@@ -197,7 +203,7 @@ class EvaluationTable:
     """Every evaluation of one target as columns of equal length, in order of id.
 
     Floats are float64 with NaN for what was not reached; integers int64 with -1 for it; texts empty for it.
-    `trial` is the lowest Optuna number that the evaluation answers.
+    `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the engine's summary.
     """
 
     id: NDArray[np.int64]
@@ -225,6 +231,7 @@ class EvaluationTable:
     attempts: NDArray[np.int64]
     not_obeyed: NDArray[np.int64]
     opaque: NDArray[np.int64]
+    moves: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.id)

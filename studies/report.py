@@ -52,6 +52,8 @@ class EvaluationRow:
         label: short name, say `all INT8` or `12 int8, 4 fp16`.
         complete: whether all samples were seen, not stopped early.
         text: further lines about it for the hover box.
+        moves: layers of its engine that only change format or type, and what they take, in words.
+        remarks: what is noteworthy of it: doubts about its latency, notes of the builder.
     """
 
     trial: int
@@ -70,6 +72,8 @@ class EvaluationRow:
     label: str = ""
     complete: bool = True
     text: str = ""
+    moves: str = ""
+    remarks: Sequence[str] = ()
 
     @property
     def baseline(self) -> bool:
@@ -137,6 +141,8 @@ class ReportData:
         evaluations: in order of trial; failed ones included.
         precisions: trial of each front evaluation → precision label per group, in the order of `groups`;
             evaluations that no trial asked for are left out.
+        opaque: trial → ids of the groups whose precision its engine does not tell, of each front evaluation.
+        unbuildable: (group id, name, precision label) that the engine's builder refused on this target.
         audited: (obeyed, not obeyed, opaque) groups, summed over all audited evaluations.
         hypervolume: (trial, volume) after each finished evaluation, in order.
         environment: name → value, flat.
@@ -153,6 +159,8 @@ class ReportData:
     picks: Sequence[PickRow] = ()
     groups: Sequence[GroupRow] = ()
     precisions: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    opaque: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    unbuildable: Sequence[tuple[str, str, str]] = ()
     mismatches: Sequence[Mismatch] = ()
     audited: tuple[int, int, int] = (0, 0, 0)
     failures: Sequence[FailureRow] = ()
@@ -191,6 +199,8 @@ def render(data: ReportData) -> str:
         limits=limit_texts(data),
         swatches={label: PRECISION_COLOURS.get(label, OTHER_COLOUR) for label in _labels(data)},
         hidden=_outside(data, _view(data)),
+        shows_moves=any(row.moves for row in data.front),
+        shows_remarks=any(row.remarks for row in data.front),
     )
 
 
@@ -291,10 +301,11 @@ def precision_figure(data: ReportData) -> Figure:
             raise ValueError(f"report: trial {row.trial} has precisions of other groups than the study")
     labels = _labels(data)
     names = [f"{group.id} {_shorten(group.name)}" for group in data.groups]
+    shown = [_plain(name) for name in names]
     heatmap = {
         "type": "heatmap",
         "x": [f"#{row.trial}" for row in rows],
-        "y": [_plain(name) for name in names],
+        "y": shown,
         "z": [[labels.index(data.precisions[row.trial][g]) for row in rows] for g in range(len(data.groups))],
         "text": [[_cell(data, row, g) for row in rows] for g in range(len(data.groups))],
         "hovertemplate": "%{text}<extra></extra>",
@@ -311,7 +322,19 @@ def precision_figure(data: ReportData) -> Figure:
     layout["yaxis"].update(
         type="category", autorange="reversed", showgrid=False, automargin=True, dtick=1, tickfont={"size": 11}
     )
-    return {"data": [heatmap], "layout": layout}
+    return {"data": [heatmap, *_opaque_marks(data, rows, shown)], "layout": layout}
+
+
+def _opaque_marks(data: ReportData, rows: Sequence[EvaluationRow], names: Sequence[str]) -> list[Figure]:
+    """A question mark on every group that its engine does not show; the colour is what was asked."""
+    places = [
+        (f"#{row.trial}", name)
+        for row in rows
+        for group, name in zip(data.groups, names, strict=True)
+        if group.id in data.opaque.get(row.trial, ())
+    ]
+    marks = {"type": "scatter", "mode": "text", "text": "?", "hoverinfo": "skip", "showlegend": False}
+    return [{**marks, "x": [x for x, _ in places], "y": [y for _, y in places]}] if places else []
 
 
 def spread_figure(data: ReportData) -> Figure:
@@ -487,7 +510,8 @@ def _cell(data: ReportData, row: EvaluationRow, group: int) -> str:
     g = data.groups[group]
     precision = data.precisions[row.trial][group]
     where = f"trial {row.trial}, {format_ms(row.latency_ms or 0.0)}, loss {data.metric.text(row.loss)}"
-    return f"<b>{_plain(precision)}</b> {_plain(g.id)} {_plain(g.op)}<br>{_plain(g.name)}<br>{_plain(where)}"
+    hidden = " asked, opaque:" if g.id in data.opaque.get(row.trial, ()) else ""
+    return f"<b>{_plain(precision)}</b>{hidden} {_plain(g.id)} {_plain(g.op)}<br>{_plain(g.name)}<br>{_plain(where)}"
 
 
 def _labels(data: ReportData) -> list[str]:

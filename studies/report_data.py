@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from search.values import Answer, Assignment, flatten
+from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.standing import Standing
 from studies.store import Store
-from studies.units import format_bytes, format_duration_s
+from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.words import holds, mix_text, nearest_text
 
 
@@ -24,6 +24,7 @@ def report_data(store: Store, now: Standing) -> ReportData:
     names = {group.id: group.name for group in groups}
     trial_of = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
     counts = Counter(row.answer for _, row in audits)
+    front = {row: store.load(int(now.table.id[row])) for row in now.front_rows()}
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
@@ -31,22 +32,21 @@ def report_data(store: Store, now: Standing) -> ReportData:
         limits=now.limits,
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
-        evaluations=[_evaluation(now, row, assignments[int(now.table.id[row])]) for row in range(len(now.table))],
+        evaluations=[
+            _evaluation(now, row, assignments[int(now.table.id[row])], front.get(row)) for row in range(len(now.table))
+        ],
         picks=_picks(now),
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
         precisions={
             int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
             for row in now.front_rows()
         },
+        opaque={int(now.table.trial[row]): _opaque(record) for row, record in front.items()},
+        unbuildable=[
+            (group, names[group], precision.label) for group, precision in sorted(store.unbuildable(now.target.id))
+        ],
         mismatches=[
-            Mismatch(
-                trial_of[number],
-                row.group,
-                names[row.group],
-                row.asked.label,
-                row.got.label if row.got is not None else "",
-                row.kernel,
-            )
+            _mismatch(trial_of[number], row, names[row.group])
             for number, row in audits
             if row.answer is Answer.NOT_OBEYED
         ],
@@ -65,7 +65,8 @@ def _target_text(now: Standing) -> str:
     return f"{target.backend} on {target.device} ({versions}; {options}); latency is the {target.statistic}"
 
 
-def _evaluation(now: Standing, row: int, assignment: Assignment) -> EvaluationRow:
+def _evaluation(now: Standing, row: int, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
+    """`record` is there for those on the front."""
     t = now.table
     complete = bool(t.samples[row] == t.total_samples[row])
     return EvaluationRow(
@@ -85,7 +86,33 @@ def _evaluation(now: Standing, row: int, assignment: Assignment) -> EvaluationRo
         label=mix_text(assignment),
         complete=complete,
         text=_detail(now, row),
+        moves=_moves(record.evaluation.engine) if record is not None else "",
+        remarks=_remarks(record) if record is not None else (),
     )
+
+
+def _moves(engine: EngineSummary | None) -> str:
+    if engine is None:
+        return ""
+    text = f"{engine.moves} of {engine.layers} layers"
+    if engine.moves_ms is None or not engine.profiled_ms:
+        return text
+    return f"{text}, {format_ms(engine.moves_ms)} ({format_percent(engine.moves_ms / engine.profiled_ms)})"
+
+
+def _remarks(record: EvaluationRecord) -> list[str]:
+    """Doubts about the measurement that counts, the latest, and notes."""
+    warnings = record.rounds[-1].latency.warnings if record.rounds else ()
+    return [*warnings, *record.evaluation.notes]
+
+
+def _opaque(record: EvaluationRecord) -> frozenset[str]:
+    return frozenset(row.group for row in record.evaluation.audit if row.answer is Answer.OPAQUE)
+
+
+def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
+    got = row.got.label if row.got is not None else ""
+    return Mismatch(trial, row.group, name, row.asked.label, got, row.kernel)
 
 
 def _detail(now: Standing, row: int) -> str:
@@ -97,6 +124,8 @@ def _detail(now: Standing, row: int) -> str:
         lines.append(f"size {format_bytes(int(t.size_bytes[row]))}")
     if t.memory_bytes[row] >= 0:
         lines.append(f"memory {format_bytes(int(t.memory_bytes[row]))}")
+    if t.moves[row] >= 0:
+        lines.append(f"moves {t.moves[row]}")
     return "\n".join(lines)
 
 
@@ -150,7 +179,8 @@ def _hypervolume(now: Standing) -> list[tuple[int, float]]:
 
 
 def _done(now: Standing, row: int) -> bool:
-    return str(now.table.status[row]) in (OK, FAILED)
+    """Whether a row is finished and has a place on the axis: what no trial shows, say a refused proposal, has none."""
+    return str(now.table.status[row]) in (OK, FAILED) and now.table.trial[row] >= 0
 
 
 def _notes(now: Standing) -> Sequence[str]:

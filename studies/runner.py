@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evaluators.job import Limits as EarlyLimits
-from evaluators.process import EvaluatorProcess, ProcessDiedError
-from search.errors import EvaluatorError
+from evaluators.process import EvaluatorProcess
 from search.model import Model
 from search.space import Space
-from search.values import Assignment, Evaluation, Latency, Precision, Stage, digest_of
-from studies import pareto
+from search.values import Assignment, Evaluation, Stage, digest_of
+from studies import pareto, repeatability
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig
 from studies.progress import Progress
 from studies.proposals import Outcome, Proposals
 from studies.records import FAILED, OK, EvaluationRecord, StudyRecord, TargetRecord
+from studies.repair import Repairs
 from studies.standing import Standing, standing
 from studies.store import Store
 
 if TYPE_CHECKING:
     import optuna
 
-_REPEATS = 3  # fresh processes that show how repeatable a latency is
-_MORE_REPEATS = 6  # where those disagree: one of them may have met a neighbour's burst
-_LEAST_BAND = 0.01
-_NOISY_BAND = 0.05
 _DRIFT_EVERY = 20
 _PRUNE_EVERY = 10
 _SAME_IN_A_ROW = 3
@@ -75,6 +69,7 @@ class Runner:
         self.worker = f"pid-{os.getpid()}"
         self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
         self._repeats = 0
+        self.repairs = Repairs(work)
 
     # -- before the loop -------------------------------------------------------------------------------------------
 
@@ -89,67 +84,35 @@ class Runner:
                 self.proposals.give_up(trial)
             else:
                 if trial.number not in record.trials:
-                    store.link_trial(target.id, trial.number, record.id)
+                    asked = self._asked_by(trial)
+                    store.link_trial(target.id, trial.number, record.id, asked=_unless(asked, record))
                 self.proposals.tell(self.proposals.reopened(trial), self._outcome(record))
 
     def _record_of(self, trial: optuna.trial.FrozenTrial) -> EvaluationRecord | None:
-        """The finished evaluation of a trial that was killed between being recorded and being told."""
-        if not all(variable.id in trial.params for variable in self.work.space.variables):
-            return None
-        assignment = self.work.space.assignment({name: int(code) for name, code in trial.params.items()})
-        record = self.work.store.find(self.work.target.id, self._digest(assignment))
+        """The finished evaluation of a trial that was killed between being recorded, or found known, and being told."""
+        target = self.work.target.id
+        record = self.work.store.answer(target, trial.number)
+        if record is None and all(variable.id in trial.params for variable in self.work.space.variables):
+            record = self.work.store.find(target, self._digest(self.repairs.buildable(self._asked_by(trial))))
         return record if record is not None and record.status in (OK, FAILED) else None
+
+    def _asked_by(self, trial: optuna.trial.FrozenTrial) -> Assignment:
+        return self.work.space.assignment({name: int(code) for name, code in trial.params.items()})
 
     def enqueue_baselines(self) -> None:
         """Every uniform assignment that has not been evaluated goes first."""
         for assignment in self.work.space.baselines().values():
-            if self.work.store.find(self.work.target.id, self._digest(assignment)) is None:
+            if self.work.store.find(self.work.target.id, self._digest(self.repairs.buildable(assignment))) is None:
                 self.proposals.enqueue(assignment)
 
     def settle_reference(self) -> None:
         """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
-        target = self.work.target
-        if target.reference_ms is None and target.target.relative:
-            self.work.progress.step("measuring the FP32 baseline", 0, 1)
-            uniform = self.work.space.uniform(Precision.FP32)
-            # The median of several: every later latency is scaled by it.
-            reference_ms = median(self._time_again(uniform).raw_ms for _ in range(_REPEATS))
-            self.work.store.update_target(target.id, reference_ms=reference_ms)
-            self._reload_target()
-        if self.work.target.reference_ms is not None:
-            self.work.keeper.adopt(reference_ms=self.work.target.reference_ms)
+        repeatability.settle_reference(self.work)
 
     def settle_band(self, now: Standing) -> Standing:
-        """Once the baselines are there, measure how repeatable a latency is: one built and timed in fresh processes."""
-        built = [a for label, a in self.work.space.baselines().items() if now.row_of(f"baseline:{label}") is not None]
-        if self.work.target.latency_band is not None or len(now.table) < len(self._roles) or not built:
-            return now
-        values = [self._in_fresh_process(built[-1], done, _REPEATS) for done in range(_REPEATS)]
-        if band_of(values) > _NOISY_BAND:
-            more = range(_REPEATS, _MORE_REPEATS)
-            values += [self._in_fresh_process(built[-1], done, _MORE_REPEATS) for done in more]
-        band = max(_LEAST_BAND, band_of(values))
-        self.work.store.update_target(self.work.target.id, latency_band=band)
-        self._reload_target()
-        noisy = ": the machine is busy or its clock is not steady" if band > _NOISY_BAND else ""
-        self.work.progress.note(f"latencies within {band:.1%} of each other count as a tie{noisy}")
-        return self.standing()
-
-    def _in_fresh_process(self, assignment: Assignment, done: int, total: int) -> float:
-        self.work.progress.step("measuring repeatability in fresh processes", done + 1, total)
-        self.work.keeper.close()
-        return self._time_again(assignment).value_ms
-
-    def _time_again(self, assignment: Assignment) -> Latency:
-        out = self.work.folder / "again.engine"
-        try:
-            result: Latency = self.work.keeper.call("time_again", {"assignment": assignment, "out": str(out)})
-        except ProcessDiedError as death:
-            raise EvaluatorError(f"measuring a baseline: {death.told()}.") from death
-        return result
-
-    def _reload_target(self) -> None:
-        self.work.target = next(t for t in self.work.store.targets(self.work.study.id) if t.id == self.work.target.id)
+        """Once the baselines are there, measure how repeatable a latency is."""
+        due = self.work.target.latency_band is None and len(now.table) >= len(self._roles)
+        return self.standing() if due and repeatability.settle_band(self.work, now) else now
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -174,8 +137,9 @@ class Runner:
         config, done = self.work.config, len(now.table)
         if done >= config.trials:
             return f"{done} evaluations are done"
-        if done >= self.work.space.size:
-            return f"every one of the {done} assignments has been evaluated"
+        if self.repairs.all_built(done):
+            size, refused = self.work.space.size_without(self.repairs.unbuildable), bool(self.repairs.unbuildable)
+            return f"every one of the {size} assignments{' that can be built' * refused} has been evaluated"
         if deadline is not None and time.monotonic() >= deadline:
             return f"the time limit is reached with {done} of {config.trials} evaluations done"
         if config.patience is not None and _stalled(now, config.patience):
@@ -183,35 +147,54 @@ class Runner:
         return ""
 
     def _one_trial(self, now: Standing) -> Standing:
-        """Ask, evaluate, record, tell; where the study stands afterwards."""
-        trial, assignment = self.proposals.ask()
-        digest = self._digest(assignment)
-        known = self.work.store.find(self.work.target.id, digest)
-        if known is not None:
-            self.work.store.link_trial(self.work.target.id, trial.number, known.id)
-            self.proposals.tell(trial, self._outcome(known))
-            self._escape_repeats(assignment)
-            return now
+        """Ask, evaluate, record, tell; repair what is refused; where the study stands afterwards."""
+        trial, asked = self.proposals.ask()
+        wanted: Assignment | None = self.repairs.buildable(asked)
+        left = min(self.work.config.repair, self.work.config.trials - len(now.table) - 1)
+        while wanted is not None:
+            known = self.work.store.find(self.work.target.id, self._digest(wanted))
+            if known is not None:
+                self._answer_again(trial, asked, known)
+                return now
+            record, wanted = self._carry_out(trial, asked, wanted, left)
+            left -= 1
+            if wanted is None:
+                self.proposals.tell(trial, self._outcome(record))
+            now = self.standing()
+            self.work.progress.finished(record, now, self.work.config.trials)
+        self._now_and_then(now)
+        return now
+
+    def _carry_out(
+        self, trial: optuna.Trial, asked: Assignment, wanted: Assignment, left: int
+    ) -> tuple[EvaluationRecord, Assignment | None]:
+        """Evaluate and record one assignment of a trial; with its repair, where it is refused and repairs are left."""
         self._repeats = 0
-        role = self._roles.get(assignment.digest, "")
-        number = self.work.store.begin(self.work.target.id, assignment, digest, self.worker, trial.number, role)
+        store, target, role = self.work.store, self.work.target.id, self._roles.get(asked.digest, "")
+        proposed = asked if asked != wanted else None
+        number = store.begin(target, wanted, self._digest(wanted), self.worker, trial.number, role, asked=proposed)
         with self._abandoned_when_interrupted(number, trial):
-            evaluation = self._evaluate(number, trial.number, assignment, role)
-            artifact = self._keep(evaluation)
-            self.work.store.record(number, evaluation, artifact)
-        record = self.work.store.load(number)
-        self.proposals.tell(trial, self._outcome(record))
-        after = self.standing()
-        self.work.progress.finished(record, after, self.work.config.trials)
-        self._now_and_then(after)
-        return after
+            evaluation = self._evaluate(number, trial.number, wanted, role)
+            repaired = self.repairs.learn(trial.number, evaluation, left)
+            store.record(number, evaluation, self._keep(evaluation), repaired=repaired is not None)
+        return replace(store.load(number), trial=trial.number), repaired
+
+    def _answer_again(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> None:
+        """Tell a trial what is stored of an evaluation that is there already."""
+        self.work.store.link_trial(self.work.target.id, trial.number, known.id, asked=_unless(asked, known))
+        self.proposals.tell(trial, self._outcome(known))
+        self._escape_repeats(known.evaluation.assignment)
 
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.folder / f"{number}.engine"
         # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
         limits = EarlyLimits() if role else self._early_limits()
         return self.work.keeper.evaluate(
-            assignment, out, limits, lambda event, value: self._on_event(trial, event, value)
+            assignment,
+            out,
+            limits,
+            lambda event, value: self._on_event(trial, event, value),
+            profile=bool(role),
         )
 
     def _on_event(self, trial: int, event: str, value: Any) -> None:
@@ -264,10 +247,7 @@ class Runner:
         row = now.row_of("baseline:fp32")
         if row is None:
             return
-        latency = self._time_again(self.work.space.uniform(Precision.FP32))
-        target = self.work.target.id
-        self.work.store.add_samples(int(now.table.id[row]), self.work.store.next_round(target), latency)
-        drift = latency.raw_ms / float(now.table.raw_ms[row]) - 1
+        drift = repeatability.drift(self.work, now, row)
         if abs(drift) > 0.1:
             how = "scaled by it, so they stay comparable" if self.work.target.target.relative else "affected"
             self.work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
@@ -306,16 +286,14 @@ class Runner:
         return Outcome((latency_ms, accuracy.loss), amounts)
 
 
-def band_of(values_ms: Sequence[float]) -> float:
-    """Relative tie band from repeated latencies: the range of the 60 % of them nearest to the median."""
-    middle = median(values_ms)
-    kept = sorted(values_ms, key=lambda value: abs(value - middle))[: max(3, math.ceil(0.6 * len(values_ms)))]
-    return (max(kept) - min(kept)) / middle
-
-
 def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
     """Names an evaluation on its target: assignment, ranges and builder knobs."""
     return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})
+
+
+def _unless(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
+    """What was asked, where the evaluation is of its repair."""
+    return asked if asked != record.evaluation.assignment else None
 
 
 def _stalled(now: Standing, patience: int) -> bool:

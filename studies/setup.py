@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from evaluators import calibration_cache
 from evaluators.backends.registry import open_backend, resolve
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
@@ -25,13 +26,14 @@ from search.space import Space, make_space
 from search.values import Capability, Ranges, Target, digest_of
 from studies import environment
 from studies.artifacts import Artifacts
-from studies.config import Limits, SearchConfig, limits_for
+from studies.config import OPTIONS, Limits, SearchConfig, limits_for
 from studies.progress import Progress
 from studies.records import Choice, NewStudy, StudyRecord, TargetRecord
 from studies.runner import Work
 from studies.store import Store, artifact_folder
 
 _WORK_PREFIX = "bitfront-run-"
+_TIMING_CACHE = "timing-cache"  # a folder among the engines
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def checked(config: SearchConfig) -> Iterator[Checked]:
         EvaluatorError: the evaluator process does not start.
     """
     check_sampler(config.sampler)
+    check_backend_options(config)
     model = load_model(config)
     with _work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
         try:
@@ -96,9 +99,11 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     Raises:
         InputError: the model, a rule, the target or the data cannot be used.
     """
+    config = replace(config, timing_cache="none")  # nothing is built
+    check_backend_options(config)
     model = load_model(config)
     if not calibrated:
-        backend = open_backend(resolve(config.backend), _device(config), {"threads": config.threads})
+        backend = open_backend(resolve(config.backend), _device(config), backend_options(config))
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config) as good:
         found = good.keeper.call("calibrate", {"method": config.calibration})
@@ -131,13 +136,47 @@ def check_artifacts(config: SearchConfig) -> None:
         ConfigError: it is a file or may not be written.
         StudyError: the database is on a server and no folder was given.
     """
-    folder = artifacts_of(config)
+    _check_folder("--artifacts", artifacts_of(config), "engines are kept there")
+
+
+def check_backend_options(config: SearchConfig) -> None:
+    """Refuse options that the backend does not have, and files they name that cannot be used; creates nothing.
+
+    Raises:
+        ConfigError: naming those options.
+        TargetError: the backend is not known or none is installed.
+    """
+    backend = resolve(config.backend)
+    foreign = [OPTIONS[name] for name in config.given if OPTIONS[name].backend not in ("", backend)]
+    if foreign:
+        names = ", ".join(option.shown for option in foreign)
+        auto = ", which --backend auto stands for here" if config.backend == "auto" else ""
+        raise ConfigError(
+            f"{names}: expected only with backend {foreign[0].backend}, got backend {backend}{auto}. Leave "
+            f"{'it' if len(foreign) == 1 else 'them'} out, or choose --backend {foreign[0].backend}."
+        )
+    for plugin in config.plugins:
+        if not Path(plugin).is_file():
+            raise ConfigError(f"--plugin {plugin}: there is no such file. Give the path of a plugin library.")
+    if config.timing_cache and config.timing_cache != "none":
+        _check_folder("--timing-cache", Path(config.timing_cache).absolute(), "TensorRT's timing cache is kept there")
+
+
+def _check_folder(option: str, folder: Path, what_for: str) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(
-            f"--artifacts {folder}: {existing} is no folder that can be written. Name one that can; engines are kept "
-            "there."
+            f"{option} {folder}: {existing} is no folder that can be written. Name one that can; {what_for}."
         )
+
+
+def calibration_cache_of(config: SearchConfig) -> dict[str, float] | None:
+    """What `--calibration-cache` holds, magnitude by tensor; None where it was not given.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    return None if config.calibration_cache is None else calibration_cache.read_file(Path(config.calibration_cache))
 
 
 def create_study(store: Store, good: Checked, progress: Progress) -> StudyRecord:
@@ -173,11 +212,14 @@ def complete_study(store: Store, good: Checked, study_id: int) -> None:
 def resolved(config: SearchConfig) -> dict[str, Any]:
     """The configuration as JSON, with paths that hold from any folder and the backend that `auto` stood for."""
     data = config.to_json()
-    for name in ("model", "data", "calibration_data", "final_data"):
+    for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
         if data[name] and Path(data[name]).exists():
             data[name] = str(Path(data[name]).absolute())
     if config.artifacts:
         data["artifacts"] = str(Path(config.artifacts).absolute())
+    data["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
+    if config.timing_cache and config.timing_cache != "none":
+        data["timing_cache"] = str(Path(config.timing_cache).absolute())
     return {**data, "backend": resolve(config.backend)}
 
 
@@ -258,14 +300,19 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
     """The calibrated ranges: the study's own, those of an earlier study of the same content, or new ones."""
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
         return _read(artifacts, target.ranges_digest)
-    method = good.config.calibration
-    key = good.keeper.call("calibration_key", {"method": method})
+    asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
+    key = good.keeper.call("calibration_key", asked)
     cached = store.artifact(key)
     if cached is not None and cached.digest in artifacts:
         progress.note("calibration: ranges of an earlier study with the same model and data")
         digest = cached.digest
     else:
-        digest = _calibrate(store, artifacts, good, key, progress)
+        digest = _calibrate(store, artifacts, good, asked, key, progress)
+    if target.ranges_digest not in (None, digest):
+        raise StudyError(
+            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
+            "the calibration cache or this bitfront is another one. Start a new study."
+        )
     store.update_target(target.id, ranges_digest=digest)
     return _read(artifacts, digest)
 
@@ -274,11 +321,13 @@ def _read(artifacts: Artifacts, digest: str) -> Ranges:
     return Ranges.from_json(json.loads(artifacts.read_bytes(digest)))
 
 
-def _calibrate(store: Store, artifacts: Artifacts, good: Checked, key: str, progress: Progress) -> str:
+def _calibrate(
+    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: Progress
+) -> str:
     try:
         found = good.keeper.call(
             "calibrate",
-            {"method": good.config.calibration},
+            asked,
             lambda event, value: progress.step("calibrating", value[0], value[1]) if event == "progress" else None,
         )
     except ProcessDiedError as death:
@@ -323,12 +372,43 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         shapes={s.name: [list(s.minimum), list(s.optimum), list(s.maximum)] for s in config.shapes},
         backend=resolve(config.backend),
         device=_device(config),
-        options={"threads": config.threads},
+        options=backend_options(config),
         metric=config.metric,
         calibration_data=config.calibration_data,
         final_data=config.final_data,
         preprocess=config.preprocess,
     )
+
+
+def backend_options(config: SearchConfig) -> dict[str, Any]:
+    """Keyword arguments of the backend, as plain JSON values.
+
+    Raises:
+        StudyError: the database is on a server and neither a folder for engines nor one for the timing cache was given.
+    """
+    options: dict[str, Any] = {"threads": config.threads}
+    if resolve(config.backend) != "tensorrt":
+        return options
+    names = ("typing", "workspace_bytes", "optimization_level", "tf32", "sparsity", "native_instancenorm")
+    options |= {name: getattr(config, name) for name in names}
+    options["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
+    options["timing_cache"] = _timing_cache(config)
+    return options
+
+
+def final_options(config: SearchConfig) -> dict[str, Any]:
+    """`backend_options` of the engine that is exported: at the final optimization level, where there is one."""
+    options = backend_options(config)
+    if "optimization_level" in options and config.final_optimization_level is not None:
+        options["optimization_level"] = config.final_optimization_level
+    return options
+
+
+def _timing_cache(config: SearchConfig) -> str | None:
+    if config.timing_cache == "none":
+        return None
+    folder = Path(config.timing_cache) if config.timing_cache else artifacts_of(config) / _TIMING_CACHE
+    return str(folder.absolute())
 
 
 def _device(config: SearchConfig) -> str | None:

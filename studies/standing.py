@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from studies import pareto
 from studies.config import Limits
 from studies.queries import Reader
-from studies.records import OK, EvaluationTable, FinalTable, StudyRecord, TargetRecord
+from studies.records import EXPORT, OK, EvaluationTable, FinalTable, StudyRecord, TargetRecord
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -130,9 +130,22 @@ class Standing:
         return [float(self.table.latency_ms[row]) for row in rows]
 
 
-def standing(reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits) -> Standing:
-    """Read one target's evaluations from the store and judge them by `limits`."""
+def standing(
+    reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits, *, exports: bool = False
+) -> Standing:
+    """Read one target's evaluations from the store and judge them by `limits`.
+
+    Args:
+        exports: also those that an export built again; they are no part of the search, so they are neither counted nor
+            on its front.
+    """
     table = reader.evaluations(target.id)
+    if not exports:
+        table = _only(table, table.role != EXPORT)
     again = reader.confirmed(target.id)
     confirmed = np.array([again.get(int(number), np.nan) for number in table.id], dtype=np.float64)
     return Standing(study, target, limits, table, reader.finals(target.id), confirmed)
+
+
+def _only(table: EvaluationTable, rows: Bools) -> EvaluationTable:
+    return EvaluationTable(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Delete, Update, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from search.values import Accuracy, Answer, Evaluation, Latency
+from search.values import Accuracy, Answer, Assignment, Evaluation, Latency, LayerTime
 from studies import records, tables
 
 if TYPE_CHECKING:
@@ -60,10 +61,19 @@ def changed(connection: Connection, statement: Update | Delete) -> bool:
     return connection.execute(statement).rowcount > 0
 
 
-def link(connection: Connection, study_target_id: int, trial: int, evaluation_id: int, *, reused: bool) -> None:
+def link(
+    connection: Connection,
+    study_target_id: int,
+    trial: int,
+    evaluation_id: int,
+    *,
+    reused: bool,
+    asked: Assignment | None = None,
+) -> None:
     """Let an evaluation answer an Optuna trial."""
     row = {"study_target_id": study_target_id, "number": trial, "evaluation_id": evaluation_id, "reused": reused}
-    connection.execute(insert(tables.Trial).values(row))
+    codes = None if asked is None else asked.to_json()
+    connection.execute(insert(tables.Trial).values(**row, asked_assignment=codes))
 
 
 def measures(evaluation: Evaluation) -> dict[str, Any]:
@@ -74,6 +84,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
         "finished_at": tables.utc_now(),
         "not_obeyed": answers.count(Answer.NOT_OBEYED),
         "opaque": answers.count(Answer.OPAQUE),
+        "engine": None if evaluation.engine is None else asdict(evaluation.engine),
         "notes": list(evaluation.notes),
         "attempts": evaluation.attempts,
         "size_bytes": evaluation.size_bytes,
@@ -95,11 +106,18 @@ def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluat
             "asked": int(row.asked),
             "got": None if row.got is None else int(row.got),
             "kernel": row.kernel,
+            "details": dict(row.details) or None,
         }
         for row in evaluation.audit
     ]
     if rows:
         connection.execute(insert(tables.Audit), rows)
+
+
+def replace_profile(connection: Connection, evaluation_id: int, layers: Sequence[LayerTime]) -> None:
+    """The layers of an engine in the order they run, instead of those there."""
+    rows = [{"position": position, **vars(layer)} for position, layer in enumerate(layers)]
+    replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
 
 
 def insert_samples(connection: Connection, evaluation_id: int, round_number: int, latency: Latency) -> None:
@@ -112,6 +130,7 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
         "baseline_ms": finite(latency.baseline_ms),
         "spread": finite(latency.spread),
         "warnings": list(latency.warnings),
+        "details": _surroundings(latency),
         "samples": blob(latency.samples_ms),
     }
     connection.execute(insert(tables.Sample).values(**owner, **candidate))
@@ -191,6 +210,11 @@ def _latency(latency: Latency | None) -> dict[str, Any]:
         return {}
     names = {"latency_ms": "value_ms", "raw_ms": "raw_ms", "baseline_ms": "baseline_ms", "spread": "spread"}
     return {column: finite(getattr(latency, name)) for column, name in names.items()}
+
+
+def _surroundings(latency: Latency) -> dict[str, Any] | None:
+    around = {name: value for name, value in latency.around_ms.items() if math.isfinite(value)}
+    return {"around_ms": around, "conditions": dict(latency.conditions)} if around or latency.conditions else None
 
 
 def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:

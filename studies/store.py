@@ -11,7 +11,16 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
-from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Target
+from search.values import (
+    Accuracy,
+    Assignment,
+    Capability,
+    Evaluation,
+    Latency,
+    LayerTime,
+    Precision,
+    Target,
+)
 from studies import database, records, statements, tables
 from studies.database import (
     artifact_folder,
@@ -159,6 +168,18 @@ class Store(Reader):
             t = tables.StudyTarget
             connection.execute(update(t).where(t.id == study_target_id).values(space_digest=space_digest))
 
+    def mark_unbuildable(self, study_target_id: int, group: str, precision: Precision) -> None:
+        """Remember that the engine's builder refuses this group in this precision; again changes nothing.
+
+        Raises:
+            KeyError: `set_choices` stored no such choice.
+        """
+        c = tables.Choice
+        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == int(precision))
+        with self._writing("mark a choice as not buildable") as connection:
+            if not statements.changed(connection, update(c).where(*choice).values(buildable=False)):
+                raise KeyError((study_target_id, group, precision.label))
+
     def begin(
         self,
         study_target_id: int,
@@ -211,13 +232,16 @@ class Store(Reader):
             held = (tables.Lease.evaluation_id == evaluation_id, tables.Lease.worker == worker[:MAX_NAME])
             return statements.changed(connection, update(tables.Lease).where(*held).values(heartbeat=tables.utc_now()))
 
-    def record(self, evaluation_id: int, evaluation: Evaluation, artifact: str | None = None) -> None:
-        """Finish a running evaluation: measures, audit, search scores, samples of round 0; its lease goes.
+    def record(
+        self, evaluation_id: int, evaluation: Evaluation, artifact: str | None = None, *, repaired: bool = False
+    ) -> None:
+        """Finish a running evaluation: measures, audit, profile, search scores, samples of round 0; its lease goes.
 
         Call it before Optuna is told.
 
         Args:
             artifact: digest of the engine file, when `Artifacts` keeps it.
+            repaired: its trial and its role go on to a repair of the assignment, so the row is left without them.
 
         Raises:
             LostEvaluationError: the row is no longer running; nothing was written.
@@ -227,7 +251,12 @@ class Store(Reader):
             running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
             if not statements.changed(connection, running.values(**statements.measures(evaluation), artifact=artifact)):
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
+            if repaired:
+                connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
+                connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
             statements.insert_audit(connection, evaluation_id, evaluation)
+            if evaluation.profile:
+                statements.replace_profile(connection, evaluation_id, evaluation.profile)
             if evaluation.latency is not None:
                 statements.insert_samples(connection, evaluation_id, 0, evaluation.latency)
             if evaluation.accuracy is not None:
@@ -243,10 +272,16 @@ class Store(Reader):
         with self._writing("abandon an evaluation") as connection:
             return statements.changed(connection, delete(e).where(e.id == evaluation_id, e.status == records.RUNNING))
 
-    def link_trial(self, study_target_id: int, trial: int, evaluation_id: int) -> None:
-        """Let an evaluation that is there already answer another Optuna trial too."""
+    def link_trial(
+        self, study_target_id: int, trial: int, evaluation_id: int, *, asked: Assignment | None = None
+    ) -> None:
+        """Let an evaluation that is there already answer another Optuna trial too.
+
+        Args:
+            asked: what the trial proposed, where the evaluation is of its repair.
+        """
         with self._writing("link a trial") as connection:
-            statements.link(connection, study_target_id, trial, evaluation_id, reused=True)
+            statements.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
 
     def add_samples(self, evaluation_id: int, round_number: int, latency: Latency) -> None:
         """Store a measurement made again; `round_number` ≥ 1, once per evaluation, from `next_round`."""
@@ -259,6 +294,11 @@ class Store(Reader):
         with self._writing("store a final score") as connection:
             connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.split == "final"))
             statements.insert_score(connection, evaluation_id, "final", accuracy)
+
+    def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime]) -> None:
+        """Store what each layer of an evaluation's engine takes, in the order they run, replacing what is there."""
+        with self._writing("store a profile") as connection:
+            statements.replace_profile(connection, evaluation_id, layers)
 
     def add_artifact(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
         """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    true,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -31,7 +32,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-VERSION = 2
+VERSION = 3
 MYSQL_NAMES = ("mysql", "mariadb")
 
 
@@ -199,6 +200,7 @@ class Choice(Base):
     precision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     code: Mapped[int | None]
     offered: Mapped[bool]
+    buildable: Mapped[bool] = mapped_column(server_default=true())
     reason: Mapped[str]
 
 
@@ -236,6 +238,7 @@ class Evaluation(Base):
     opaque: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime] = mapped_column(default=utc_now())
     finished_at: Mapped[datetime | None]
+    engine: Mapped[dict[str, Any] | None]
     notes: Mapped[list[Any] | None]
     assignment: Mapped[dict[str, Any]]
     asked_assignment: Mapped[dict[str, Any] | None]
@@ -249,6 +252,7 @@ class Trial(Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", index=True)
     reused: Mapped[bool]
+    asked_assignment: Mapped[dict[str, Any] | None]
 
 
 class Score(Base):
@@ -274,6 +278,7 @@ class Audit(Base):
     asked: Mapped[int]
     got: Mapped[int | None]
     kernel: Mapped[str]
+    details: Mapped[dict[str, Any] | None]
 
 
 class Sample(Base):
@@ -287,7 +292,20 @@ class Sample(Base):
     spread: Mapped[float | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now())
     warnings: Mapped[list[Any] | None]
+    details: Mapped[dict[str, Any] | None]
     samples: Mapped[bytes]
+
+
+class Profile(Base):
+    __tablename__ = "bf_profile"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - as in Audit
+    evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    group: Mapped[str | None] = mapped_column(WORD)
+    moves: Mapped[bool]
+    ms: Mapped[float]
+    kind: Mapped[str]
+    name: Mapped[str]
 
 
 class Lease(Base):

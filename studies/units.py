@@ -140,7 +140,7 @@ def parse_count(text: str, option: str, least: int = 1, most: int = 2**31 - 1) -
     stripped = text.strip()
     if re.fullmatch(r"[+-]?[0-9]{1,18}", stripped) and least <= int(stripped) <= most:
         return int(stripped)
-    raise refusal(option, f"a whole number from {least} to {most}", text, f"write it like {max(least, 10)}")
+    raise refusal(option, f"a whole number from {least} to {most}", text, f"write it like {min(max(least, 10), most)}")
 
 
 def parse_shape(text: str, option: str = "--shape") -> ShapeSpec:

@@ -82,6 +82,9 @@ class FakeCuda:
     def cudaStreamSynchronize(self, stream: Any) -> Any:  # noqa: N802
         return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
 
+    def cudaDeviceSynchronize(self) -> Any:  # noqa: N802
+        return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
+
     def cudaStreamDestroy(self, stream: Any) -> Any:  # noqa: N802
         self.streams.discard(int(stream))
         return (Error.cudaSuccess,)

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from sqlalchemy import create_engine, func, select
 
-from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision, Target
+from search.values import (
+    Accuracy,
+    Assignment,
+    AuditRow,
+    EngineSummary,
+    Evaluation,
+    Latency,
+    LayerTime,
+    Precision,
+    Target,
+)
 from studies import tables
 from studies.records import NewStudy
 from studies.store import Store
@@ -18,6 +28,18 @@ from studies.store import Store
 SERVER = os.environ.get("BITFRONT_TEST_URL")  # a PostgreSQL or MySQL database whose bf_ tables may be dropped
 TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {"trials": 3}, {"n": 1}, {"name": "top1"}, {"ü": [1]}, {"python": "3"})
+ENGINE = EngineSummary(layers=9, moves=3, opaque=1, sparse=2, moves_ms=0.125, profiled_ms=1.5)
+DETAILS = {"layer": "conv + relu", "weights": "Int8", "inputs": "Int8 NC/32HW32", "outputs": "Half NC/2HW2"}
+AROUND = {"host_to_device": 0.5, "device_to_host": 0.25, "enqueue": 0.125}
+CONDITIONS = {
+    "before": {"sm_clock_mhz": 1980, "temperature_c": 41, "power_w": 310.5, "throttled": [], "other_processes": 0},
+    "after": {"sm_clock_mhz": 1830, "temperature_c": 44, "power_w": 695.5, "throttled": ["power cap"]},
+    "throttled": ["power cap"],
+}
+LAYERS = (
+    LayerTime("conv + relu", "CaskConvolution", "g000", False, 0.25),
+    LayerTime("Reformatting CopyNode", "Reformat", None, True, 0.125),
+)
 KINDS = ["sqlite", *(["server"] if SERVER else [])]
 
 
@@ -36,10 +58,11 @@ def assignment(*codes: int) -> Assignment:
 
 
 def measured(chosen: Assignment, **changes: Any) -> Evaluation:
-    audit = tuple(AuditRow(group, asked, asked, f"kernel of {group}") for group, asked in chosen.items())
-    latency = Latency(1.5, 1.25, 0.5, 2.0, np.array([1.25, 1.5]), np.array([2.0, 2.0]), ("clocks moved",))
+    audit = tuple(AuditRow(group, asked, asked, f"kernel of {group}", DETAILS) for group, asked in chosen.items())
+    times, baseline = np.array([1.25, 1.5]), np.array([2.0, 2.0])
+    latency = Latency(1.5, 1.25, 0.5, 2.0, times, baseline, ("clocks moved",), AROUND, CONDITIONS)
     accuracy = Accuracy("top1", 0.75, 0.25, 0.125, 0.5, 4, 8, np.array([1.0, 1.0, 1.0, 0.0]))
-    whole = Evaluation(chosen, None, audit, latency, accuracy, 1000, 2 << 40, 1.5, 2.5, 2, None, ("note",))
+    whole = Evaluation(chosen, None, audit, latency, accuracy, 1000, 2 << 40, 1.5, 2.5, 2, None, ("note",), ENGINE)
     return replace(whole, **changes)
 
 

@@ -87,7 +87,7 @@ def test_show_names_the_group() -> None:
     trial = min(asked_int8())
     [second] = [g for g in json.loads(ok("show", "p", trial, "--json"))["groups"] if g["node"] == "second"]
     assert (second["asked"], second["got"], second["answer"]) == ("int8", "fp32", "not obeyed")
-    assert "1 groups not obeyed" in ok("show", "p", trial)
+    assert "1 group not obeyed" in ok("show", "p", trial)
 
 
 def test_the_report_lists_them() -> None:

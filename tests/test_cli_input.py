@@ -133,6 +133,15 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
         (["--study", ""], ["--study"]),
         (["--study", "x" * 201], ["--study", "200"]),
         (["--config", "none.toml"], ["--config none.toml", "TOML"]),
+        (["--optimization-level", "6"], ["--optimization-level", "from 0 to 5", "write it like 5"]),
+        (["--repair", "-1"], ["--repair", "from 0"]),
+        (["--tf32", "maybe"], ["--tf32", "on, off", "'maybe'"]),
+        (
+            ["--sparsity"],
+            ["--sparsity: expected only with backend tensorrt, got backend onnxruntime", "auto", "it out"],
+        ),
+        (["--workspace", "4GiB"], ["--workspace", "tensorrt"]),  # given, even if it is the default
+        (["--backend", "onnxruntime", "--typing", "weak", "--plugin", "x.so"], ["--plugin, --typing", "them out"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and str(value[0]).startswith("--") else "",
 )

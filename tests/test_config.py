@@ -44,6 +44,16 @@ EVERYTHING = {
     "evaluation-timeout": "10m",
     "evaluation-memory": "8GB",
     "quiet": True,
+    "typing": "strong",
+    "workspace": "2GiB",
+    "optimization-level": "1",
+    "final-optimization-level": "5",
+    "tf32": "off",
+    "sparsity": True,
+    "native-instancenorm": "off",
+    "plugin": ["a.so", "b.so"],
+    "timing-cache": "none",
+    "repair": "3",
 }
 
 
@@ -72,12 +82,14 @@ def test_every_option_is_read():
         calibration="entropy", sampler="nsga2", granularity="block",
         keep=(KeepRule("^/head/", Precision.FP16), KeepRule("a=b", Precision.INT8)), seed=7, threads=2,
         keep_engines="all", evaluation_timeout_s=600.0, evaluation_memory_bytes=8_000_000_000, quiet=True,
+        typing="strong", workspace_bytes=2 << 30, optimization_level=1, final_optimization_level=5, tf32=False,
+        sparsity=True, native_instancenorm=False, plugins=("a.so", "b.so"), timing_cache="none", repair=3,
     )  # fmt: skip
 
 
 def test_options_cover_every_field_once():
     fields = [option.field for option in OPTIONS.values()]
-    assert sorted(fields) == sorted(set(SearchConfig.__dataclass_fields__) - {"overrides"})
+    assert sorted(fields) == sorted(set(SearchConfig.__dataclass_fields__) - {"overrides", "given"})
 
 
 def test_defaults():
@@ -107,6 +119,25 @@ def test_file_and_command_line(tmp_path):
     assert found.keep == (KeepRule("x", Precision.FP32),)
     assert [shape.name for shape in found.shapes] == ["z"]
     assert found.overrides == ("shape", "trials")
+    assert found.given == ("data", "keep", "latency-budget", "max-drop", "model", "quiet", "shape", "trials")
+
+
+def test_switches(tmp_path):
+    path = toml(tmp_path, "tf32 = false\nnative-instancenorm = 'on'\nsparsity = true\n")
+    found = from_options(BASE, path)
+    assert (found.tf32, found.native_instancenorm, found.sparsity) == (False, True, True)
+    assert from_options({**BASE, "tf32": ["on"]}, path).tf32
+    assert not from_options({**BASE, "tf32": False}).tf32
+    assert "tf32" in from_options({**BASE, "tf32": False}).given
+    assert "expected one of on, off, got 'yes'" in problems_of({**BASE, "tf32": "yes"})
+    assert "'a.so' is given twice" in problems_of({**BASE, "plugin": ["a.so", "a.so"]})
+
+
+def test_what_was_given_is_told_from_defaults():
+    found = from_options({**BASE, "typing": "auto", "sparsity": False, "plugin": []})
+    assert found.given == ("data", "model", "typing")
+    assert found.with_options({"trials": "9"}).given == ("data", "model", "trials", "typing")
+    assert SearchConfig.from_json(found.to_json()).given == ()
 
 
 def test_every_problem_is_named_in_one_error(tmp_path):
@@ -175,6 +206,14 @@ def test_batch_and_shape_must_agree():
         ("storage", "study.db"),
         ("trials", "none"),
         ("keep", "=fp16"),
+        ("typing", "explicit"),
+        ("workspace", "4"),
+        ("optimization-level", "6"),
+        ("final-optimization-level", "-1"),
+        ("native-instancenorm", "1"),
+        ("plugin", ""),
+        ("timing-cache", ""),
+        ("repair", "-1"),
     ],
 )
 def test_values_that_are_none(option, text):

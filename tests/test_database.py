@@ -17,13 +17,15 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
 from search.errors import StudyError
-from search.values import Precision
+from search.values import Assignment, Precision
+from stored import LAYERS, count
 from studies import tables
 from studies.database import artifact_folder, default_url, hide_password
 from studies.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
 SCHEMA_V1 = Path(__file__).parent / "data" / "schema_v1.db"
+SCHEMA_V2 = Path(__file__).parent / "data" / "schema_v2.db"
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
 NOBODY = 65534
 
@@ -145,6 +147,30 @@ def test_an_old_database_is_upgraded_with_its_rows(tmp_path: Path, write: bool) 
         assert (good.evaluation.latency.value_ms, list(good.evaluation.latency.samples_ms)) == (1.5, [1.25, 1.5])
         assert [row.got for row in good.evaluation.audit] == [Precision.INT8]
         assert store.evaluation(target.id, 1).evaluation.failure is not None
+    Store.open(url_of(tmp_path / "new.db"), create=True).close()
+    assert columns(path) == columns(tmp_path / "new.db")
+
+
+def test_version_2_is_upgraded_with_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    shutil.copy(SCHEMA_V2, path)
+    with Store.open(url_of(path)) as store:
+        (target,) = store.targets(store.study("old").id)
+        record = store.evaluation(target.id, 0)
+        latency = record.evaluation.latency
+        assert latency is not None
+        assert latency.warnings == ("spread 12.0% of the median, more than 2%",)
+        assert (latency.around_ms, latency.conditions) == ({}, {})
+        assert (record.evaluation.engine, record.evaluation.memory_bytes) == (None, 4096)
+        assert [row.details for row in record.evaluation.audit] == [{}]
+        assert record.asked == Assignment({"g000": Precision.FP16})
+        assert [choice.buildable for choice in store.choices(target.id)] == [True, True]
+        store.mark_unbuildable(target.id, "g000", Precision.INT8)
+        store.set_profile(record.id, LAYERS)
+        assert store.unbuildable(target.id) == {("g000", Precision.INT8)}
+        assert store.profile(record.id) == LAYERS
+        assert store.delete_study("old") == {"c" * 64}
+        assert count(store, tables.Profile) == 0
     Store.open(url_of(tmp_path / "new.db"), create=True).close()
     assert columns(path) == columns(tmp_path / "new.db")
 

@@ -26,11 +26,22 @@ from studies.export import Exported
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
-TOPICS = {"index", "how-it-fits", "data", "metrics", "benchmarks"}
-OTHER_PROGRAMS = {"--rm"}  # docker run
-USERS_OWN = ("engine", "demo", "bitfront.db", "photos")  # what users make, not part of the repository
+TOPICS = {"index", "how-it-fits", "tensorrt", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
+OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
+OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints"}  # the proof on a GPU
+USERS_OWN = (
+    "engine",
+    "demo",
+    "bitfront.db",
+    "photos",
+    "nvcr.io/",
+    "triton/",
+    "/work",
+    "/studies",
+    "/tmp",
+)  # what users make, not part of the repository
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 PROGRAM: Any = typer.main.get_command(app)
 VERBS: dict[str, Any] = dict(PROGRAM.commands)
 
@@ -76,7 +87,8 @@ def command_lines() -> list[tuple[str, str]]:
     found = []
     for path in TEXTS:
         for line in [line for block in blocks(path, "", "text") for line in shell_lines(block)]:
-            _, program, arguments = line.partition("bitfront:cpu " if line.startswith("docker") else "bitfront ")
+            image = "bitfront:gpu " if "bitfront:gpu " in line else "bitfront:cpu "
+            _, program, arguments = line.partition(image if line.startswith("docker") else "bitfront ")
             if program and arguments and "[options]" not in line:
                 found.append((path.name, arguments))
     return found
@@ -104,7 +116,7 @@ def test_index_links_every_page():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_page_lists_exactly_the_options_of_its_verb(verb):
-    listed = re.findall(r"^\| `(--[a-z-]+)", page(verb), re.MULTILINE)
+    listed = re.findall(r"^\| `(--[a-z0-9-]+)", page(verb), re.MULTILINE)
     assert sorted(listed) == sorted(options(verb) - {"--help"})
     assert all(f"`{metavar}`" in page(verb) for metavar in metavars(verb))
 
@@ -117,17 +129,19 @@ def test_page_has_its_exit_codes_and_its_function(verb):
 
 
 def test_search_page_names_every_choice_and_default():
-    rows = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `--([a-z0-9-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
     choices = {
         "backend": config.BACKENDS,
         "calibration": config.CALIBRATIONS,
         "sampler": config.SAMPLERS,
         "granularity": config.GRANULARITIES,
         "keep-engines": config.KEEP_ENGINES,
+        "typing": config.TYPINGS,
     }
     for option, values in choices.items():
         assert all(f"`{value}`" in rows[option] for value in values), option
     defaults = {"trials", "sampler", "seed", "granularity", "calibration", "storage", "threads", "keep-engines"}
+    defaults |= {"repair", "typing", "optimization-level"}
     fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from evaluators.accuracy import subset_size
+from evaluators.backends.base import RefusedError
 from evaluators.evaluator import Evaluator
 from evaluators.job import Job, Limits, discard
 from jobs import SAMPLES, Case, case, write_ranges
@@ -401,6 +402,20 @@ def test_timing_again_leaves_no_engine(warm: Warm) -> None:
     latency = warm.evaluator.time_again(warm.case.uniform(INT8), out)
     assert latency.baseline_ms is not None
     assert not list(out.parent.glob("again.engine*"))
+
+
+def test_timing_an_engine_file_leaves_it(warm: Warm) -> None:
+    out = warm.case.folder / "kept.engine"
+    warm.evaluator.build(warm.case.uniform(INT8), out)
+    before = out.read_bytes()
+    latency = warm.evaluator.time_engine(out)
+    assert latency.baseline_ms is not None
+    assert len(latency.samples_ms) > 0
+    assert out.read_bytes() == before
+    out.write_bytes(before[:100])
+    with pytest.raises(RefusedError):
+        warm.evaluator.time_engine(out)
+    discard(out)
 
 
 def test_discard_takes_what_belongs_to_an_engine_and_nothing_else(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Clock:
     """A session whose inferences take what `milliseconds(i)` says of its i-th; `log` tells who ran when."""
 
     memory_bytes = None
+    notes = ()
 
     def __init__(self, milliseconds: Callable[[int], float], log: list[Clock] | None = None) -> None:
         self.milliseconds = milliseconds
@@ -48,6 +49,9 @@ class Clock:
         return {}
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None: ...
+
+    def around(self) -> dict[str, float]:
+        return {"enqueue": 0.25}
 
     def close(self) -> None: ...
 
@@ -182,6 +186,48 @@ def test_interleaved_gives_rounds_of_each_in_turn() -> None:
     assert {name: rows.shape for name, rows in samples.items()} == {"a": (4, 20), "b": (4, 4), "base": (4, 1)}
     assert log[-12:] == list(sessions.values()) * 4
     assert statistic_of(samples["b"], "median") == 5.0
+
+
+def states(*values: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """A device that is in one of these states after the other."""
+    return iter(values).__next__
+
+
+COOL = {"sm_clock_mhz": 1980, "throttled": [], "other_processes": 0}
+HOT = {"sm_clock_mhz": 1410, "throttled": ["power brake", "hardware slowdown"], "other_processes": 0}
+
+
+def test_state_of_the_device_and_what_surrounds_an_inference_are_kept() -> None:
+    latency = measure(steady(1.0), statistic="median", state=states(COOL, {**COOL, "sm_clock_mhz": 1965}))
+    assert latency.conditions == {"before": COOL, "after": {**COOL, "sm_clock_mhz": 1965}, "throttled": []}
+    assert (latency.around_ms, latency.warnings) == ({"enqueue": 0.25}, ())
+    for unknown in (None, dict):
+        assert measure(steady(1.0), statistic="median", state=unknown).conditions == {}
+
+
+def test_what_was_throttled_is_measured_again_and_then_marked() -> None:
+    session = steady(1.0)
+    latency = measure(session, statistic="median", state=states(COOL, HOT, HOT, COOL))
+    assert latency.warnings == ("the device was slowed down: power brake, hardware slowdown",)
+    assert latency.conditions["throttled"] == ["power brake", "hardware slowdown"]
+    assert session.done > 600, "0.2 s, then 0.4 s, of 1 ms"
+
+
+def test_a_throttled_try_gives_way_to_one_that_is_not() -> None:
+    coming = [HOT, COOL, COOL, COOL]
+    session = Clock(lambda i: 1.5 if len(coming) > 2 else 2.0)  # the throttled try even looks faster
+    latency = measure(session, statistic="median", state=lambda: coming.pop(0))
+    assert (latency.value_ms, latency.warnings) == (2.0, ())
+    assert latency.conditions == {"before": COOL, "after": COOL, "throttled": []}
+
+
+def test_other_processes_are_told_but_not_a_reason_to_measure_again() -> None:
+    session = steady(1.0)
+    latency = measure(session, statistic="median", state=states(COOL, {**COOL, "other_processes": 2}))
+    assert latency.warnings == ("2 other processes use the device",)
+    assert session.done < 400
+    alone = measure(steady(1.0), statistic="median", state=states({**COOL, "other_processes": 1}, {}))
+    assert alone.warnings == ("1 other process uses the device",)
 
 
 def hold_lock(device: str) -> subprocess.Popen[str]:

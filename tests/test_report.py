@@ -38,6 +38,7 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
                 feasible=loss < 0.01, spread=0.004 + 0.002 * generator.random(),
                 label=f"all {labels[trial]}" if trial < 3 else f"{sum(c == 2 for c in codes)} int8",
                 opaque=trial % 2, complete=loss < 0.03, text=f"built in {trial}.5 s\nsize 12 MB",
+                moves="3 of 9 layers, 0.125 ms (8.33 %)", remarks=["the device was slowed down: power brake"],
             )
         )  # fmt: skip
         precisions[trial] = [labels[code] for code in codes]
@@ -59,6 +60,8 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         groups=[GroupRow(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv") for i in range(groups)],
         precisions=precisions,
         mismatches=[Mismatch(7, "g001", "/layer1/conv1/Conv", "int8", "fp32", "sm80_conv_kernel_nhwc")],
+        opaque={best.trial: frozenset({"g001", "g003"})},
+        unbuildable=[("g004", "/layer4/conv1/Conv", "int8")],
         audited=(311, 1, 8),
         failures=[FailureRow(trials, "build", "refused", "No supported formats for /layer1/Conv")],
         hypervolume=[(row.trial, 0.01 * math.log1p(row.trial)) for row in rows],
@@ -115,6 +118,33 @@ def test_precision_map_follows_groups_and_front():
     assert column == list(data.precisions[data.front[0].trial])
 
 
+def test_opaque_groups_are_marked_in_the_precision_map():
+    data = sample()
+    heatmap, marks = report.precision_figure(data)["data"]
+    (trial,) = data.opaque
+    assert marks["x"] == [f"#{trial}"] * 2
+    assert marks["y"] == [heatmap["y"][1], heatmap["y"][3]]
+    column = heatmap["x"].index(f"#{trial}")
+    assert ["opaque" in line[column] for line in heatmap["text"]] == [g in (1, 3) for g in range(len(data.groups))]
+    plain = replace(data, opaque={})
+    assert len(report.precision_figure(plain)["data"]) == 1
+    assert "question mark" not in page_of(plain)[0]
+
+
+def test_moves_and_remarks_of_the_front_only_where_there_are_any(page):
+    assert "<th>moves</th><th>noteworthy</th>" in page
+    assert "3 of 9 layers, 0.125 ms (8.33 %)" in page
+    assert "the device was slowed down: power brake" in page
+    data = sample()
+    bare = replace(data, evaluations=[replace(row, moves="", remarks=()) for row in data.evaluations])
+    assert not re.search("<th>(moves|noteworthy)", page_of(bare)[0])
+
+
+def test_what_cannot_be_built_is_listed(page):
+    assert "Not buildable on this target: g004 <code>/layer4/conv1/Conv</code> in int8." in page
+    assert "Not buildable" not in page_of(replace(sample(), unbuildable=()))[0]
+
+
 def test_precision_map_refuses_other_groups():
     data = sample()
     wrong = {**data.precisions, data.front[0].trial: ["fp32"]}
@@ -148,7 +178,11 @@ def test_names_are_escaped_everywhere():
         study=EVIL, target=EVIL, model=EVIL, created=EVIL, notes=[EVIL], environment={EVIL: EVIL},
         metric=Metric(EVIL, ratio=True),
         groups=[replace(group, name=EVIL, op=EVIL) for group in data.groups],
-        evaluations=[replace(row, label=EVIL, text=EVIL, role=f"baseline:{EVIL}") for row in data.evaluations],
+        evaluations=[
+            replace(row, label=EVIL, text=EVIL, role=f"baseline:{EVIL}", moves=EVIL, remarks=[EVIL])
+            for row in data.evaluations
+        ],
+        unbuildable=[(EVIL, EVIL, EVIL)],
         mismatches=[Mismatch(1, EVIL, EVIL, EVIL, EVIL, EVIL)],
         failures=[FailureRow(1, EVIL, EVIL, EVIL)],
         picks=[replace(pick, name=EVIL) for pick in data.picks],

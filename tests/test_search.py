@@ -110,7 +110,8 @@ def check_export(folder: Path, trial: int, data: Path) -> None:
     assert set(manifest["precision"]) == {"first", "second", "fc"}
     assert manifest["target_fingerprint"]
     assert manifest["final"]["limits_hold"] is True
-    assert {name.name for name in folder.iterdir()} == {"manifest.json", "model.onnx", "ranges.json"}
+    written = {path.name for path in folder.iterdir()}
+    assert written == {"manifest.json", "model.onnx", "ranges.json", "calibration.cache"}
     onnx.checker.check_model(folder / "model.onnx")
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     assert session.run(None, {"image": np.load(data)["image"][:4]})[0].shape == (4, 10)

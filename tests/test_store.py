@@ -14,7 +14,7 @@ from sqlalchemy import select
 from search.errors import StudyError
 from search.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
-from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured, plain
+from stored import ENGINE, KINDS, LAYERS, STUDY, TARGET, assignment, count, finish, fresh_url, measured, plain
 from studies import database, tables
 from studies.records import Choice, KnownEvaluationError, LostEvaluationError
 from studies.store import Store, optuna_storage
@@ -113,6 +113,65 @@ def test_an_evaluation_comes_back_whole(store: Store, target: int) -> None:
     assert store.find(target, "f" * 64) is None
     with pytest.raises(KeyError):
         store.load(evaluation_id + 1)
+
+
+def test_what_was_not_told_of_an_engine_comes_back_as_nothing(store: Store, target: int) -> None:
+    bare = Latency(1.5, 1.5, 0.0, None, np.array([1.5]), np.empty(0))
+    audit = (AuditRow("g000", Precision.FP16, Precision.FP16, "k"),)
+    number = finish(store, target, 0, 1, audit=audit, latency=bare, engine=None)
+    other = finish(store, target, 1, 2)
+    evaluation = store.load(number).evaluation
+    assert (plain(evaluation.latency), evaluation.audit, evaluation.engine) == (plain(bare), audit, None)
+    assert store.engines(target) == {other: ENGINE}
+    with store._engine.connect() as connection:
+        stored = connection.exec_driver_sql("select details from bf_audit where evaluation_id = 1").all()
+        assert stored == [(None,)]
+
+
+def test_a_profile_is_stored_with_the_evaluation_or_later(store: Store, target: int) -> None:
+    first = finish(store, target, 0, 0, profile=LAYERS)
+    second = finish(store, target, 1, 1)
+    assert (store.profile(first), store.profile(second)) == (LAYERS, ())
+    store.set_profile(second, LAYERS)
+    store.set_profile(first, LAYERS[1:])
+    assert (store.profile(first), store.profile(second)) == (LAYERS[1:], LAYERS)
+
+
+def test_what_cannot_be_built_is_remembered_per_target(store: Store, target: int) -> None:
+    other = store.add_target(store.study("demo").id, replace(TARGET, device="H200"), "demo/h200")
+    choices = [Choice("g000", p, int(p), True) for p in (Precision.FP16, Precision.INT8)]
+    for each in (target, other):
+        store.set_choices(each, "c" * 64, choices)
+    for _ in range(2):
+        store.mark_unbuildable(target, "g000", Precision.INT8)
+    assert store.unbuildable(target) == {("g000", Precision.INT8)}
+    assert store.unbuildable(other) == frozenset()
+    assert store.choices(target) == (choices[0], replace(choices[1], buildable=False))
+    with pytest.raises(KeyError):
+        store.mark_unbuildable(target, "g001", Precision.INT8)
+
+
+def test_a_repaired_proposal_leaves_what_was_refused_without_trial_and_role(store: Store, target: int) -> None:
+    asked, repaired = assignment(2, 2), assignment(0, 2)
+    refusal = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
+    first = store.begin(target, asked, asked.digest, "w0", 7, "baseline:int8")
+    store.record(first, measured(asked, failure=refusal, accuracy=None), repaired=True)
+    assert store.answer(target, 7) is None
+    assert (store.load(first).trials, store.load(first).role) == ((), "")
+    second = store.begin(target, repaired, repaired.digest, "w0", 7, "baseline:int8", asked=asked)
+    store.record(second, measured(repaired))
+    found = store.answer(target, 7)
+    assert found is not None
+    assert (found.id, found.asked, found.role) == (second, asked, "baseline:int8")
+    assert [record.id for record in store.refused(target, asked)] == [first]
+    assert store.refused(target, repaired) == ()
+
+
+def test_each_trial_keeps_what_it_asked_for_of_a_shared_repair(store: Store, target: int) -> None:
+    number = finish(store, target, 0, 0, 2)
+    store.link_trial(target, 1, number, asked=assignment(2, 2))
+    store.link_trial(target, 2, number)
+    assert [store.evaluation(target, trial).asked for trial in (0, 1, 2)] == [None, assignment(2, 2), None]
 
 
 def test_a_failure_comes_back_with_what_was_reached(store: Store, target: int) -> None:
@@ -228,7 +287,7 @@ def test_what_is_abandoned_leaves_nothing(store: Store, target: int) -> None:
 def test_measuring_again_adds_rounds(store: Store, target: int) -> None:
     evaluation_id = finish(store, target, 0, 1)
     assert store.next_round(target) == 1
-    again = Latency(1.75, 1.75, 0.25, None, np.array([1.75]), np.empty(0))
+    again = Latency(1.75, 1.75, 0.25, None, np.array([1.75]), np.empty(0), (), {"enqueue": 0.25}, {"before": {}})
     store.add_samples(evaluation_id, 1, again)
     first, second = store.evaluation(target, 0).rounds
     assert (first.number, second.number, plain(second.latency)) == (0, 1, plain(again))
@@ -273,7 +332,7 @@ def test_a_cache_key_moves_to_the_newest_artifact(store: Store) -> None:
 
 
 def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
-    evaluation_id = finish(store, target, 0, 0, artifact="1" * 64)
+    evaluation_id = finish(store, target, 0, 0, artifact="1" * 64, profile=LAYERS)
     store.set_final(evaluation_id, Accuracy("top1", 0.5, 0.25, 0.0, 0.5, 2, 2, np.zeros(2)))
     store.set_choices(target, "c" * 64, [Choice("g000", Precision.FP32, 0, True)])
     store.set_groups(store.study("demo").id, [], [Edge(None, "g000", "x", 1)])

@@ -25,3 +25,12 @@ def gpu_uuid(index: int) -> str | None:
 def lock_name(index: int) -> str:
     """Names a GPU for the latency lock: one name per GPU, whatever index a process knows it by."""
     return gpu_uuid(index) or f"cuda:{index}"
+
+
+def driver_version() -> str | None:
+    """The newest CUDA that the installed driver knows, say `13.0`; None without a driver."""
+    with suppress(OSError, AttributeError):
+        driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        if driver.cuDriverGetVersion(ctypes.byref(version)) == 0:
+            return f"{version.value // 1000}.{version.value % 1000 // 10}"
+    return None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends import cuda_device
 from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
-from evaluators.backends.onnxruntime_profile import MOVES, layer_times
+from evaluators.backends.onnxruntime_profile import is_move, layer_times
 from evaluators.gpu_state import GpuState
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
@@ -175,6 +175,7 @@ class OnnxRuntimeBuilder:
         self.backend = backend
         self.model = model
         self.ranges = ranges
+        self._written = {node.name or "" for node in model.graph.graph}
         self._fresh: tuple[Path, OnnxRuntimeSession] | None = None
 
     def lower(self, assignment: Assignment) -> ir.Model:
@@ -193,7 +194,7 @@ class OnnxRuntimeBuilder:
             optimized = onnx.load(str(path))
         finally:
             path.unlink(missing_ok=True)
-        moves = sum(node.op_type in MOVES for node in optimized.graph.node)
+        moves = sum(is_move(node, self._written) for node in optimized.graph.node)
         rows = audit_rows(optimized.graph, self.model.groups, assignment)
         return Audit(rows, EngineSummary(len(optimized.graph.node), moves))
 
@@ -216,7 +217,9 @@ class OnnxRuntimeBuilder:
             optimized = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False)
             session.close()
         owners = _owners(self.model.groups)
-        return layer_times(trace, optimized.graph, lambda node: _owner_of(node, owners), _PROFILE_WARM_UP, count)
+        return layer_times(
+            trace, optimized.graph, lambda node: _owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
+        )
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         onnx_file.write(self.lower(assignment), out)

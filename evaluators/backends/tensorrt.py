@@ -150,7 +150,10 @@ class TensorRTBackend:
         return OnnxRuntimeBackend("cpu", threads=os.cpu_count() or 1).float_session(model)
 
     def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:
-        return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs)
+        return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs, self._check_device)
+
+    def _check_device(self) -> None:
+        checked(self.cuda.cudaDeviceSynchronize())
 
 
 def _import_cuda() -> Any:

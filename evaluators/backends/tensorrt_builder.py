@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +83,36 @@ class TensorRTBuilder:
         model: the clean model.
         ranges: calibrated range of every float tensor.
         knobs: of all builds.
+        check_device: raises DeviceError where the device is out of order, which TensorRT reports as a refusal.
     """
 
     opens_engines = False  # a plan has only the outputs it was built with
 
-    def __init__(self, trt: Any, model: Model, ranges: Ranges, knobs: BuilderKnobs) -> None:
+    def __init__(
+        self,
+        trt: Any,
+        model: Model,
+        ranges: Ranges,
+        knobs: BuilderKnobs,
+        check_device: Callable[[], object] = lambda: None,
+    ) -> None:
         self.trt = trt
         self.model = model
         self.ranges = ranges
         self.knobs = knobs
+        self._check_device = check_device
         self.log = api.make_log(trt)
         api.load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
         self._tensors = _float_tensors(model)
-        self._builder = trt.Builder(self.log)
         self._runtime = trt.Runtime(self.log)
         self._timing = _TimingCache(trt, knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
+
+    @cached_property
+    def _builder(self) -> Any:
+        """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
+        return self.trt.Builder(self.log)
 
     @property
     def strong(self) -> bool:
@@ -200,6 +214,7 @@ class TensorRTBuilder:
         plan = self._builder.build_serialized_network(network, config)
         del parser  # it holds the weights until here
         if plan is None:
+            self._check_device()
             raise api.refusal(self.log.errors, self.model.groups)
         self._timing.keep()
         return bytes(plan)
@@ -272,6 +287,7 @@ class TensorRTBuilder:
         self.log.clear()
         engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if engine is None:
+            self._check_device()
             error = api.refusal(self.log.errors, ())
             if isinstance(error, OutOfMemoryError):
                 raise error

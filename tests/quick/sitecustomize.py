@@ -3,6 +3,7 @@
 Tests of what surrounds a measurement need no steady numbers, and on a busy machine steady ones take up to ten seconds.
 """
 
+import os
 import sys
 
 if any("evaluators.serve" in argument for argument in sys.orig_argv):
@@ -23,3 +24,6 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
     latency.interleaved = lambda sessions, rounds, block_ms=0.5: interleaved(sessions, 5, block_ms=block_ms)
     cpu_percent = psutil.cpu_percent
     psutil.cpu_percent = lambda interval, percpu: cpu_percent(0.01, percpu)
+
+    if "BITFRONT_TEST_REFUSES" in os.environ:
+        import refusing  # noqa: F401

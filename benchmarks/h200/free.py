@@ -1,0 +1,36 @@
+"""TensorRT's own choice of precisions, built in a process of its own: `python free.py JOB.json OUT`; prints JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from evaluators.backends.registry import open_backend
+from evaluators.job import Job
+from search import model as models
+from search.values import Assignment, Precision, Ranges
+
+
+def build(job: Job, out: Path) -> dict[str, Any]:
+    """Write the engine at `out`; what it took, and what the groups run in."""
+    model = models.load(Path(job.model))
+    ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
+    builder: Any = open_backend(job.backend, job.device, job.options).builder(model, ranges)
+    start = time.perf_counter()
+    engine = builder.build_free(out)
+    build_s = time.perf_counter() - start
+    # Audited against all INT8, of which only what was got counts.
+    audit = builder.audit(engine, Assignment({group.id: Precision.INT8 for group in model.groups}))
+    got = Counter("opaque" if row.got is None else row.got.label for row in audit.rows)
+    figures = {"build_s": build_s, "size_bytes": engine.size_bytes, "got": got}
+    return {**figures, "layers": audit.summary.layers, "moves": audit.summary.moves}
+
+
+if __name__ == "__main__":
+    print(json.dumps(build(Job(**json.loads(Path(sys.argv[1]).read_text())), Path(sys.argv[2]))))

@@ -1,0 +1,83 @@
+"""Evaluations as compact JSON: for tables, and as data for a simulator of a real engine builder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.h200.setting import Setting
+from search.values import Assignment, Evaluation, Precision
+
+CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
+OPAQUE = "?"
+
+
+def row(evaluation: Evaluation, groups: Sequence[str]) -> dict[str, Any]:
+    """One evaluation; keys only for what was reached.
+
+    `a` asked and `got` ran: a letter a group (f, h, i; ? opaque). `lat`, `spread`: median ms, inter-quartile range over
+    median. `loss`, `loss_low`, `loss_high`: share of one, with its 95 % interval. `correct` of `samples`, `total` in
+    the split. `build`, `seconds`: of the build, of all. `layers`, `moves`: of the engine.
+    """
+    found: dict[str, Any] = {"a": "".join(CODES[evaluation.assignment[group]] for group in groups)}
+    if evaluation.audit:
+        got = {audit.group: OPAQUE if audit.got is None else CODES[audit.got] for audit in evaluation.audit}
+        found["got"] = "".join(got[group] for group in groups)
+    if evaluation.failure is not None:
+        failure = evaluation.failure
+        found["failed"] = [failure.stage.value, failure.kind.value, failure.message[:300]]
+    if evaluation.latency is not None:
+        found |= {"lat": round(evaluation.latency.value_ms, 6), "spread": round(evaluation.latency.spread, 5)}
+    if evaluation.accuracy is not None:
+        score = evaluation.accuracy
+        found |= {"loss": score.loss, "loss_low": score.loss_low, "loss_high": score.loss_high}
+        found |= {"correct": float(score.scores.sum()), "samples": score.samples, "total": score.total}
+    if evaluation.engine is not None:
+        found |= {"layers": evaluation.engine.layers, "moves": evaluation.engine.moves}
+    found |= {"build": evaluation.build_s, "seconds": evaluation.total_s, "attempts": evaluation.attempts}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def stored(setting: Setting) -> list[dict[str, Any]]:
+    """Rows of the study, in the order they were evaluated; `role` names baselines, `final_loss` is on other images."""
+    with setting.store() as (store, study, target):
+        groups = [group.id for group in store.groups(study.id)]
+        records = [store.load(int(number)) for number in store.evaluations(target.id).id]
+    found = []
+    for record in records:
+        if record.status != "running":
+            final = {} if record.final is None else {"final_loss": record.final.loss}
+            role = {"role": record.role} if record.role else {}
+            found.append({**row(record.evaluation, groups), **final, **role, "trial": record.trial})
+    return found
+
+
+def mixed(setting: Setting) -> list[dict[str, Any]]:
+    """Rows of the random mixes, as `proof.py mixes` left them."""
+    file = setting.folder / "mixes.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def dump(setting: Setting, out: Path) -> int:
+    """Write groups, edges and every evaluation to a JSON file; how many."""
+    with setting.store() as (store, study, target):
+        groups, edges = store.groups(study.id), store.edges(study.id)
+        about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
+    place = {group.id: i for i, group in enumerate(groups)}
+    found = [*stored(setting), *mixed(setting)]
+    about |= {
+        "groups": [group.name for group in groups],
+        "edges": [[-1 if e.source is None else place[e.source], place[e.target], e.elements] for e in edges],
+    }
+    lines = ",\n".join(json.dumps(each) for each in found)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    return len(found)
+
+
+def assignment(codes: str, groups: Sequence[str]) -> Assignment:
+    """The assignment that a row's letters stand for."""
+    named = {code: precision for precision, code in CODES.items()}
+    return Assignment({group: named[code] for group, code in zip(groups, codes, strict=True)})

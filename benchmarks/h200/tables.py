@@ -1,0 +1,216 @@
+"""The tables of docs/benchmarks.md from the results of the proof: pure functions of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- h200 begin: made by benchmarks/h200/proof.py table -->", "<!-- h200 end -->"
+NAMES = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "vit_small": "ViT-small, 6 blocks"}
+_LABELS = {
+    "fp32": "all FP32 (TF32)",
+    "fp16": "all FP16",
+    "int8": "all INT8",
+    "free": "TensorRT's own choice",
+    "pick": "the search's pick",
+    "match": "the search's fastest at no more loss than TensorRT's own choice",
+}
+_ASKED = {"i": "INT8", "h": "FP16", "f": "FP32"}
+
+Results = Mapping[str, Any]
+
+
+def read(folder: Path) -> list[Results]:
+    """Results of every network in `folder`, in the order of `NAMES`."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("h200_*.json"))]
+    order = list(NAMES)
+    return sorted(found, key=lambda r: order.index(r["network"]) if r["network"] in order else len(order))
+
+
+def write(results: Sequence[Results], page: Path) -> None:
+    """Put the tables between their marks in a page; raises ValueError when it has none."""
+    page.write_text(inserted(page.read_text(), text(results)))
+
+
+def inserted(page: str, tables: str) -> str:
+    """`page` with `tables` between the marks, in place of what stood there."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"expected the lines {BEGIN!r} and {END!r} once each in the page")
+    head, _, rest = page.partition(BEGIN)
+    return f"{head}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
+
+
+def text(results: Sequence[Results]) -> str:
+    """Every table, empty ones left out."""
+    if not results:
+        return "Nothing measured yet."
+    parts = [networks(results), verdicts(results), throughput(results), obedience(results), repeatability(results)]
+    return "\n\n".join(part for part in [*parts, exports(results), faults(results)] if part)
+
+
+def networks(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        together = result.get("compare", result.get("uniform", {})).get("together", {})
+        rows += [_network_row(result, label, together[label]) for label in _LABELS if label in together]
+    head = "network, assignment|latency|spread|top-1 (final)|loss|build|moves|changes of precision"
+    return _table(head, rows)
+
+
+def _network_row(result: Results, label: str, measured: Mapping[str, float]) -> list[str]:
+    uniform = result.get("uniform", {})
+    built = uniform.get("free", {}) if label == "free" else uniform.get("rows", {}).get(label, {})
+    chosen = result.get("compare", {}).get("chosen", {}).get(label, built)
+    return [
+        f"{NAMES.get(result['network'], result['network'])}, {_LABELS[label]}{_mix(chosen.get('a', ''))}",
+        f"{measured['ms']:.4f} ms",
+        _percent(measured["spread"]),
+        _percent(measured["value"]),
+        f"{100 * measured['loss']:.2f} ± {50 * (measured['loss_high'] - measured['loss_low']):.2f} points",
+        _seconds(built.get("build", built.get("build_s"))),
+        _count(built.get("moves")),
+        _count(chosen.get("changes")),
+    ]
+
+
+def verdicts(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        found = result.get("compare", {}).get("verdict", {})
+        if found:
+            int8 = found.get("pick_over_int8")
+            won = found.get("won_back")
+            met = int8 is not None and won is not None and won >= 0.95 and int8 <= 1.10
+            rows.append(
+                [
+                    NAMES.get(result["network"], result["network"]),
+                    "INT8 loses nothing" if won is None else _percent(won),
+                    _times(int8),
+                    _times(found.get("pick_over_fastest")),
+                    _times(found.get("free_over_match")),
+                    "" if won is None else "met" if met else "missed",
+                ]
+            )
+    head = "network|INT8 loss won back by the pick|pick ÷ INT8|pick ÷ fastest uniform|"
+    return _table(f"{head}TensorRT's own choice ÷ search at no more loss|≥ 95 % at ≤ 1.10×", rows)
+
+
+def throughput(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        s = result.get("search", {})
+        if "wall_s" in s:
+            cells = [s[key] for key in ("build_s", "load_s", "latency_s", "run_s", "other_s", "between_s")]
+            rows.append(
+                [
+                    NAMES.get(result["network"], result["network"]),
+                    f"{s['per_hour']:.0f} ({s['steady_per_hour']:.0f} the median one)",
+                    *(f"{cell:.2f} s" for cell in cells),
+                    _percent(s["other_share"]),
+                ]
+            )
+    head = "network|evaluations an hour|parse, build|load, audit|latency|inference|rest|of it between evaluations"
+    return _table(f"{head}|share that is not TensorRT's", rows)
+
+
+def obedience(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        counts, mixes = result.get("obedience", {}).get("counts", {}), result.get("mixes", {})
+        for code, name in _ASKED.items():
+            found = [counts.get(f"{code} {answer}", 0) for answer in ("obeyed", "not obeyed", "opaque")]
+            if sum(found):
+                built = f"{mixes['built']} of {mixes['asked']}" if mixes else ""
+                network = NAMES.get(result["network"], result["network"])
+                rows.append([network, built, name, *(f"{n:,}" for n in found), _percent(found[0] / sum(found))])
+    head = "network|random mixes that build|groups asked|obeyed|not obeyed|opaque|obeyed"
+    exceptions = [
+        f"- {NAMES.get(result['network'], result['network'])}: {name} ({count}×)"
+        for result in results
+        for name, count in result.get("obedience", {}).get("exceptions", {}).items()
+    ]
+    listed = "\n\nNot obeyed:\n\n" + "\n".join(exceptions) if exceptions else ""
+    return _table(head, rows) + listed
+
+
+def repeatability(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        found = result.get("repeat", {})
+        if "one_plan_ms_range" in found:
+            rows.append(
+                [
+                    NAMES.get(result["network"], result["network"]),
+                    f"{_percent(found['one_plan_ms_range'])} over {len(found['one_plan_ms'])}",
+                    f"{_percent(found['rebuilt_ms_range'])} over {len(found['rebuilt_ms'])}"
+                    if "rebuilt_ms_range" in found
+                    else "",
+                    _percent(result.get("study", {}).get("tie_band")),
+                ]
+            )
+    return _table("network|one plan in fresh processes|one assignment rebuilt|tie band the study measured", rows)
+
+
+def exports(results: Sequence[Results]) -> str:
+    rows = [
+        [
+            NAMES.get(result["network"], result["network"]),
+            "equal" if found["equal"] else "differ",
+            ", ".join(f"{ratio:.4f}" for ratio in found["ratios"]),
+            "yes" if found.get("same_file") else "no",
+        ]
+        for result in results
+        if "ratios" in (found := result.get("export", {}))
+    ]
+    return _table("network|outputs of the exported engine|latency ÷ measured engine, three tries|same bytes", rows)
+
+
+def faults(results: Sequence[Results]) -> str:
+    found = next((result["faults"]["found"] for result in results if result.get("faults")), [])
+    rows = [
+        [
+            each["fault"].replace("_", " "),
+            " ".join(filter(None, (each["status"], each["kind"], f"at {each['stage']}" if each["stage"] else ""))),
+            str(each["attempts"]),
+            "yes" if each["as_expected"] else "**no**",
+        ]
+        for each in found
+    ]
+    return _table("fault|ended as|attempts|as it must", rows)
+
+
+# -- cells -----------------------------------------------------------------------------------------------------------
+
+
+def _table(head: str, rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; nothing without rows."""
+    if not rows:
+        return ""
+    names = head.split("|")
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _mix(codes: str) -> str:
+    counts = {name: codes.count(code) for code, name in _ASKED.items()}
+    if sum(n > 0 for n in counts.values()) < 2:
+        return ""
+    return " (" + ", ".join(f"{n} {name}" for name, n in counts.items() if n) + ")"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %" if abs(share) < 0.1 else f"{100 * share:.1f} %"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3f}×"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else str(value)

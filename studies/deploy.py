@@ -1,0 +1,208 @@
+"""What other programs need of an export: a model repository entry for Triton, and a command for trtexec."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from search.errors import ConfigError
+from search.model import Model
+from search.shapes import TensorSpec
+from search.values import Precision
+
+CALIBRATION, TIMING, SOURCE, REBUILT = "calibration.cache", "timing.cache", "model.onnx", "rebuilt.plan"
+PLATFORMS = {"model.plan": "tensorrt_plan", "model.onnx": "onnxruntime_onnx"}
+_TYPES = {
+    "bool": "TYPE_BOOL",
+    "float16": "TYPE_FP16",
+    "bfloat16": "TYPE_BF16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    **{f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+_MIB = 2**20
+_WITHOUT_PRECISION_FLAGS = 11
+_WITH_INSTANCENORM_FLAG = 10
+# trtexec splits its list at commas, reads names in quotes, and takes * for a pattern.
+_INEXPRESSIBLE = re.compile(r"[,'*\r\n]")
+
+
+# -- Triton ------------------------------------------------------------------------------------------------------------
+
+
+def check_triton_name(name: str) -> None:
+    """Refuse what is no name of a folder and of a model.
+
+    Raises:
+        ConfigError: saying which characters it may have.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", name):
+        raise ConfigError(
+            f"--triton: expected a model name of letters, digits, _, . and -, got {name!r}; write it like resnet18"
+        )
+
+
+def triton_config(name: str, engine_file: str, model: Model, *, gpu: bool) -> str:
+    """`config.pbtxt` of an engine. Its batch is one of its dimensions, so Triton itself batches nothing.
+
+    Args:
+        name: of the model in Triton.
+        engine_file: `model.plan` or `model.onnx`.
+        gpu: where it runs.
+
+    Raises:
+        ConfigError: an input or output has a type that Triton does not know.
+    """
+    lines = [
+        f"name: {json.dumps(name)}",
+        f"platform: {json.dumps(PLATFORMS[engine_file])}",
+        "max_batch_size: 0",
+        *_tensors("input", model.inputs, {name: _input_dims(model, name) for name in model.profiles}),
+        *_tensors("output", model.outputs, _output_dims(model)),
+        f"instance_group [ {{ count: 1 kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tensors(kind: str, specs: Sequence[TensorSpec], dynamic: Mapping[str, Sequence[int]]) -> list[str]:
+    lines = [f"{kind} ["]
+    for number, spec in enumerate(specs):
+        dims = list(dynamic.get(spec.name, spec.shape))
+        # Triton knows no tensor without dimensions: it is one of one element to clients.
+        shape = f"dims: [ {', '.join(map(str, dims))} ]" if dims else "dims: [ 1 ] reshape: { shape: [ ] }"
+        comma = "," if number + 1 < len(specs) else ""
+        lines.append(f"  {{ name: {_quoted(spec.name)} data_type: {_triton_type(spec)} {shape} }}{comma}")
+    return [*lines, "]"]
+
+
+def _triton_type(spec: TensorSpec) -> str:
+    try:
+        return _TYPES[spec.dtype]
+    except KeyError:
+        raise ConfigError(
+            f"--triton: {spec.name} is of type {spec.dtype}, which Triton does not know; export without --triton."
+        ) from None
+
+
+def _quoted(text: str) -> str:
+    """A string of protobuf's text format, whose escapes are C's: those that JSON writes without \\u are the same."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _input_dims(model: Model, name: str) -> list[int]:
+    low, _, high = model.profiles[name]
+    return [-1 if least != most else most for least, most in zip(low, high, strict=True)]
+
+
+def _output_dims(model: Model) -> dict[str, list[int]]:
+    """Dimensions of outputs, -1 for those that depend on a dynamic input."""
+    if not model.profiles:
+        return {}
+    shapes = {value.name: value.shape for value in model.graph.graph.outputs}
+    return {
+        spec.name: [size if isinstance(size, int) else -1 for size in shapes[spec.name] or [None] * len(spec.shape)]
+        for spec in model.outputs
+    }
+
+
+# -- trtexec -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a plan was built from.
+
+    Attributes:
+        version: of TensorRT.
+        knobs: of its builder, as they stand in an evaluation's digest.
+        layers: ONNX node of each weighted op → precision.
+        profiles: MIN, OPT, MAX of dynamic inputs.
+        plugins: paths of plugin libraries.
+        timing_cache: whether `timing.cache` lies beside it.
+    """
+
+    version: str
+    knobs: Mapping[str, str]
+    layers: Mapping[str, Precision]
+    profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    plugins: Sequence[str] = ()
+    timing_cache: bool = False
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+    @property
+    def strong(self) -> bool:
+        return self.knobs.get("typing") == "strong"
+
+
+def trtexec_text(plan: Plan) -> str:
+    """`trtexec.txt`: the command that comes nearest to how a plan was built, and what it leaves open."""
+    arguments = [*_model_arguments(plan), *_knob_arguments(plan), *_shape_arguments(plan)]
+    command = " \\\n    ".join(["trtexec", *(shlex.quote(argument) for argument in arguments)])
+    remarks = [
+        f"Builds {SOURCE} again with trtexec of TensorRT {plan.version}, in this folder, as near as it comes to it.",
+        "Two builds of one network may choose other kernels: the plan that was measured is model.plan.",
+        *_remarks(plan),
+    ]
+    return "".join(f"# {remark}\n" for remark in remarks) + f"\n{command}\n"
+
+
+def _model_arguments(plan: Plan) -> list[str]:
+    arguments = [f"--onnx={SOURCE}", f"--saveEngine={REBUILT}"]
+    if plan.strong:  # the types stand in the file
+        return arguments + (["--stronglyTyped"] if plan.major < _WITHOUT_PRECISION_FLAGS else [])
+    used = set(plan.layers.values())
+    arguments += ["--fp16"] if Precision.FP16 in used else []
+    arguments += ["--int8", f"--calib={CALIBRATION}"] if Precision.INT8 in used else []
+    named = [f"{name}:{p.label}" for name, p in plan.layers.items() if not _INEXPRESSIBLE.search(name)]
+    return [*arguments, "--precisionConstraints=obey", *([f"--layerPrecisions={','.join(named)}"] if named else [])]
+
+
+def _knob_arguments(plan: Plan) -> list[str]:
+    knobs = plan.knobs
+    workspace = int(knobs.get("workspace_bytes", 0)) // _MIB
+    arguments = [f"--memPoolSize=workspace:{workspace}"] if workspace else []
+    arguments += [f"--builderOptimizationLevel={knobs['optimization_level']}"] if "optimization_level" in knobs else []
+    arguments += ["--noTF32"] if knobs.get("tf32") == "false" else []
+    arguments += ["--sparsity=enable"] if knobs.get("sparsity") == "true" else []
+    if knobs.get("native_instancenorm") == "false" and plan.major >= _WITH_INSTANCENORM_FLAG:
+        arguments += ["--pluginInstanceNorm"]
+    arguments += [f"--staticPlugins={path}" for path in plan.plugins]
+    arguments += [f"--timingCacheFile={TIMING}"] if plan.timing_cache else []
+    arguments += ["--profilingVerbosity=detailed"]
+    if plan.major < _WITHOUT_PRECISION_FLAGS:  # what latencies here are measured with, and the default from 11 on
+        arguments += ["--useCudaGraph", "--useSpinWait", "--noDataTransfers"]
+    return arguments
+
+
+def _shape_arguments(plan: Plan) -> list[str]:
+    known = {name: shapes for name, shapes in plan.profiles.items() if not _INEXPRESSIBLE.search(name)}
+    if not known:
+        return []
+    low, best, high = (
+        ",".join(f"{name}:{'x'.join(map(str, shapes[place]))}" for name, shapes in known.items()) for place in range(3)
+    )
+    return [f"--minShapes={low}", f"--optShapes={best}", f"--maxShapes={high}", f"--shapes={best}"]
+
+
+def _remarks(plan: Plan) -> list[str]:
+    remarks = []
+    lost = [name for name in (*plan.layers, *plan.profiles) if _INEXPRESSIBLE.search(name)]
+    if lost and not (plan.strong and not set(lost) & set(plan.profiles)):
+        shown = ", ".join(json.dumps(name) for name in lost)
+        remarks.append(f"NOT EXPRESSED: trtexec cannot be told of names with a comma, ' or *: {shown}.")
+    if not plan.strong and Precision.INT8 in plan.layers.values():
+        remarks.append(
+            f"{CALIBRATION} names the tensors of the ONNX file; TensorRT's own inner tensors have no range in it, "
+            "which trtexec warns of."
+        )
+    if plan.major < _WITH_INSTANCENORM_FLAG:
+        native = plan.knobs.get("native_instancenorm") == "true"
+        kind = "TensorRT's own layer" if native else "a plugin"
+        remarks.append(f"InstanceNormalization, where there is any, was built as {kind}; trtexec cannot be told so.")
+    return remarks

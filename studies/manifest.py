@@ -1,0 +1,104 @@
+"""What an export says of itself: `manifest.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from studies import __version__
+from studies.records import EvaluationRecord, GroupRecord
+from studies.runner import Work
+from studies.standing import Standing
+
+
+def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine: Path) -> dict[str, Any]:
+    """Everything but the digests of the exported files, as JSON values.
+
+    Args:
+        row: of the exported evaluation in `now`, which may be a rebuild.
+        trial: number of the trial that was chosen.
+        pick: how it was chosen.
+    """
+    record = work.store.load(int(now.table.id[row]))
+    names = {group.id: group for group in work.store.groups(work.study.id)}
+    evaluation = record.evaluation
+    return {
+        "bitfront": __version__,
+        "study": work.study.name,
+        "trial": trial,
+        "pick": pick,
+        "evaluation": {"id": record.id, "digest": record.digest, "rebuilt": record.role == "export"},
+        "model": {"path": work.study.model_path, "digest": work.study.model_digest, **work.study.model},
+        "precision": {node: evaluation.assignment[g.id].label for g in names.values() for node in g.anchors},
+        "groups": _groups(record, names),
+        "ranges_digest": work.target.ranges_digest,
+        "metric": work.study.metric,
+        "latency": _latency(now, row, record),
+        "search": _accuracy(evaluation.accuracy),
+        "final": {**_accuracy(record.final), "limits_hold": _holds(work, now, row, record)},
+        "limits": asdict(work.limits),
+        "target": work.target.target.to_json(),
+        "target_fingerprint": work.target.target.fingerprint,
+        "knobs": work.knobs,
+        "engine_bytes": engine.stat().st_size,
+        "memory_bytes": evaluation.memory_bytes,
+        "environment": work.study.environment,
+    }
+
+
+def _groups(record: EvaluationRecord, names: Mapping[str, GroupRecord]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": audit.group,
+            "node": names[audit.group].name,
+            "op": names[audit.group].op,
+            "asked": audit.asked.label,
+            "got": audit.got.label if audit.got is not None else None,
+            "answer": audit.answer.value,
+            "kernel": audit.kernel,
+        }
+        for audit in record.evaluation.audit
+    ]
+
+
+def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any]:
+    return {
+        "value_ms": float(now.latency_ms[row]),
+        "statistic": now.target.target.statistic,
+        "search_ms": float(now.table.latency_ms[row]),
+        "spread": float(now.table.spread[row]),
+        "tie_band": now.band,
+        "speedup_over_fp32": now.speedup(row),
+        "rounds": [
+            {
+                "round": r.number,
+                "value_ms": r.latency.value_ms,
+                "raw_ms": r.latency.raw_ms,
+                "baseline_ms": r.latency.baseline_ms,
+            }
+            for r in record.rounds
+        ],
+    }
+
+
+def _accuracy(accuracy: Any) -> dict[str, Any]:
+    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total")
+    return {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
+
+
+def _holds(work: Work, now: Standing, row: int, record: EvaluationRecord) -> bool | None:
+    """Whether every limit holds on the final split, with the latency measured again."""
+    limits, final = work.limits, record.final
+    if not any(value is not None for value in asdict(limits).values()) or final is None:
+        return None
+    kept = [
+        limits.latency_budget_ms is None or now.latency_ms[row] <= limits.latency_budget_ms,
+        limits.max_drop is None or final.loss <= limits.max_drop,
+        limits.max_memory_bytes is None or 0 <= now.table.memory_bytes[row] <= limits.max_memory_bytes,
+    ]
+    if limits.accuracy_limit is not None:
+        better = final.value >= limits.accuracy_limit
+        kept.append(better if now.higher_is_better else final.value <= limits.accuracy_limit)
+    return bool(all(kept))

@@ -1,0 +1,114 @@
+"""Build an evaluation's engine again, as a new evaluation of the study that belongs to no trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evaluators.job import Limits as EarlyLimits
+from evaluators.process import ProcessDiedError
+from search.errors import ArtifactError, EvaluatorError
+from search.values import Answer, Assignment, Evaluation, digest_of
+from studies.records import EXPORT, OK, RUNNING, EvaluationRecord
+from studies.runner import Work, evaluation_digest
+from studies.standing import Standing
+
+_LEVEL = "optimization_level"
+
+
+def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
+    """The same work with an evaluator process that builds at the final optimization level."""
+    if options.get(_LEVEL) == work.keeper.job.options.get(_LEVEL):
+        return work
+    work.keeper.reopen(options=dict(options))
+    try:
+        return replace(work, knobs=work.keeper.call("knobs"))
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"opening the backend at another optimization level: {death.told()}.") from death
+
+
+def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tuple[int, str]:
+    """The evaluation of a row's assignment whose plan is kept and built as `work` builds: its own, or a new one.
+
+    Args:
+        other_level: whether `work` builds at another optimization level than the search did.
+
+    Returns:
+        Its id, and what to tell the user; empty where it is the row's own.
+
+    Raises:
+        ArtifactError: building, auditing or measuring it again failed.
+    """
+    record = work.store.load(int(now.table.id[row]))
+    assignment = record.evaluation.assignment
+    plain = evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
+    wanted = record.digest == plain or not other_level
+    if wanted and _is_kept(work, record):
+        return record.id, ""
+    why = (
+        "its engine was not kept" if wanted else f"its engine was not built at optimization level {work.knobs[_LEVEL]}"
+    )
+    found, digest = _place(work, plain)
+    trial = int(now.table.trial[row])
+    if found is not None:
+        return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
+    work.progress.note(f"trial {trial}: {why}; building, auditing and measuring it again")
+    number, evaluation = _evaluate(work, assignment, digest, trial)
+    return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
+
+
+def _is_kept(work: Work, record: EvaluationRecord) -> bool:
+    return record.status == OK and record.artifact is not None and record.artifact in work.artifacts
+
+
+def _place(work: Work, plain: str) -> tuple[int | None, str]:
+    """An earlier rebuild whose plan is kept, else the first digest that is free."""
+    number = 1
+    while True:
+        digest = digest_of({"rebuild_of": plain, "number": number})
+        record = work.store.find(work.target.id, digest)
+        if record is not None and record.status == RUNNING:
+            work.store.abandon(record.id)  # its process was killed: only one at a time works on a study
+            record = None
+        if record is None:
+            return None, digest
+        if _is_kept(work, record):
+            return record.id, digest
+        number += 1
+
+
+def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
+    number = work.store.begin(work.target.id, assignment, digest, f"pid-{os.getpid()}", None, EXPORT)
+    out = work.folder / f"{number}.engine"
+    with _abandoned_when_interrupted(work, number):
+        evaluation = work.keeper.evaluate(assignment, out, EarlyLimits())
+        artifact = work.artifacts.put_file(Path(evaluation.artifact), "engine") if evaluation.artifact else None
+        out.unlink(missing_ok=True)
+        work.store.record(number, evaluation, artifact)
+    failure = evaluation.failure
+    if failure is not None:
+        raise ArtifactError(
+            f"exporting trial {trial}: building it again failed, {failure.stage.value} ({failure.kind.value}): "
+            f"{failure.message}. It is stored as evaluation {number}; choose another with --trial."
+        )
+    return number, evaluation
+
+
+def _disobeying(evaluation: Evaluation) -> str:
+    groups = [row.group for row in evaluation.audit if row.answer is Answer.NOT_OBEYED]
+    return f", in which {len(groups)} groups do NOT run in what was asked ({', '.join(groups[:4])})" if groups else ""
+
+
+@contextmanager
+def _abandoned_when_interrupted(work: Work, number: int) -> Iterator[None]:
+    """What Ctrl-C or an error cuts off leaves no row."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the error that brought us here says more
+            work.store.abandon(number)
+        raise

@@ -1,0 +1,70 @@
+"""Repair of what an engine's builder refuses: learn the pair it names, and put its group into a higher precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from search.values import Assignment, Evaluation, FailureKind, Precision
+
+if TYPE_CHECKING:
+    from studies.runner import Work
+
+
+class Repairs:
+    """What cannot be built on a target, and what is built instead; nothing and itself unless repairs are allowed.
+
+    Attributes:
+        unbuildable: (group id, precision) that was refused.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._allowed = work.config.repair > 0
+        self.unbuildable: frozenset[tuple[str, Precision]] = frozenset()
+        if self._allowed:
+            self.unbuildable = work.store.unbuildable(work.target.id)
+
+    def buildable(self, asked: Assignment) -> Assignment:
+        """What is built for a proposal: itself, or its repair where a part of it is known to be refused."""
+        # Never None: what a group runs in when its variable is at its highest precision is never learnt.
+        return self._work.space.avoiding(asked, self.unbuildable) or asked
+
+    def learn(self, trial: int, evaluation: Evaluation, left: int) -> Assignment | None:
+        """Remember what cannot be built of a refused evaluation; its repair, where there is one and some are left.
+
+        Call it before the refusal is recorded: killed in between, the proposal is made again and repaired.
+        """
+        pair = self._refused(evaluation)
+        repaired = None
+        if pair is not None:
+            repaired = self._work.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
+        if pair is None or repaired is None:
+            return None
+        self._work.store.mark_unbuildable(self._work.target.id, *pair)
+        self.unbuildable |= {pair}
+        self._say(trial, pair, repaired, left)
+        return repaired if left > 0 else None
+
+    def all_built(self, done: int) -> bool:
+        """Whether `done` evaluations are all that can be built."""
+        size = self._work.space.size_without(self.unbuildable)
+        if done < size or not self.unbuildable:
+            return done >= size
+        assignments = self._work.store.assignments(self._work.target.id).values()
+        return sum(self.unbuildable.isdisjoint(assignment.items()) for assignment in assignments) >= size
+
+    def _refused(self, evaluation: Evaluation) -> tuple[str, Precision] | None:
+        failure, assignment = evaluation.failure, evaluation.assignment
+        if not self._allowed or failure is None or failure.kind is not FailureKind.REFUSED:
+            return None
+        group = failure.group
+        return (group, assignment[group]) if group is not None and group in assignment else None
+
+    def _say(self, trial: int, pair: tuple[str, Precision], repaired: Assignment, left: int) -> None:
+        group, precision = pair
+        name = next(known.name for known in self._work.model.groups if known.id == group)
+        again = "; trying that" if left > 0 else ""
+        self._work.progress.note(
+            f"trial {trial}: {name} cannot be built in {precision.label}, from now on it gets "
+            f"{repaired[group].label}{again}"
+        )

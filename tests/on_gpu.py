@@ -1,0 +1,145 @@
+"""What the GPU tests share: one TensorRT builder per network and process, since each costs seconds to start."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from evaluators import calibration, data
+from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.tensorrt_builder import TensorRTBuilder
+from evaluators.job import Job
+from evaluators.process import EvaluatorProcess
+from networks import NETWORKS, Net, images, save
+from search.model import Model, load
+from search.space import Space, make_space
+from search.values import Assignment, Ranges
+
+SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A network with ranges, a builder, one batch of inputs and what the float model makes of it."""
+
+    model: Model
+    ranges: Ranges
+    space: Space
+    builder: TensorRTBuilder
+    inputs: dict[str, NDArray[Any]]
+    reference: dict[str, NDArray[Any]]
+
+    def mix(self, seed: int) -> Assignment:
+        generator = np.random.default_rng(seed)
+        return self.space.assignment({v.id: int(generator.integers(len(v.precisions))) for v in self.space.variables})
+
+
+@functools.cache
+def backend() -> TensorRTBackend:
+    return TensorRTBackend()
+
+
+def wide_network() -> onnx.ModelProto:
+    """Pointwise convolutions large enough for sparse kernels to pay, two of every four weights zero."""
+    n, c = Net(21), 512
+    x = "image"
+    for i in range(2):
+        x = n.op("Relu", [n.conv(x, f"wide.{i}", c, c, 1)], f"wide.{i}/relu")
+    for tensor in n.weights:
+        if tensor.name.endswith(".w"):
+            array = onnx.numpy_helper.to_array(tensor).copy().reshape(c, -1, 4)
+            array[:, :, 2:] = 0
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array.reshape(c, c, 1, 1), tensor.name))
+    n.head(x, c)
+    return n.model([16, c, 32, 32], "logits", [16, 10])
+
+
+@functools.cache
+def bench(name: str, **knobs: Any) -> Bench:
+    """One of `NETWORKS`, or `wide`, with a builder whose knobs differ as given."""
+    folder = Path(tempfile.mkdtemp())
+    network = wide_network() if name == "wide" else NETWORKS[name]()
+    model = load(save(network, folder / "net.onnx"))
+    np.savez(folder / "data.npz", image=images(SAMPLES, shape=model.inputs[0].shape[1:]))
+    dataset = data.open_data(str(folder / "data.npz"), model.inputs)
+    ranges = calibration.collect(model, dataset, np.arange(SAMPLES), "minmax")
+    inputs = next(data.batches(dataset, np.arange(SAMPLES), model.batch)).inputs
+    here = backend()
+    session = OnnxRuntimeBackend("cpu").float_session(model)
+    reference = session.run(inputs)
+    session.close()
+    builder = TensorRTBuilder(here.trt, model, ranges, replace(here.builder_knobs, **knobs))
+    space = make_space(model, here.capability(), ranges)
+    return Bench(model, ranges, space, builder, inputs, reference)
+
+
+def calibrated(folder: Path, metric: str = "sqnr") -> tuple[EvaluatorProcess, Space]:
+    """An evaluator process with the residual network, calibrated, and the space to draw from. The caller closes it."""
+    bed = bench("residual")
+    path = save(NETWORKS["residual"](), folder / "net.onnx")
+    np.savez(folder / "data.npz", image=images(SAMPLES))
+    (folder / "ranges.json").write_text(json.dumps(bed.ranges.to_json()))
+    job = Job(
+        str(path),
+        str(folder / "data.npz"),
+        str(folder / "work"),
+        backend="tensorrt",
+        device="cuda",
+        metric=metric,
+        ranges=str(folder / "ranges.json"),
+    )
+    return EvaluatorProcess(job, folder / "log"), bed.space
+
+
+def sqnr(reference: NDArray[Any], found: NDArray[Any]) -> float:
+    """Signal to quantization noise, dB."""
+    wanted = reference.astype(np.float64)
+    noise = np.mean((wanted - found.astype(np.float64)) ** 2)
+    return float(10 * np.log10(np.mean(wanted**2) / max(noise, 1e-30)))
+
+
+# -- what users' metrics do to an evaluator process: named on the command line, so they run inside it ------------------
+
+
+def _sessions() -> list[Any]:
+    import gc
+
+    from evaluators.backends.tensorrt_session import TensorRTSession
+
+    return [found for found in gc.get_objects() if isinstance(found, TensorRTSession) and found._stream is not None]
+
+
+def breaks_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:
+    """Scores, and points the candidate's next inference at memory that is not there."""
+    for session in _sessions():
+        if session._engine is not None and _is_half(session):
+            session._context.set_tensor_address(session._inputs[0], 0x7F0000000000)
+            session._graph = None
+    return np.ones(len(next(iter(outputs.values()))))
+
+
+def _is_half(session: Any) -> bool:
+    """The FP32 baseline is to stay sound: only smaller engines are broken."""
+    sizes = [found.memory_bytes for found in _sessions()]
+    return bool(session.memory_bytes < max(sizes))
+
+
+def hogs_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:
+    """Scores, and takes all the memory that the device has left."""
+    from evaluators.backends.tensorrt_session import checked, cudart
+
+    cuda = cudart()
+    size = checked(cuda.cudaMemGetInfo())[0]
+    while size > 1 << 20:
+        if int(cuda.cudaMalloc(size)[0]) != 0:
+            size //= 2
+    return np.ones(len(next(iter(outputs.values()))))

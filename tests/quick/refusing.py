@@ -1,0 +1,37 @@
+"""An ONNX Runtime whose builder refuses groups in precisions: what `BITFRONT_TEST_REFUSES` says, in JSON.
+
+`[["g001", "int8", "named"]]`: a build of g001 in INT8 is refused, with the group named; `unnamed`: without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.base import Engine, RefusedError
+from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from search.model import Model
+from search.values import Assignment, Precision, Ranges
+
+REFUSED = [(g, Precision.parse(p), n == "named") for g, p, n in json.loads(os.environ["BITFRONT_TEST_REFUSES"])]
+
+
+class RefusingBuilder(OnnxRuntimeBuilder):
+    def lower(self, assignment: Assignment) -> Any:
+        self.assignment = assignment
+        return super().lower(assignment)
+
+    def build(self, lowered: Any, out: Path) -> Engine:
+        for group, precision, named in REFUSED:
+            if self.assignment[group] is precision:
+                raise RefusedError(f"no kernel for {group} in {precision.label}", group if named else None)
+        return super().build(lowered, out)
+
+
+def builder(backend: OnnxRuntimeBackend, model: Model, ranges: Ranges) -> OnnxRuntimeBuilder:
+    return RefusingBuilder(backend, model, ranges)
+
+
+OnnxRuntimeBackend.builder = builder  # type: ignore[method-assign]

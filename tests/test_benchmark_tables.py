@@ -1,0 +1,275 @@
+"""The pure parts of the proof on a GPU, and its cheapest steps on a small network without one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.h200 import engines, planted, proof, rows, scenes, searching, tables
+from jobs import case
+from search.space import make_space
+from search.values import (
+    Accuracy,
+    Assignment,
+    AuditRow,
+    Capability,
+    EngineSummary,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Latency,
+    Precision,
+    Stage,
+)
+from searched import quick
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+GROUPS = ["g000", "g001", "g002"]
+CAPABILITY = Capability({FP16: frozenset({"Conv", "Gemm"}), INT8: frozenset({"Conv", "Gemm"})})
+
+
+def evaluation(**changes: Any) -> Evaluation:
+    asked = Assignment({"g000": FP32, "g001": FP16, "g002": INT8})
+    got = {"g000": FP32, "g001": None, "g002": FP16}
+    times, scores = np.full(4, 0.5), np.array([1.0, 1.0, 0.0, 1.0])
+    measured = {
+        "audit": tuple(AuditRow(group, asked[group], got[group], "kernel") for group in GROUPS),
+        "latency": Latency(0.5, 0.5, 0.01, None, times, np.empty(0), around_ms={"host_to_device": 1.5}),
+        "accuracy": Accuracy("top1", 0.75, 0.25, 0.2, 0.3, 64, 100, scores),
+        "build_s": 2.0,
+        "total_s": 3.0,
+        "engine": EngineSummary(layers=9, moves=2),
+    }
+    return Evaluation(asked, **{**measured, **changes})
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    measured = {"ms": 0.5, "spread": 0.004, "value": 0.95, "loss": 0.01, "loss_low": 0.0, "loss_high": 0.02}
+    together = {"fp32": {**measured, "ms": 1.0}, "int8": measured, "pick": {**measured, "ms": 0.52}}
+    row = {"a": "iii", "build": 12.0, "moves": 3, "changes": 0}
+    return {
+        "network": "resnet18",
+        "uniform": {"rows": {"int8": row}, "together": together},
+        "compare": {"together": together, "chosen": {"pick": {"a": "ihi", "changes": 2}}, "verdict": {}},
+        **changes,
+    }
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_holds_what_was_asked_got_and_measured() -> None:
+    row = rows.row(evaluation(), GROUPS)
+    assert (row["a"], row["got"]) == ("fhi", "f?h")
+    assert (row["correct"], row["samples"], row["total"]) == (3.0, 64, 100)
+    assert (row["lat"], row["loss"], row["moves"], row["build"]) == (0.5, 0.25, 2, 2.0)
+    assert rows.assignment(row["a"], GROUPS) == evaluation().assignment
+    json.dumps(row)
+
+
+def test_a_row_of_a_failed_build_says_why_and_no_more() -> None:
+    failure = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
+    nothing = dict.fromkeys(("latency", "accuracy", "build_s", "engine"))
+    row = rows.row(evaluation(failure=failure, audit=(), **nothing), GROUPS)
+    assert row == {"a": "fhi", "failed": ["build", "refused", "no kernel"], "seconds": 3.0, "attempts": 1}
+
+
+def test_obedience_counts_groups_and_names_exceptions() -> None:
+    failure = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
+    failed = rows.row(evaluation(failure=failure, audit=()), GROUPS)
+    found = engines.obedience([rows.row(evaluation(), GROUPS), failed], names=["stem", "body", "head"])
+    assert (found["asked"], found["built"]) == (2, 1)
+    assert found["counts"] == {"f obeyed": 1, "h opaque": 1, "i not obeyed": 1}
+    assert found["exceptions"] == {"head: asked i, got h": 1}
+    assert (found["failures"], found["messages"]) == ({"build refused": 1}, ["no kernel"])
+
+
+def test_random_mixes_are_distinct_always_the_same_and_never_uniform(tmp_path: Path) -> None:
+    space = make_space(case(tmp_path).model, CAPABILITY)
+    mixes = engines.random_mixes(space, 40)
+    assert len(set(mixes)) == 40
+    assert mixes == engines.random_mixes(space, 40)
+    assert mixes[:7] == engines.random_mixes(space, 7)  # a step that goes on finds the same ones
+    assert set(mixes).isdisjoint(space.baselines().values())
+    few = make_space(case(tmp_path).model, Capability({}))
+    assert engines.random_mixes(few, 40) == []
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------
+
+
+def line(wall_s: float, **changes: Any) -> dict[str, Any]:
+    stages = {"build_s": 2.0, "load_s": 0.25, "latency_s": 0.5, "run_s": 0.25, "total_s": 3.25}
+    return {"trial": 5, "wall_s": wall_s, "first": False, "extra": False, **stages, **changes}
+
+
+def test_time_shares_leave_worker_starts_out_but_throughput_does_not() -> None:
+    found = searching.time_shares([line(12.0, first=True), line(4.0), line(4.0)])
+    assert found["per_hour"] == pytest.approx(3600 * 3 / 20)
+    assert found["steady_per_hour"] == pytest.approx(900)
+    assert (found["other_s"], found["other_share"]) == (pytest.approx(1.0), pytest.approx(0.25))
+    assert (found["between_s"], found["timed"]) == (pytest.approx(0.75), 2)
+    assert searching.time_shares([line(12.0, first=True)]) == {}
+
+
+def test_running_time_counts_started_batches_and_transfers() -> None:
+    made = evaluation()
+    assert searching.running_s(made.latency, made.accuracy) == pytest.approx(2 * 2.0 / 1000)
+    assert searching.running_s(None, made.accuracy) is None
+
+
+def test_the_verdict_is_of_loss_won_back_and_latency() -> None:
+    figures = {
+        "fp32": {"ms": 1.0, "loss": 0.0},
+        "int8": {"ms": 0.4, "loss": 0.10},
+        "pick": {"ms": 0.44, "loss": 0.01},
+        "free": {"ms": 0.40, "loss": 0.09},
+        "match": {"ms": 0.32, "loss": 0.08},
+    }
+    found = searching.verdict(figures)
+    assert found["won_back"] == pytest.approx(0.9)
+    assert found["pick_over_int8"] == pytest.approx(1.1)
+    assert found["free_over_match"] == pytest.approx(1.25)
+    assert "won_back" not in searching.verdict({**figures, "int8": {"ms": 0.4, "loss": 0.0}})
+
+
+def test_the_budget_is_of_the_fastest_uniform_one() -> None:
+    found = {"rows": {"fp32": {"lat": 1.0}, "int8": {"lat": 0.5}, "fp16": {"failed": []}}}
+    assert searching.fastest_uniform_ms(found) == 0.5
+    beside = {"fp32": {"ms": 1.1}, "int8": {"ms": 0.6}, "free": {"ms": 0.4}}
+    assert searching.fastest_uniform_ms({**found, "together": beside}) == 0.6
+
+
+def test_spread_of_repeated_values() -> None:
+    assert engines.spanned([1.0, 1.02, 0.99]) == pytest.approx(0.03)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_tables_show_what_there_is() -> None:
+    verdict = {"won_back": 0.96, "pick_over_int8": 1.04, "pick_over_fastest": 1.04, "free_over_match": 1.2}
+    shown = results()
+    shown["compare"]["verdict"] = verdict
+    text = tables.text([shown])
+    assert "| ResNet-18, all INT8 | 0.5000 ms | 0.40 % | 95.0 % | 1.00 ± 1.00 points | 12.0 s | 3 | 0 |" in text
+    assert "| ResNet-18, the search's pick (2 INT8, 1 FP16) | 0.5200 ms |" in text
+    assert "| ResNet-18 | 96.0 % | 1.040× | 1.040× | 1.200× | met |" in text
+    assert "fault" not in text
+    assert "an hour" not in text
+
+
+def test_tables_of_every_step() -> None:
+    once = {"attempts": 1, "as_expected": True}
+    shown = results(
+        search=searching.time_shares([line(4.0)]),
+        mixes={"asked": 100, "built": 99},
+        obedience={"counts": {"i obeyed": 1999, "i not obeyed": 1}, "exceptions": {"fc: asked i, got h": 1}},
+        repeat={"one_plan_ms": [1, 1.01], "one_plan_ms_range": 0.0099},
+        study={"tie_band": 0.01},
+        export={"equal": True, "ratios": [1.001, 0.999], "same_file": True},
+        faults={"found": [{"fault": "cut", "status": "failed", "stage": "audit", "kind": "refused", **once}]},
+    )
+    text = tables.text([shown])
+    times = "2.00 s | 0.25 s | 0.50 s | 0.25 s | 1.00 s | 0.75 s | 25.0 %"
+    assert f"| ResNet-18 | 900 (900 the median one) | {times} |" in text
+    assert "| ResNet-18 | 99 of 100 | INT8 | 1,999 | 1 | 0 | 100.0 % |" in text
+    assert "- ResNet-18: fc: asked i, got h (1×)" in text
+    assert "| ResNet-18 | 0.99 % over 2 |  | 1.00 % |" in text
+    assert "| ResNet-18 | equal | 1.0010, 0.9990 | yes |" in text
+    assert "| cut | failed refused at audit | 1 | yes |" in text
+
+
+def test_tables_are_put_between_their_marks() -> None:
+    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
+    assert tables.inserted(page, "new") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
+    with pytest.raises(ValueError, match="once each"):
+        tables.inserted("before\nafter\n", "new")
+
+
+def test_the_page_has_its_place_for_tables() -> None:
+    page = (Path(tables.__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    assert tables.inserted(page, tables.text(tables.read(Path(tables.__file__).parents[1] / "results"))) == page
+
+
+# -- data and faults -------------------------------------------------------------------------------------------------
+
+
+def test_scenes_are_the_same_however_they_are_drawn() -> None:
+    rng = np.random.RandomState(0)
+    digits, values = rng.randint(0, 17, (20, 8, 8)).astype(np.uint8), rng.randint(0, 10, 20)
+    images, labels = scenes.draw(digits, values, 3, range(6), 32, 0.0)
+    assert (images.shape, images.dtype) == ((6, 3, 32, 32), np.float16)
+    assert np.abs(images).max() <= 2
+    again, classes = scenes.draw(digits, values, 3, range(4, 6), 32, 0.0)
+    assert np.array_equal(images[4:], again)
+    assert np.array_equal(labels[4:], classes)
+    assert set(labels // scenes.FILLS) <= set(values)
+
+
+def test_glints_are_rare_and_beyond_white() -> None:
+    digits, values = np.full((1, 8, 8), 16, np.uint8), np.array([7])
+    images, _ = scenes.draw(digits, values, 3, range(200), 16, 20.0)
+    bright = images.reshape(200, -1).max(axis=1) > 4
+    assert 1 <= bright.sum() <= 20
+
+
+def test_a_plan_of_another_version_differs_in_its_header_alone() -> None:
+    plan = bytes(range(200))
+    harmed = planted.other_plan_version(plan)
+    assert [i for i in range(200) if plan[i] != harmed[i]] == [8, 24]
+
+
+def test_packed_parts_bring_a_network_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "_PART_BYTES", 4096)
+    first = proof.Setting(tmp_path / "work", "net")
+    files = {"net/model.onnx": 9000, "net/results.json": 10, "net/data/digits.npz": 20, "net/study.db": 5000}
+    files |= {"net/study.db.artifacts/ra/ranges": 30, "net/study.db.artifacts/en/engine": 2**20 + 1}
+    for name, size in files.items():
+        path = first.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(size))
+    proof.pack(first, tmp_path / "parts")
+    assert len(list((tmp_path / "parts").iterdir())) > 1
+    second = proof.Setting(tmp_path / "elsewhere", "net")
+    proof.unpack(second, tmp_path / "parts")
+    for name in files:
+        brought = second.work / name
+        assert brought.exists() == (name != "net/study.db.artifacts/en/engine")
+        assert not brought.exists() or brought.read_bytes() == (first.work / name).read_bytes()
+
+
+# -- the steps, for real ---------------------------------------------------------------------------------------------
+
+
+def test_the_steps_go_on_from_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(scenes.FOLDER_VARIABLE, "")
+    options = ["--tiny", "--backend", "onnxruntime", "--trials", "4", "--mixes", "2", "--into", str(tmp_path / "into")]
+    with quick():
+        proof.main([str(tmp_path), "tiny", "uniform", *options])
+        proof.main([str(tmp_path), "tiny", "search", "compare", "mixes", "collect", *options])
+    found = tables.read(tmp_path / "into" / "results")[0]
+    assert set(found["uniform"]["together"]) == {"fp32", "int8"}
+    assert found["mixes"]["built"] == 2
+    assert found["obedience"]["built"] == 6
+    assert {"fp32", "int8", "pick"} <= set(found["compare"]["together"])
+    kept = json.loads((tmp_path / "into" / "data" / "tiny.json").read_text())
+    assert len(kept["rows"]) == 6
+    assert all(len(row["a"]) == len(kept["groups"]) for row in kept["rows"])
+    assert "all INT8" in tables.text([found])
+
+
+def test_planted_faults_end_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(planted.FOLDER_VARIABLE, "")
+    monkeypatch.setenv("BITFRONT_FAULTS_BACKEND", "")
+    options = ["--tiny", "--backend", "onnxruntime", "--faults", "killed_once", "illegal"]
+    with quick():
+        proof.main([str(tmp_path), "tiny", "faults", *options])
+    found = json.loads((tmp_path / "tiny" / "results.json").read_text())["faults"]
+    assert {each["fault"]: each["as_expected"] for each in found["found"]} == {"killed_once": True, "illegal": True}
+    assert found["healthy"] == 3
