@@ -192,6 +192,17 @@ def inputs_db(levels: Mapping[str, float], sources: Mapping[str, Sequence[str]])
     return {group: min((levels[s] for s in sources.get(group, ())), default=math.inf) for group in levels}
 
 
+def held_in(assignment: Mapping[str, Precision], sources: Mapping[str, Sequence[str]]) -> dict[str, Precision]:
+    """The coarsest precision that each group's output may be held in: its own, or that of one that reads it.
+
+    An engine hands an output on in INT8 where it can; TensorRT 8.6 does so behind FP16 and FP32 convolutions.
+    """
+    found = dict(assignment)
+    for reader, group in ((reader, group) for reader, groups in sources.items() for group in groups):
+        found[group] = max(found[group], assignment[reader])
+    return found
+
+
 def fall_db(level: float, inputs: float, precision: Precision) -> float:
     """How far a level lies below what its inputs and its precision let expect; 0 where it does not."""
     expected = min(inputs, CEILING_DB[precision])

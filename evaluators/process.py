@@ -165,6 +165,10 @@ class EvaluatorProcess:
             return Failure(stage, death.kind, str(death), death.log)
         self._fresh_deaths = 0
         failure = result.failure
+        if failure is not None and failure.kind is FailureKind.ERROR:
+            failure = replace(failure, log=failure.log or self.log_tail())
+            self.close()  # nobody foresaw it, so nobody knows what state it left the process in
+            return replace(result, failure=failure)
         return result if failure is None else replace(result, failure=replace(failure, log=self.log_tail()))
 
     def _be_ready(self) -> None:

@@ -221,18 +221,18 @@ def group_sides(
     edges: Sequence[Edge],
     threshold_db: float,
 ) -> tuple[GroupSide, ...]:
-    from evaluators.compare import fall_db, inputs_db
+    from evaluators.compare import fall_db, held_in, inputs_db
 
     sources: dict[str, list[str]] = {}
     for edge in edges:
         if edge.source is not None:
             sources.setdefault(edge.target, []).append(edge.source)
     levels = {row["name"]: row["engine-emulated"].level_db for row in rows}
-    inputs = inputs_db(levels, sources)
+    inputs, held = inputs_db(levels, sources), held_in(assignment, sources)
     sides = []
     for row in rows:
         name = row["name"]
-        fall = fall_db(levels[name], inputs[name], assignment[name])
+        fall = fall_db(levels[name], inputs[name], held[name])
         found = {pair: row[pair] for pair in PAIRS}
         sides.append(GroupSide(groups[name], assignment[name].label, found, inputs[name], fall, fall > threshold_db))
     return tuple(sides)

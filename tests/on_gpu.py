@@ -86,7 +86,7 @@ def calibrated(folder: Path, metric: str = "sqnr") -> tuple[EvaluatorProcess, Sp
     """An evaluator process with the residual network, calibrated, and the space to draw from. The caller closes it."""
     bed = bench("residual")
     path = save(NETWORKS["residual"](), folder / "net.onnx")
-    np.savez(folder / "data.npz", image=images(SAMPLES))
+    np.savez(folder / "data.npz", image=images(SAMPLES), labels=np.zeros(SAMPLES, np.int64))
     (folder / "ranges.json").write_text(json.dumps(bed.ranges.to_json()))
     job = Job(
         str(path),

@@ -16,7 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from evaluators.compare import CEILING_DB, EMULATED, ENGINE, FLOAT, PAIRS, Difference, Tally, fall_db, inputs_db
+from evaluators.compare import (
+    CEILING_DB,
+    EMULATED,
+    ENGINE,
+    FLOAT,
+    PAIRS,
+    Difference,
+    Tally,
+    fall_db,
+    held_in,
+    inputs_db,
+)
 from evaluators.evaluator import Evaluator
 from evaluators.lowering import lower
 from evaluators.placement import TENSORRT
@@ -395,3 +406,9 @@ def test_ranges_that_are_gone_are_named(studied: Path) -> None:
     [(digest,)] = execute("select ranges_digest from bf_study_target")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     refused("compare", "small", 0, says=f"Artifact {digest} is not in", code=1)
+
+
+def test_an_output_may_be_held_in_what_its_readers_compute_in():
+    fp32, fp16, int8 = Precision
+    assignment = {"a": fp32, "b": fp16, "c": int8, "d": fp32}
+    assert held_in(assignment, {"b": ["a"], "c": ["b"], "d": ["c"]}) == {"a": fp16, "b": int8, "c": int8, "d": fp32}

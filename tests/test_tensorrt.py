@@ -39,7 +39,8 @@ def worst_sqnr(bed: Bench, outputs) -> float:
 @pytest.mark.parametrize("name", ["residual", "mobile", "unet"])
 def test_mixes_build_obey_and_agree(name, tmp_path):
     bed = bench(name)
-    for assignment in (*bed.space.baselines().values(), bed.mix(0), bed.mix(1), bed.mix(2)):
+    uniforms = bed.space.baselines().values() if name != "unet" else [bed.space.uniform(INT8)]
+    for assignment in (*uniforms, bed.mix(0), bed.mix(1), bed.mix(2)):
         _, audit, session = built(bed, assignment, tmp_path / "out.plan")
         assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
         assert worst_sqnr(bed, session.run(bed.inputs)) > (20 if INT8 in assignment.values() else 45)
@@ -192,8 +193,11 @@ def test_a_damaged_plan_is_refused(damage, tmp_path):
 
 
 def other_version(plan: bytes) -> bytes:
-    """The plan with the version in its header one higher."""
-    return plan[:4] + bytes([plan[4] + 1]) + plan[5:]
+    """The plan with other versions in its header: of serialization at byte 8, of the library at byte 24."""
+    header = bytearray(plan[:32])
+    header[8] ^= 1
+    header[24] ^= 1
+    return bytes(header) + plan[32:]
 
 
 def test_too_little_device_memory_is_told_apart(tmp_path):

@@ -112,7 +112,11 @@ class TensorRTBuilder:
     @cached_property
     def _builder(self) -> Any:
         """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
-        return self.trt.Builder(self.log)
+        try:
+            return self.trt.Builder(self.log)
+        except TypeError as error:  # what the bindings make of a builder that TensorRT could not make
+            self._check_device()
+            raise api.refusal(self.log.errors, ()) from error
 
     @property
     def strong(self) -> bool:
@@ -187,6 +191,8 @@ class TensorRTBuilder:
     def _expose(self, network: Any) -> None:
         """Make every group's output an output of the network, by a float copy: the tensor itself may be INT8."""
         named = {group.output: group.id for group in self.model.groups}
+        for output in [network.get_output(i) for i in range(network.num_outputs)]:
+            network.unmark_output(output)
         tensors = [layer.get_output(i) for layer in api.layers_of(network) for i in range(layer.num_outputs)]
         for tensor in tensors:
             if tensor.name in named:
