@@ -1,0 +1,70 @@
+"""Hypervolume gains of candidates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.acquisition import (
+    Forecast,
+    Reference,
+    expected_gains,
+    expected_improvements,
+    front,
+    gains,
+    reference,
+)
+from studies import pareto
+
+CORNER = Reference(1.0, 1.0)
+UNIT = st.floats(0, 1.2, allow_nan=False)
+
+
+def volume(points, corner=CORNER):
+    """By definition, on a fine grid of the points' own coordinates."""
+    points = [(x, y) for x, y in points if x < corner.log_ms and y < corner.loss]
+    xs = sorted({x for x, _ in points} | {corner.log_ms})
+    total = 0.0
+    for left, right in zip(xs, xs[1:], strict=False):
+        low = min((y for x, y in points if x <= left), default=corner.loss)
+        total += (right - left) * (corner.loss - low)
+    return total
+
+
+@given(st.lists(st.tuples(UNIT, UNIT), max_size=8), st.tuples(UNIT, UNIT))
+def test_a_gain_is_the_difference_of_two_volumes(points, point):
+    array = np.array(points, dtype=float).reshape(-1, 2)
+    kept = array[front(array[:, 0], array[:, 1])]
+    gain = gains(np.array([point[0]]), np.array([point[1]]), kept[:, 0], kept[:, 1], CORNER)[0]
+    assert gain == pytest.approx(volume([*points, point]) - volume(points), abs=1e-9)
+
+
+def test_the_corner_is_that_of_the_reports():
+    ms, loss = np.array([1.0, 0.5, 0.3]), np.array([0.0, 0.001, 0.1])
+    corner = reference(ms, loss, 0.001)
+    assert np.exp(corner.log_ms) == pytest.approx(1.02)
+    assert corner.loss == pytest.approx(0.105)
+    assert reference(ms, np.zeros(3), 0.002).loss == 0.002
+    theirs = pareto.hypervolume(ms[1:], loss[1:], pareto.reference_of(ms, loss))
+    kept = front(np.log(ms[1:]), loss[1:])
+    mine = volume([(np.log(ms[1:][i]), loss[1:][i]) for i in kept], corner)
+    assert mine == pytest.approx(theirs)
+
+
+def test_certain_forecasts_gain_what_they_gain():
+    forecast = Forecast(np.exp([0.2, 0.9]), np.zeros(2), np.array([0.5, 0.95]), np.zeros(2))
+    kept = np.array([[0.1, 0.9], [0.5, 0.3]])
+    found = expected_gains(forecast, kept[:, 0], kept[:, 1], CORNER, np.random.default_rng(0))
+    assert found[0] == pytest.approx(volume([*map(tuple, kept), (0.2, 0.5)]) - volume([*map(tuple, kept)]))
+    assert found[1] == 0
+
+
+def test_uncertainty_is_worth_something_and_a_budget_is_kept():
+    rng = np.random.default_rng(0)
+    sure = Forecast(np.array([1.0]), np.zeros(1), np.array([0.5]), np.zeros(1))
+    unsure = Forecast(np.array([1.0]), np.zeros(1), np.array([0.5]), np.array([0.2]))
+    assert expected_improvements(sure, 2.0, 0.5, rng)[0] == 0
+    assert expected_improvements(unsure, 2.0, 0.5, rng)[0] > 0.01
+    assert expected_improvements(unsure, 0.5, 0.5, rng)[0] == 0
