@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,7 +29,7 @@ def volume(points, corner=CORNER):
     points = [(x, y) for x, y in points if x < corner.log_ms and y < corner.loss]
     xs = sorted({x for x, _ in points} | {corner.log_ms})
     total = 0.0
-    for left, right in zip(xs, xs[1:], strict=False):
+    for left, right in itertools.pairwise(xs):
         low = min((y for x, y in points if x <= left), default=corner.loss)
         total += (right - left) * (corner.loss - low)
     return total
