@@ -11,6 +11,7 @@ from typing import Any
 from evaluators.backends.base import Backend, Builder, RefusedError, Session
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 from evaluators.compare import EMULATED, ENGINE, FLOAT, Batch, differences
+from evaluators.half import spelled_out
 from evaluators.lowering import expose_groups, lower
 from search.errors import EvaluatorError
 from search.model import Model
@@ -50,7 +51,7 @@ def compare_engine(
         ModelError: the assignment cannot be written as Q/DQ and Cast.
     """
     lowered = lower(model, assignment, ranges, backend.placement)
-    graphs = {FLOAT: model.graph, EMULATED: lowered}
+    graphs = {FLOAT: model.graph, EMULATED: spelled_out(lowered.clone())}
     reference = OnnxRuntimeBackend("cpu", threads=_usable_threads())
 
     def compared(what: str, open_engine: Callable[[], Session], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -65,7 +66,8 @@ def compare_engine(
         "outputs": compared(f"comparing the engine {engine.name}", lambda: builder.load(engine), names)
     }
     if groups:
-        graphs = {who: expose_groups(graph, model) for who, graph in graphs.items()}
+        exposed = {who: expose_groups(graph, model) for who, graph in ((FLOAT, model.graph), (EMULATED, lowered))}
+        graphs = {**exposed, EMULATED: spelled_out(exposed[EMULATED])}
         found["opened"] = builder.opens_engines
         found["groups"] = compared(
             "comparing group by group",

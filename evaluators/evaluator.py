@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +29,12 @@ from evaluators.backends.base import (
     RefusedError,
     Session,
 )
+from evaluators.backends.onnxruntime_emulation import quickest
 from evaluators.backends.registry import open_backend
 from evaluators.compare_run import compare_engine
 from evaluators.job import Job, Limits, discard
+from evaluators.local_noise import Network
+from evaluators.sensitivity import sensitivity
 from search import model as models
 from search.errors import (
     ArtifactError,
@@ -487,6 +490,37 @@ class Evaluator:
             done=lambda done: self.report("progress", [done, len(indices)]),
         )
         return {**found, "samples": len(indices)}
+
+    def sensitivity(self, seconds: float, pairs: Sequence[tuple[str, Precision]] | None = None) -> dict[str, Any]:
+        """What each group alone in a lower precision adds to the outputs' error, on search samples; builds no engine.
+
+        Args:
+            seconds: for the whole pass; see `sensitivity.sensitivity`.
+            pairs: group id and precision; None for every lower precision that this target offers each group.
+
+        Returns:
+            `rows` and `notes` of `sensitivity.sensitivity`, and the `device` that it ran on.
+
+        Raises:
+            RunError: the model has not been calibrated.
+            EvaluatorError: ONNX Runtime cannot run the float model.
+        """
+        network = Network(self.model, _read_ranges(self.job.ranges), self.backend.placement)
+        with quickest(self.backend, self.job.device, self.model.graph) as emulator:
+            found = sensitivity(
+                emulator,
+                network,
+                self._lower_pairs(network.ranges) if pairs is None else pairs,
+                self.search_indices,
+                lambda indices: self._batches(self.data, indices),
+                seconds=seconds,
+                done=lambda done, total: self.report("progress", [done, total]),
+            )
+            return {**found, "device": emulator.device}
+
+    def _lower_pairs(self, ranges: Ranges) -> list[tuple[str, Precision]]:
+        choices = make_space(self.model, self.backend.capability(), ranges).choices
+        return [(g, c.precision) for g, some in choices.items() for c in some if c.offered and c.precision]
 
     # -- warm parts ------------------------------------------------------------------------------------------------
 

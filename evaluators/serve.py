@@ -149,6 +149,9 @@ class _Service:
     def compare(self, engine: str, assignment: Any, groups: bool, samples: int) -> Any:
         return self._evaluator.compare(Path(engine), assignment, groups, samples)
 
+    def sensitivity(self, seconds: float, pairs: Any = None) -> Any:
+        return self._evaluator.sensitivity(seconds, pairs)
+
     def compare_latency(self, engine: str, measured: str, rounds: int) -> Any:
         return self._evaluator.compare_latency(Path(engine), Path(measured), rounds)
 

@@ -98,3 +98,9 @@ def expected_improvements(
     log_ms, loss = forecast.draws(_DRAWS, rng)
     gained = np.maximum(best_loss - np.maximum(loss, 0) - least, 0)
     return np.asarray((gained * (log_ms <= np.log(budget_ms))).mean(axis=1))
+
+
+def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float, rng: np.random.Generator) -> Floats:
+    """(n,) expected reduction of the least log latency within an allowed loss, chance of keeping it included."""
+    log_ms, loss = forecast.draws(_DRAWS, rng)
+    return np.asarray((np.maximum(best_log_ms - log_ms, 0) * (loss <= max_loss)).mean(axis=1))

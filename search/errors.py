@@ -10,6 +10,8 @@ BitfrontError
 └── RunError                a run that could not go on; the study stays resumable: exit code 1
     ├── MetricError         the user's metric raised or gave NaN
     ├── EvaluatorError      the evaluator process dies again and again
+    ├── SurrogateError      measures that a model cannot be fitted to
+    ├── SolverError         no assignment is allowed, or an exact solver did not finish
     └── ArtifactError       an artifact could not be written or does not match its digest
 """
 
@@ -54,6 +56,14 @@ class MetricError(RunError):
 
 class EvaluatorError(RunError):
     """The evaluator process died again and again."""
+
+
+class SurrogateError(RunError):
+    """Measures that a latency or loss model cannot be fitted to: none, not finite, or of another shape."""
+
+
+class SolverError(RunError):
+    """No assignment is allowed, costs are no numbers, or an exact solver did not finish."""
 
 
 class ArtifactError(RunError):

@@ -20,7 +20,17 @@ from rich.console import Console
 from rich.table import Table
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError
-from studies import __version__, commands, compare_trial, comparison, profiles, show_text, tables_text
+from studies import (
+    __version__,
+    commands,
+    compare_trial,
+    comparison,
+    profiles,
+    sensitivity_plot,
+    sensitivity_table,
+    show_text,
+    tables_text,
+)
 from studies.config import OPTIONS, from_options
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.standing import Standing
@@ -70,6 +80,9 @@ ModelPath = Annotated[Many, _option("model", "Where the model file is now, if it
 DataPath = Annotated[Many, _option("data", "Where the data are now, if they have moved.", "DATA")]
 Trials = Annotated[Many, _option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
 MoreTrials = Annotated[Many, _option("trials", "New total of evaluations. [default: the study's own]", "N")]
+SensitivityTime = Annotated[
+    Many, _option("sensitivity-time", "Of the sensitivity pass. [default: 5 % of the study, 60s at most]", "TIME")
+]
 TimeLimit = Annotated[Many, _option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
 Patience = Annotated[Many, _option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -123,6 +136,7 @@ def search(
     max_memory: Memory = None,
     trials: Trials = None,
     time_limit: TimeLimit = None,
+    sensitivity_time: SensitivityTime = None,
     patience: Patience = None,
     storage: Annotated[Many, _option("storage", "Study database. [default: sqlite:///bitfront.db]", "URL")] = None,
     artifacts: Annotated[Many, _option("artifacts", "Folder of engines. [default: beside the database]", "DIR")] = None,
@@ -137,7 +151,7 @@ def search(
     preprocess: Annotated[Many, _option("preprocess", "module:function that reads one image file.")] = None,
     calibration: Calibration = None,
     calibration_cache: Annotated[Many, _option("calibration-cache", "Ranges of a TensorRT cache.", "FILE")] = None,
-    sampler: Annotated[Many, _option("sampler", "tpe, nsga2, gp, random. [default: tpe]", "NAME")] = None,
+    sampler: Annotated[Many, _option("sampler", "guided, tpe, nsga2, gp, random. [default: guided]", "NAME")] = None,
     granularity: Granularity = None,
     keep: Keep = None,
     seed: Annotated[Many, _option("seed", "Of the sampler. [default: 0]", "N")] = None,
@@ -385,6 +399,59 @@ def compare(
         _print_json(found.to_json())
         return
     _print_comparison(found)
+
+
+@verb
+def sensitivity(
+    study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
+    data: Annotated[Many, _option("data", "Of a model: its data. Of a study: where they are now.", "DATA")] = None,
+    model: ModelPath = None,
+    sensitivity_time: SensitivityTime = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
+    max_kl: Annotated[float, typer.Option("--max-kl", help="Sensitive above, in nats.", metavar="NATS")] = 0.3,
+    min_overlap: Annotated[
+        float, typer.Option("--min-overlap", help="Of histograms; sensitive below.", metavar="SHARE")
+    ] = 0.7,
+    max_error_ratio: Annotated[
+        float, typer.Option("--max-error-ratio", help="Error over its mean; sensitive above.", metavar="RATIO")
+    ] = 2.0,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
+    backend: Backend = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    shape: Shape = None,
+    keep: Keep = None,
+    calibration: Calibration = None,
+    typing: Typing = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """What each layer alone adds to the error in a lower precision; no engine is built."""
+    if as_json and as_csv:
+        raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
+    options = _given(locals(), "storage")
+    if plot is not None:
+        sensitivity_plot.check(plot)
+    with _progress(as_json or as_csv) as progress:
+        found = commands.sensitivity(
+            study_or_model,
+            thresholds=sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio),
+            again=again,
+            options=options,
+            storage=storage,
+            progress=progress,
+        )
+    if plot is not None:
+        sensitivity_plot.write(found, plot)
+    if as_json:
+        _print_json(found.to_json())
+    elif as_csv:
+        _print_csv(found.table())
+    else:
+        _print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
+        out.print(found.headline(), markup=False)
 
 
 @verb

@@ -21,6 +21,7 @@ from studies.config import Limits, SearchConfig, from_options, limits_for
 from studies.profiles import Profiled, profile_trials
 from studies.progress import Progress, Quiet
 from studies.records import Assignments, EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
+from studies.sensitivity_table import Sensitivities, Thresholds
 from studies.standing import Standing, standing
 from studies.store import Store, check_usable, default_url
 from studies.words import mix_text, nearest_text
@@ -155,6 +156,7 @@ def resume(
 
 
 def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Finished:
+    from studies.guidance import make_guidance
     from studies.proposals import Proposals
     from studies.runner import Runner
     from studies.setup import prepared, resolved
@@ -169,7 +171,10 @@ def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) ->
         state = "interrupted"
         try:
             with optuna_reported(config.storage):
-                proposals = Proposals(database, work.target.optuna_study, work.space, config.sampler, config.seed)
+                guidance = make_guidance(work) if config.sampler == "guided" else None
+                proposals = Proposals(
+                    database, work.target.optuna_study, work.space, config.sampler, config.seed, guidance
+                )
                 runner = Runner(work, proposals)
                 runner.recover()
                 runner.settle_reference()
@@ -354,6 +359,59 @@ def compare(
             threshold_db=threshold_db,
             progress=progress or Quiet(),
         )
+
+
+def sensitivity(
+    study_or_model: str,
+    *,
+    thresholds: Thresholds | None = None,
+    again: bool = False,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+) -> Sensitivities:
+    """What each group adds to the outputs' error alone in a lower precision, as `bitfront sensitivity`.
+
+    Args:
+        study_or_model: a study, whose stored pass is read or which is given one; or an ONNX file, of which nothing is
+            stored.
+        thresholds: beyond which a group is sensitive.
+        again: measure anew what is stored.
+        options: `sensitivity-time`, `data`, and of a study `model` where files have moved, of a model those of
+            `layers`.
+
+    Raises:
+        StudyError: no such study, or model, data or target are not the study's.
+        ConfigError: a threshold or an option cannot be used.
+        EvaluatorError: the model cannot be run.
+    """
+    from studies import sensitivities
+
+    judged, given, shown = thresholds or Thresholds(), dict(options or {}), progress or Quiet()
+    judged.check()
+    if _is_model_file(study_or_model):
+        return sensitivities.of_model(_for_model(study_or_model, given, storage), judged, shown)
+    foreign = sorted(given.keys() - {"model", "data", "sensitivity-time"})
+    if foreign:
+        raise ConfigError(
+            f"--{foreign[0]}: study {study_or_model!r} has its own, which cannot be changed. Leave it out, or name an "
+            "ONNX file instead of a study."
+        )
+    url = storage or default_url()
+    return sensitivities.of_study(url, study_or_model, judged, again=again, options=given, progress=shown)
+
+
+def _is_model_file(study_or_model: str) -> bool:
+    return study_or_model.endswith(".onnx") or Path(study_or_model).is_file()
+
+
+def _for_model(model: str, given: Mapping[str, Any], storage: str | None) -> SearchConfig:
+    if "model" in given or storage is not None:
+        option = "--model" if "model" in given else "--storage"
+        raise ConfigError(f"{option}: it belongs to a study, and {model} is an ONNX file. Leave it out.")
+    if "data" not in given:
+        raise ConfigError(f"measuring the sensitivity of {model}: expected --data to run it on. Add --data DATA.")
+    return from_options({**given, "model": model})
 
 
 def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:

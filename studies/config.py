@@ -20,7 +20,7 @@ from studies.units import Amount, ShapeSpec
 DEFAULT_STORAGE = "sqlite:///bitfront.db"
 BACKENDS = ("auto", "tensorrt", "onnxruntime")
 CALIBRATIONS = ("minmax", "percentile", "entropy", "mse")
-SAMPLERS = ("tpe", "nsga2", "gp", "random")
+SAMPLERS = ("guided", "tpe", "nsga2", "gp", "random")
 GRANULARITIES = ("group", "block")
 KEEP_ENGINES = ("all", "front", "none")
 TYPINGS = ("auto", "weak", "strong")
@@ -37,6 +37,7 @@ class SearchConfig:
     Attributes:
         final_optimization_level: what exports are built with; None for `optimization_level`.
         timing_cache: a folder, `none`, or None for the one beside the engines.
+        sensitivity_time_s: for the sensitivity pass; None for a share of the study.
         repair: how many repairs a proposal gets whose build is refused.
     """
 
@@ -50,6 +51,7 @@ class SearchConfig:
     max_memory_bytes: int | None = None
     trials: int = 60
     time_limit_s: float | None = None
+    sensitivity_time_s: float | None = None
     patience: int | None = None
     backend: str = "auto"
     device: str = "auto"
@@ -61,7 +63,7 @@ class SearchConfig:
     preprocess: str | None = None
     calibration: str = "minmax"
     calibration_cache: str | None = None
-    sampler: str = "tpe"
+    sampler: str = "guided"
     granularity: str = "group"
     keep: tuple[KeepRule, ...] = ()
     seed: int = 0
@@ -318,6 +320,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("max-memory", "max_memory_bytes", units.parse_size_bytes, clearable=True),
         Option("trials", "trials", _whole()),
         Option("time-limit", "time_limit_s", units.parse_duration_s, clearable=True),
+        Option("sensitivity-time", "sensitivity_time_s", units.parse_duration_s),
         Option("patience", "patience", _whole(), clearable=True),
         Option("backend", "backend", _choice(*BACKENDS)),
         Option("device", "device", _text),

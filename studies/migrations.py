@@ -82,6 +82,27 @@ def _engines_profiles(operations: Operations) -> None:
     _add_column(operations, "bf_sample", Column("details", JSON))
 
 
+def _sensitivities(operations: Operations) -> None:
+    """3 → 4: `bf_sensitivity`."""
+    if not inspect(operations.get_bind()).has_table("bf_sensitivity"):
+        numbers = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated")
+        operations.create_table(
+            "bf_sensitivity",
+            Column("study_target_id", Integer, nullable=False),
+            Column("group", String(40), nullable=False),
+            Column("precision", Integer, nullable=False, autoincrement=False),
+            *(Column(name, Double) for name in numbers),
+            Column("samples", Integer, nullable=False),
+            PrimaryKeyConstraint("study_target_id", "group", "precision", name="pk_bf_sensitivity"),
+            ForeignKeyConstraint(
+                ["study_target_id"],
+                ["bf_study_target.id"],
+                name="fk_bf_sensitivity_study_target_id",
+                ondelete="CASCADE",
+            ),
+        )
+
+
 def _long_text() -> TypeEngine[str]:
     return Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 
@@ -91,4 +112,4 @@ def _add_column(operations: Operations, table: str, column: Column[Any]) -> None
         operations.add_column(table, column)
 
 
-STEPS = {1: _edges_memory_warnings, 2: _engines_profiles}
+STEPS = {1: _edges_memory_warnings, 2: _engines_profiles, 3: _sensitivities}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from search.forecasts import FORECAST, MEASURED
 from search.samplers import make_sampler
 from search.space import Space
 from search.values import Assignment
@@ -15,6 +16,8 @@ from search.values import Assignment
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
+
+    from search.guided import Guidance
 
 _RETRY = "bitfront:retry"
 _RETRIES = 3
@@ -27,10 +30,13 @@ class Outcome:
     Attributes:
         values: latency in milliseconds and loss in the metric's unit.
         constraints: name → amount above its limit; met when ≤ 0.
+        measured: how well it was measured, for the guided sampler: spread of the latency, standard deviation of the
+            loss, and 1 where that is of every sample, else 0.
     """
 
     values: tuple[float, float] | None
     constraints: Mapping[str, float]
+    measured: tuple[float, float, float] | None = None
 
 
 class Proposals:
@@ -39,9 +45,19 @@ class Proposals:
     Args:
         name: of the Optuna study, made when it is not there.
         space: what the sampler's integer codes stand for.
+        sampler: by name.
+        guidance: what the guided sampler is told; not needed by others.
     """
 
-    def __init__(self, storage: optuna.storages.BaseStorage, name: str, space: Space, sampler: str, seed: int) -> None:
+    def __init__(
+        self,
+        storage: optuna.storages.BaseStorage,
+        name: str,
+        space: Space,
+        sampler: str,
+        seed: int,
+        guidance: Guidance | None = None,
+    ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -50,7 +66,7 @@ class Proposals:
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
-        self.study.sampler = make_sampler(sampler, seed, len(self.study.get_trials(deepcopy=False)))
+        self.study.sampler = make_sampler(sampler, seed, len(self.study.get_trials(deepcopy=False)), guidance)
         if len(self.study.get_trials(deepcopy=False)) == 0:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -61,6 +77,9 @@ class Proposals:
         """The next trial and the assignment it proposes."""
         trial = self.study.ask()
         codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
+        predicted = getattr(self.study.sampler, "predicted", {}).pop(trial.number, None)
+        if predicted is not None:
+            trial.set_user_attr(FORECAST, predicted.to_json())
         return trial, self.space.assignment(codes)
 
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
@@ -73,6 +92,8 @@ class Proposals:
             warnings.simplefilter("ignore", UserWarning)
             for key, value in outcome.constraints.items():
                 trial.set_constraint(key, value)
+        if outcome.measured is not None:
+            trial.set_user_attr(MEASURED, list(outcome.measured))
         self.study.tell(trial.number, outcome.values)
 
     def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:

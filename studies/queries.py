@@ -114,11 +114,35 @@ class Reader:
             records.Choice(r.group, Precision(r.precision), r.code, r.offered, r.reason, r.buildable) for r in rows
         )
 
+    def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
+        """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
+        s = tables.Sensitivity
+        names = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
+        rows = self._rows(_all(s, s.study_target_id == study_target_id).order_by(s.group, s.precision))
+        return tuple(
+            records.SensitivityRecord(r.group, Precision(r.precision), *(getattr(r, name) for name in names))
+            for r in rows
+        )
+
+    def sensitivities(self, study_target_id: int) -> dict[tuple[str, Precision], float]:
+        """(group id, precision) → error of the network's outputs, noise over power, with that group alone in it.
+
+        Infinite where outputs are not finite. FP32 is not among the pairs; empty until `set_sensitivities`.
+        """
+        rows = self.sensitivity_rows(study_target_id)
+        return {(row.group, row.precision): math.inf if row.error is None else row.error for row in rows}
+
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
         """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
         c = tables.Choice
         query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
         return frozenset((row[0], Precision(row[1])) for row in self._rows(query))
+
+    def baselines(self, study_target_id: int) -> tuple[int, ...]:
+        """Ids of the uniform assignments' evaluations that went well, oldest first."""
+        e = tables.Evaluation
+        good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith("baseline:"))
+        return tuple(int(row.id) for row in self._rows(select(e.id).where(*good).order_by(e.id)))
 
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""

@@ -86,6 +86,31 @@ class StudySummary:
 
 
 @dataclass(frozen=True)
+class SensitivityRecord:
+    """What one group alone in one precision does, all other groups in FP32.
+
+    Attributes:
+        error: noise over power of the network's outputs; None where they are not finite.
+        flipped: share of samples whose class changes; None where not measured, or the outputs are no classes.
+        sqnr_db: of the group's own output; None where it is not finite.
+        kl: divergence of the rounded from the float activations, in nats; None where none is rounded.
+        overlap: of their histograms, 0 to 1; None where none is rounded.
+        saturated: share of values outside what the precision can hold; None where none is rounded.
+        samples: that the error was measured on; 0 where it is an estimate.
+    """
+
+    group: str
+    precision: Precision
+    error: float | None
+    flipped: float | None
+    sqnr_db: float | None
+    kl: float | None
+    overlap: float | None
+    saturated: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
 class TargetRecord:
     """One target of one study.
 

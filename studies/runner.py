@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _DRIFT_EVERY = 20
 _PRUNE_EVERY = 10
 _SAME_IN_A_ROW = 3
+_NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 
 
 @dataclass
@@ -283,7 +284,9 @@ class Runner:
             amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
         if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
             amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)
-        return Outcome((latency_ms, accuracy.loss), amounts)
+        loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
+        measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
+        return Outcome((latency_ms, accuracy.loss), amounts, measured)
 
 
 def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:

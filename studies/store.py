@@ -300,6 +300,12 @@ class Store(Reader):
         with self._writing("store a profile") as connection:
             statements.replace_profile(connection, evaluation_id, layers)
 
+    def set_sensitivities(self, study_target_id: int, rows: Sequence[records.SensitivityRecord]) -> None:
+        """Store what groups do alone in lower precisions on this target, replacing all that is there."""
+        values = [{**vars(row), "precision": int(row.precision)} for row in rows]
+        with self._writing("store sensitivities") as connection:
+            statements.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
+
     def add_artifact(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
         """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""
         a = tables.Artifact

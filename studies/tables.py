@@ -32,7 +32,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-VERSION = 3
+VERSION = 4
 MYSQL_NAMES = ("mysql", "mariadb")
 
 
@@ -306,6 +306,20 @@ class Profile(Base):
     ms: Mapped[float]
     kind: Mapped[str]
     name: Mapped[str]
+
+
+class Sensitivity(Base):
+    __tablename__ = "bf_sensitivity"
+    study_target_id: Mapped[int] = _parent("bf_study_target.id", primary_key=True)
+    group: Mapped[str] = mapped_column(WORD, primary_key=True)
+    precision: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    error: Mapped[float | None]
+    flipped: Mapped[float | None]
+    sqnr_db: Mapped[float | None]
+    kl: Mapped[float | None]
+    overlap: Mapped[float | None]
+    saturated: Mapped[float | None]
+    samples: Mapped[int]
 
 
 class Lease(Base):

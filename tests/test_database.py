@@ -21,11 +21,13 @@ from search.values import Assignment, Precision
 from stored import LAYERS, count
 from studies import tables
 from studies.database import artifact_folder, default_url, hide_password
+from studies.records import SensitivityRecord
 from studies.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
 SCHEMA_V1 = Path(__file__).parent / "data" / "schema_v1.db"
 SCHEMA_V2 = Path(__file__).parent / "data" / "schema_v2.db"
+SCHEMA_V3 = Path(__file__).parent / "data" / "schema_v3.db"
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
 NOBODY = 65534
 
@@ -171,6 +173,25 @@ def test_version_2_is_upgraded_with_its_rows(tmp_path: Path) -> None:
         assert store.profile(record.id) == LAYERS
         assert store.delete_study("old") == {"c" * 64}
         assert count(store, tables.Profile) == 0
+    Store.open(url_of(tmp_path / "new.db"), create=True).close()
+    assert columns(path) == columns(tmp_path / "new.db")
+
+
+def test_version_3_is_upgraded_with_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    shutil.copy(SCHEMA_V3, path)
+    with Store.open(url_of(path)) as store:
+        (target,) = store.targets(store.study("old").id)
+        record = store.evaluation(target.id, 0)
+        assert record.evaluation.engine is not None
+        assert (record.evaluation.engine.moves, [layer.ms for layer in store.profile(record.id)]) == (1, [0.75, 0.25])
+        assert store.unbuildable(target.id) == {("g000", Precision.INT8)}
+        assert store.sensitivities(target.id) == {}
+        row = SensitivityRecord("g000", Precision.FP16, 1e-6, 0.0, 60.0, 0.001, 0.99, 0.0, 64)
+        store.set_sensitivities(target.id, [row])
+        assert store.sensitivity_rows(target.id) == (row,)
+        store.delete_study("old")
+        assert count(store, tables.Sensitivity) == 0
     Store.open(url_of(tmp_path / "new.db"), create=True).close()
     assert columns(path) == columns(tmp_path / "new.db")
 

@@ -26,9 +26,10 @@ from studies.export import Exported
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
-TOPICS = {"index", "how-it-fits", "tensorrt", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
+TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints"}  # the proof on a GPU
+OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py
 USERS_OWN = (
     "engine",
     "demo",

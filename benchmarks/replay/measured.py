@@ -1,0 +1,198 @@
+"""Rows of real engines, read for a simulator.
+
+Two sources: NETWORK.json of trained networks, as benchmarks/h200/rows.py writes it, with real losses; and
+h200_NETWORK_random.json of networks with random weights, good for latency, whose losses are made from the measured
+error of the output by one fixed map (`synthetic_loss`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import random_networks
+from search.grouping import Edge
+from search.layout import Layout, make_layout
+from search.space import Choice, Space, Variable
+from search.values import LayerTime, Precision
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+LETTERS = {"f": Precision.FP32, "h": Precision.FP16, "i": Precision.INT8}
+RANDOM = "_random"
+INT8_LOSS = 0.05
+_STEEPNESS = 1.5
+_Z95 = 1.96
+
+Floats = NDArray[np.float64]
+
+
+class RowsError(ValueError):
+    """Rows from which nothing can be simulated."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Engines of one network that were built as asked and measured.
+
+    Attributes:
+        layout: one decision a group, among the precisions that some row has there.
+        precisions: (n, groups) int8.
+        latency_ms: (n,).
+        error: (n,) what the loss is made from: the loss itself as a share of one, or the squared output error.
+        error_sd: (n,) standard deviation of sampling, of `error`; zero for output errors.
+        baselines: label → place of the uniform row.
+        profiles: layers of the uniform engines, in the order they ran; empty where none was profiled.
+        trained: whether `error` is a loss.
+        left_out: rows that failed or ran otherwise than asked.
+        digest: of the file.
+    """
+
+    name: str
+    layout: Layout
+    precisions: NDArray[np.int8]
+    latency_ms: Floats
+    error: Floats
+    error_sd: Floats
+    baselines: Mapping[str, int]
+    profiles: Mapping[Precision, tuple[LayerTime, ...]]
+    trained: bool
+    left_out: int
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.precisions)
+
+
+def names() -> list[str]:
+    """Networks that there are rows of, trained ones first."""
+    trained = [path.stem for path in sorted(DATA.glob("*.json")) if not path.stem.startswith("h200_")]
+    return trained + [f"{name}{RANDOM}" for name in random_networks.NAMES]
+
+
+def read(name: str) -> Rows:
+    """The rows of one of `names()`.
+
+    Raises:
+        RowsError: no such file, not of its format, or without the uniform engines.
+    """
+    if name.endswith(RANDOM):
+        return _random(name)
+    return read_trained(DATA / f"{name}.json")
+
+
+def _random(name: str) -> Rows:
+    found = random_networks.load_measured(name.removesuffix(RANDOM))
+    file = DATA / f"h200_{name}.json"
+    return Rows(
+        name=name,
+        layout=found.layout,
+        precisions=found.precisions,
+        latency_ms=found.latency_ms,
+        error=found.noise,
+        error_sd=np.zeros(len(found.noise)),
+        baselines=_baselines(name, found.precisions),
+        profiles=found.profiles,
+        trained=False,
+        left_out=0,
+        digest=hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
+
+
+def read_trained(path: Path) -> Rows:
+    """The rows of a trained network; raises RowsError as `read`."""
+    try:
+        text = path.read_bytes()
+        found = json.loads(text)
+        rows, groups = found["rows"], _ids(len(found["groups"]))
+        usable = [row for row in rows if _usable(row)]
+        letters = [[int(LETTERS[letter]) for letter in row["a"]] for row in usable]
+        precisions = np.array(letters, np.int8).reshape(-1, len(groups))
+        half = np.array([(row["loss_high"] - row["loss_low"]) / 2 for row in usable])
+        edges = _edges(found["edges"])
+        speeds = _speeds(rows, found.get("workers", {}))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RowsError(f"reading rows of {path}: expected what benchmarks/h200/rows.py writes, got {what}") from None
+    return Rows(
+        name=path.stem,
+        layout=_layout(groups, edges, precisions),
+        precisions=precisions,
+        latency_ms=np.array([row["lat"] * speeds.get(row.get("worker"), 1.0) for row in usable]),
+        error=np.array([row["loss"] for row in usable]),
+        error_sd=half / _Z95,
+        baselines=_baselines(path.stem, precisions),
+        profiles={LETTERS[key]: _layers(layers, groups) for key, layers in found.get("profiles", {}).items()},
+        trained=True,
+        left_out=len(rows) - len(usable),
+        digest=hashlib.sha256(text).hexdigest(),
+    )
+
+
+def synthetic_loss(error: Floats, of_int8: float) -> Floats:
+    """Output error to a loss in top-1: rising, flat near zero, saturating; `INT8_LOSS` where the error is all INT8's.
+
+    2 · INT8_LOSS · x^1.5 / (1 + x^1.5) with x = error / error of all INT8: a small error flips only answers that were
+    nearly a draw, and no error costs more than everything.
+    """
+    x = (np.maximum(error, 0.0) / of_int8) ** _STEEPNESS
+    return np.asarray(2 * INT8_LOSS * x / (1 + x))
+
+
+def _usable(row: Mapping[str, Any]) -> bool:
+    as_asked = all(got in ("?", asked) for got, asked in zip(row.get("got", row["a"]), row["a"], strict=True))
+    return "lat" in row and "loss" in row and as_asked
+
+
+def _speeds(rows: Sequence[Mapping[str, Any]], workers: Mapping[str, Mapping[str, float]]) -> dict[str | None, float]:
+    """Worker → factor that makes its latencies those of the GPU that measured the uniform engines of the study."""
+    study = {row["role"].removeprefix("baseline:"): row["lat"] for row in rows if "role" in row and "lat" in row}
+    found: dict[str | None, float] = {}
+    for worker, uniform in workers.items():
+        ratios = [study[label] / ms for label, ms in uniform.items() if label in study]
+        found[worker] = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+    return found
+
+
+def _ids(count: int) -> tuple[str, ...]:
+    return tuple(f"g{i:03d}" for i in range(count))
+
+
+def _edges(found: Sequence[Sequence[int]]) -> list[Edge]:
+    def end(place: int) -> str | None:
+        return None if place < 0 else f"g{place:03d}"
+
+    return [Edge(end(s), end(t) or "", f"t{i}", size) for i, (s, t, size) in enumerate(found)]
+
+
+def _layout(groups: Sequence[str], edges: Sequence[Edge], precisions: NDArray[np.int8]) -> Layout:
+    choices, variables = {}, []
+    for group, seen in zip(groups, precisions.T, strict=True):
+        offered = tuple(Precision(int(p)) for p in np.unique(seen))
+        choices[group] = tuple(Choice(p, p in offered, "" if p in offered else "no row has it") for p in Precision)
+        if len(offered) > 1:
+            variables.append(Variable(group, (group,), offered))
+    return make_layout(groups, edges, Space(choices, tuple(variables)))
+
+
+def _layers(found: Sequence[Sequence[Any]], groups: Sequence[str]) -> tuple[LayerTime, ...]:
+    """From [name, kind, place of its group or None, whether it only moves, ms]."""
+    return tuple(LayerTime(n, kind, None if g is None else groups[g], moves, ms) for n, kind, g, moves, ms in found)
+
+
+def _baselines(name: str, precisions: NDArray[np.int8]) -> dict[str, int]:
+    """The uniform rows: everywhere a precision, or where no row has it the next higher one."""
+    found = {}
+    for precision in Precision:
+        wanted = [max((p for p in np.unique(column) if p <= precision), default=-1) for column in precisions.T]
+        places = np.flatnonzero((precisions == np.array(wanted)).all(axis=1))
+        if not len(places):
+            raise RowsError(f"rows of {name}: there is none with every group in {precision.label}")
+        found[precision.label] = int(places[0])
+    return found

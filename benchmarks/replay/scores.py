@@ -1,0 +1,106 @@
+"""What a run is worth: its share of the best-known hypervolume over trials, and how near it came to a budget's best.
+
+All scores use the answers without noise of what was tried, so that no method gains by a lucky measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.replay.bench import Bench
+from benchmarks.replay.known import Network
+from benchmarks.replay.problem import SAMPLES, TIE_BAND
+from studies.pareto import hypervolume_history
+
+QUANTILES = (0.25, 0.5, 0.75)
+BUDGET_TRIALS = 20
+NEAR = 0.001  # a tenth of a point
+
+Floats = NDArray[np.float64]
+
+
+def about(network: Network) -> dict[str, Any]:
+    """What the scores of a network stand on."""
+    held_out, problem, front = network.simulator.held_out, network.problem, network.front
+    ms, loss = problem.measures(np.array(list(problem.baselines.values())))
+    uniform = hypervolume_history(ms, loss, np.ones(len(ms), bool), problem.reference)[-1]
+    return {
+        "digest": network.simulator.digest,
+        "trained": network.simulator.rows.trained,
+        "groups": len(problem.layout.groups),
+        "held_out": {key: round(float(value), 6) for key, value in vars(held_out).items()},
+        "left_out": network.simulator.rows.left_out,
+        "front": len(front.ms),
+        "tried": front.tried,
+        "volume": network.volume,
+        "uniform_share": round(float(uniform / network.volume), 4),
+        "baselines": dict(zip(problem.baselines, np.stack([ms, loss], axis=1).round(6).tolist(), strict=True)),
+        "budgets": {f"{q:g}": _budget(network, q) for q in QUANTILES},
+    }
+
+
+def budget_ms(network: Network, quantile: float) -> float:
+    """That quantile of the latencies on the best-known front."""
+    return float(np.quantile(network.front.ms, quantile))
+
+
+def _budget(network: Network, quantile: float) -> dict[str, float]:
+    """Budget, least known loss within it, and the tie band of that loss: half its 95 % interval."""
+    ms = budget_ms(network, quantile)
+    codes = network.front.codes[np.flatnonzero(network.front.ms <= ms)[-1]]
+    tried = [network.problem.evaluate(codes, seed) for seed in range(20)]
+    band = float(np.median([(m.loss_high - m.loss_low) / 2 for m in tried]))
+    return {"ms": ms, "loss": network.front.best_loss(ms), "band": band, "samples": SAMPLES}
+
+
+def over_trials(network: Network, bench: Bench) -> list[list[float]]:
+    """[trial, share of the best-known hypervolume from then on], only where the share rises; the first is 1."""
+    ms, loss = network.problem.measures(bench.codes())
+    shares = hypervolume_history(ms, loss, np.ones(len(ms), bool), network.problem.reference) / network.volume
+    rises = np.flatnonzero(np.diff(shares, prepend=-1.0) > 0)
+    return [[int(place) + 1, round(float(shares[place]), 5)] for place in rises]
+
+
+def within_budget(network: Network, bench: Bench) -> dict[str, float | None]:
+    """Loss beyond the least known one within the budget; None where nothing kept it.
+
+    `found`: of the best of all that was tried. `picked`: of what a user would pick, who sees only the noisy measures
+    and is content with the budget on these; within the tie band of the latency.
+    """
+    budget = bench.budget_ms
+    assert budget is not None, "a run without a budget"
+    ms, loss = network.problem.measures(bench.codes())
+    best, kept = network.front.best_loss(budget), ms <= budget
+    found = float(loss[kept].min()) - best if kept.any() else None
+    measured = list(bench.found.values())
+    order = sorted((m.loss, m.latency_ms, i) for i, m in enumerate(measured) if m.latency_ms <= budget)
+    pick = order[0][2] if order else None
+    fits = pick is not None and ms[pick] <= budget * (1 + TIE_BAND)
+    return {"found": _rounded(found), "picked": _rounded(float(loss[pick]) - best if fits else None)}
+
+
+def curve(steps: Sequence[Sequence[float]], trials: int) -> Floats:
+    """(trials,) share after each trial, from what `over_trials` gave."""
+    shares = np.zeros(trials)
+    for trial, share in steps:
+        shares[int(trial) - 1 :] = share
+    return shares
+
+
+def reached(steps: Sequence[Sequence[float]], share: float) -> float:
+    """The first trial with at least that share; inf where there is none."""
+    return next((float(trial) for trial, found in steps if found >= share), np.inf)
+
+
+def median_curve(runs: Mapping[str, Mapping[str, Any]], trials: int) -> Floats:
+    """(3, trials) lower quartile, median and upper quartile over seeds."""
+    curves = np.array([curve(run["steps"], trials) for run in runs.values()])
+    return np.quantile(curves, [0.25, 0.5, 0.75], axis=0)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(max(value, 0.0), 6)

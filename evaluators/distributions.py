@@ -1,0 +1,144 @@
+"""Float activations against what is left of them in a lower precision: histograms, divergence, overlap, saturation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_BINS = 16  # of a channel's own range; with a full range of 8 bits, 16 levels fall into each
+_PER_BIN = 8  # values, at least: fewer say nothing about a distribution
+_SMOOTHING = 0.01  # mass spread over all bins, so that a divergence is finite
+_VALUES = 2**18  # of one tensor, at most
+HIGHEST_DB = 150.0  # two float32 that differ at all differ by more
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of an 8-bit tensor: x ≈ (q - zero) · scale with low ≤ q ≤ high."""
+
+    scale: float
+    zero: int
+    low: int
+    high: int
+
+    def rounded(self, values: NDArray[Any]) -> Floats:
+        """What is left of values of any shape."""
+        codes = np.clip(np.rint(values.astype(np.float64) / self.scale) + self.zero, self.low, self.high)
+        return np.asarray((codes - self.zero) * self.scale)
+
+    def saturated(self, values: NDArray[Any]) -> float:
+        """Share of the values that lie more than half a level outside."""
+        codes = values.astype(np.float64) / self.scale + self.zero
+        return float(np.mean((codes < self.low - 0.5) | (codes > self.high + 0.5)))
+
+
+@dataclass(frozen=True)
+class Half:
+    """float16."""
+
+    def rounded(self, values: NDArray[Any]) -> Floats:
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float64)
+
+    def saturated(self, values: NDArray[Any]) -> float:
+        return float(np.mean(np.abs(values) > np.finfo(np.float16).max))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a tensor is from its rounded self.
+
+    Attributes:
+        kl: Kullback-Leibler divergence of the rounded histogram from the float one, in nats, mean over channels.
+        overlap: mass that both histograms share, mean over channels, 0 to 1.
+        saturated: share of values that lie outside of what the precision can hold.
+    """
+
+    kl: float
+    overlap: float
+    saturated: float
+
+
+def distance(rows: NDArray[Any], grid: Levels | Half) -> Distance:
+    """Compare a tensor with its rounded self, channel by channel.
+
+    Every channel's histogram covers its own float range: a channel that lies within one level of a scale that it
+    shares with wider ones loses everything, which a histogram over the whole tensor does not show.
+
+    Args:
+        rows: (channels, values) of finite floats.
+    """
+    kl, overlap = compared(rows, grid.rounded(rows))
+    return Distance(kl, overlap, grid.saturated(rows))
+
+
+def by_channel(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """A tensor of any shape as (channels, values), evenly thinned to about a quarter of a million values."""
+    if values.ndim < 2 or not -values.ndim <= axis < values.ndim:
+        rows = values.reshape(1, -1)
+    else:
+        rows = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    step = math.ceil(rows.size / _VALUES)
+    # A step that divides the width of an image would take the same column of every row.
+    thin: NDArray[Any] = rows[:, :: step | 1] if step > 1 else rows
+    return thin
+
+
+def compared(rows: NDArray[Any], rounded: Floats) -> tuple[float, float]:
+    """KL divergence and overlap of (channels, values) and their rounded values, mean over the channels that vary."""
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    varies = (high > low)[:, 0]
+    if not varies.any():
+        return 0.0, 1.0
+    low, width = low[varies].astype(np.float64), (high - low)[varies].astype(np.float64)
+    bins = min(_BINS, max(2, rows.shape[1] // _PER_BIN))
+    p, q = (_histograms((values[varies] - low) / width, bins) for values in (rows, rounded))
+    smooth = [(1 - _SMOOTHING) * h + _SMOOTHING / bins for h in (p, q)]
+    kl = (smooth[0] * np.log(smooth[0] / smooth[1])).sum(axis=1)
+    return float(kl.mean()), float(np.minimum(p, q).sum(axis=1).mean())
+
+
+def _histograms(places: Floats, bins: int) -> Floats:
+    """(channels, n) places in 0…1 to (channels, bins) shares; what lies outside counts to the outer bins."""
+    channels = len(places)
+    at = np.clip(places * bins, 0, bins - 1).astype(np.int64)
+    counts = np.bincount((at + bins * np.arange(channels)[:, None]).ravel(), minlength=channels * bins)
+    return np.asarray(counts.reshape(channels, bins) / max(1, places.shape[1]))
+
+
+def channel_noise(values: NDArray[Any], reference: NDArray[Any]) -> tuple[float, float]:
+    """Noise power of (channels, values) against a reference, both ways of taking it relatively.
+
+    Returns:
+        Over the whole reference's power; and mean over channels of noise over the channel's own variance, at most 1
+        each: what follows may scale a narrow channel up, so its loss counts like a wide one's. Infinite both where
+        values are not finite.
+    """
+    theirs = reference.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        noise = np.square(values.astype(np.float64) - theirs).mean(axis=1)
+    if not np.isfinite(noise).all():
+        return math.inf, math.inf
+    power, variance = float(np.square(theirs).mean()), theirs.var(axis=1)
+    lost = np.divide(noise, variance, out=(noise > 0).astype(np.float64), where=variance > 0)
+    return relative(float(noise.mean()), power), float(np.minimum(lost, 1.0).mean())
+
+
+def relative(noise: float, power: float) -> float:
+    """Noise over power; infinite where there is noise without power, or it is not finite."""
+    if noise == 0:
+        return 0.0
+    return noise / power if power > 0 and math.isfinite(noise) else math.inf
+
+
+def decibels(error: float) -> float | None:
+    """A relative noise power as signal-to-noise ratio, at most `HIGHEST_DB`; None where it is not finite."""
+    if not math.isfinite(error):
+        return None
+    return min(HIGHEST_DB, -10 * math.log10(error)) if error > 0 else HIGHEST_DB

@@ -1,0 +1,152 @@
+"""Assignments worth a look: exact solutions under the models, draws from them, and single changes of good ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search import acquisition
+from search.changes import Changes
+from search.errors import SolverError
+from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
+from search.solver import front, minima, within
+from search.structure import Structure
+from search.values import Assignment, Precision
+
+if TYPE_CHECKING:
+    from search.guided import History, Models
+    from search.hull import Point
+
+_POINTS = 24  # of the front under the models' means
+_DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
+_GROWN = 6  # measured points whose neighbours are looked at
+_NEIGHBOURS = 1200
+_GIVING = 8  # predicted points that are given precision back
+_FORBIDDEN = 1e6
+_GAP, _SOLVE_S = 1e-2, 0.5  # of solutions within a latency
+
+
+class Pool:
+    """Gathers candidates for one proposal.
+
+    Args:
+        unbuildable: pairs of group and precision that no candidate may have.
+        seen: precisions, as bytes, that were tried already.
+    """
+
+    def __init__(self, layout: Layout, unbuildable: Set[tuple[str, Precision]], seen: frozenset[bytes]) -> None:
+        self.layout = layout
+        self.seen = seen
+        self.barred = _barred(layout, unbuildable)
+
+    def gather(
+        self, models: Models, history: History, rng: np.random.Generator, limits_ms: Sequence[float], *, drawn: bool
+    ) -> tuple[Codes, Precisions]:
+        """Codes (n, decisions) and precisions (n, groups) of distinct candidates that were not tried yet.
+
+        Args:
+            limits_ms: latencies within which the quietest is looked for.
+            drawn: whether posterior draws are wanted beside the models' means.
+        """
+        points = self._front(models)
+        found = [self._stacked([point.codes for point in points])]
+        found.append(self._within(models.latency.mean(), models.loss.mean(), limits_ms))
+        if drawn:
+            found.append(self._drawn(models, points, rng))
+            found.append(self._within(models.latency.draw(rng), models.loss.draw(rng), limits_ms))
+        found.append(self._given_back(points, models))
+        found.append(self._neighbours(models, history, rng))
+        return self._new(np.concatenate(found))
+
+    def _stacked(self, codes: list[NDArray[np.int64]]) -> Codes:
+        return np.array(codes, dtype=np.int64).reshape(len(codes), len(self.layout.members))
+
+    def _front(self, models: Models) -> list[Point]:
+        """The supported front of the models' means."""
+        latency = self.layout.pairwise(models.latency.mean().plus(self.barred))
+        return front(latency, self.layout.pairwise(models.loss.mean()), _POINTS)
+
+    def _within(self, latency: Costs, noise: Costs, limits_ms: Sequence[float]) -> Codes:
+        """The quietest within each latency, which no weighing of the two need find."""
+        limited, objective = self.layout.pairwise(latency.plus(self.barred)), self.layout.pairwise(noise)
+        found = []
+        for limit in limits_ms:
+            with suppress(SolverError):  # nothing was found in time: the other candidates have to do
+                solution = within(objective, limited, limit, _GAP, _SOLVE_S)
+                found += [solution.codes] if solution is not None else []
+        return self._stacked(found)
+
+    def _drawn(self, models: Models, points: list[Point], rng: np.random.Generator) -> Codes:
+        """What is best under draws from the posterior, for weighings that the front's own corners stand for."""
+        weights = _weights(points)
+        if not len(weights):
+            return self._stacked([])
+        pairs = [
+            (self.layout.pairwise(models.latency.draw(rng).plus(self.barred)), self.layout.pairwise(draw))
+            for draw in (models.loss.draw(rng) for _ in range(_DRAWS))
+        ]
+        structure = Structure.of(*pairs[0])
+        terms = [
+            weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
+        ]
+        return minima(structure, np.array(terms))[0]
+
+    def _given_back(self, points: list[Point], models: Models) -> Codes:
+        """Predicted points with every higher precision that is predicted to cost no time.
+
+        Between two corners of a supported front lies what no weighing of the objectives finds; there, giving precision
+        back one decision at a time comes near the best.
+        """
+        places = np.unique(np.linspace(0, len(points) - 1, _GIVING).round().astype(int))
+        changes = Changes(self.layout, models.latency.mean().plus(self.barred), models.loss.mean())
+        slack = 0.5 * models.latency.noise_std
+        return self._stacked([changes.given_back(points[place].codes, slack) for place in places])
+
+    def _neighbours(self, models: Models, history: History, rng: np.random.Generator) -> Codes:
+        """Single changes of the front of what was measured, or some of them where there are many."""
+        grown = [self._codes(history.precisions[row]) for row in self._best(models, history)]
+        places = [(i, k) for i, effects in enumerate(self.layout.effects) for k in range(len(effects))]
+        if len(places) * len(grown) > _NEIGHBOURS:
+            chosen = rng.permutation(len(places))[: max(1, _NEIGHBOURS // max(1, len(grown)))]
+            places = [places[i] for i in chosen]
+        found = np.repeat(self._stacked(grown), len(places), axis=0).reshape(len(grown), len(places), -1)
+        decisions, codes = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        found[:, np.arange(len(places)), decisions] = codes
+        return found.reshape(-1, len(self.layout.members))
+
+    def _best(self, models: Models, history: History) -> NDArray[np.int64]:
+        """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""
+        loss = models.expected_loss(history.precisions)
+        kept = acquisition.front(np.log(history.ms), np.maximum(history.loss, loss - 2 * history.loss_std))
+        return np.asarray(kept[np.unique(np.linspace(0, len(kept) - 1, _GROWN).round().astype(int))])
+
+    def _codes(self, precisions: Precisions) -> NDArray[np.int64]:
+        named = {g: Precision(int(p)) for g, p in zip(self.layout.groups, precisions, strict=True)}
+        return self.layout.codes_of(Assignment(named))
+
+    def _new(self, codes: Codes) -> tuple[Codes, Precisions]:
+        precisions = self.layout.precisions(codes)
+        first = {row.tobytes(): i for i, row in reversed(list(enumerate(precisions)))}
+        fresh = np.array(sorted(i for row, i in first.items() if row not in self.seen), dtype=np.int64)
+        allowed = self.layout.values(self.barred, precisions[fresh]) < _FORBIDDEN / 2
+        return codes[fresh][allowed], precisions[fresh][allowed]
+
+
+def _weights(points: list[Point]) -> NDArray[np.float64]:
+    """Weights of the first cost, the second's being one, at which neighbouring corners are equally good."""
+    first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
+    slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)
+    slopes = np.sort(slopes[slopes > 0])
+    return slopes[np.unique(np.linspace(0, len(slopes) - 1, _WEIGHTS).round().astype(int))] if len(slopes) else slopes
+
+
+def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
+    """Costs that no solution takes upon itself."""
+    nodes = np.zeros((len(layout.groups), PRECISIONS))
+    for group, precision in unbuildable:
+        nodes[layout.groups.index(group), int(precision)] = _FORBIDDEN
+    return Costs(0.0, nodes, np.zeros((len(layout.edges), PRECISIONS, PRECISIONS)))

@@ -1,0 +1,65 @@
+"""What single changes of an assignment cost, for many changes at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.layout import Costs, Layout, Precisions
+
+_STEPS = 30
+
+
+class Changes:
+    """Single changes of decisions under a latency and a noise.
+
+    Args:
+        latency, noise: costs; lower is better.
+    """
+
+    def __init__(self, layout: Layout, latency: Costs, noise: Costs) -> None:
+        self._layout = layout
+        self._latency = latency
+        self._noise = noise
+        self._decision = np.concatenate([np.full(len(e), i) for i, e in enumerate(layout.effects)])
+        self._code = np.concatenate([np.arange(len(e)) for e in layout.effects])
+
+    def given_back(self, codes: NDArray[np.int64], slack: float) -> NDArray[np.int64]:
+        """(decisions,) codes after the changes that take most noise away and keep the latency within `slack` of it."""
+        codes = codes.copy()
+        left = slack
+        for _ in range(_STEPS):
+            precisions = self._layout.precisions(codes[None])[0]
+            slower = self.by_change(self._latency, precisions)
+            quieter = -self.by_change(self._noise, precisions)
+            allowed = (slower <= left) & (quieter > 0) & (self._code != codes[self._decision])
+            if not allowed.any():
+                break
+            best = int(np.argmax(np.where(allowed, quieter, -np.inf)))
+            left -= float(slower[best])
+            codes[self._decision[best]] = self._code[best]
+        return codes
+
+    def by_change(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
+        """What every change of one decision to one code adds to a cost.
+
+        Exact for decisions about one group; of a block, edges inside it count as if only one end changed.
+        """
+        by_group = self.by_group(costs, precisions)
+        parts = [
+            by_group[members, effects].sum(axis=1)
+            for members, effects in zip(self._layout.members, self._layout.effects, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def by_group(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
+        """(groups, precisions) what changing one group alone adds to a cost."""
+        groups = np.arange(len(precisions))
+        total = costs.nodes - costs.nodes[groups, precisions][:, None]
+        if len(self._layout.edges):
+            edges, (sources, targets) = np.arange(len(self._layout.edges)), self._layout.edges.T
+            now = costs.edges[edges, precisions[sources], precisions[targets]][:, None]
+            total = total.copy()
+            np.add.at(total, sources, costs.edges[edges, :, precisions[targets]] - now)
+            np.add.at(total, targets, costs.edges[edges, precisions[sources], :] - now)
+        return np.asarray(total)

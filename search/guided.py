@@ -1,0 +1,372 @@
+"""The guided sampler: two small models, an exact solver and real measurements, in a closed loop.
+
+Every proposal is made from what Optuna's trials say and what is handed in (layout, priors, unbuildable pairs); the
+sampler remembers nothing itself, so several workers, and a study that is resumed, behave like one. Candidates come
+from exact solutions under the models' means and under draws from their posteriors (Thompson sampling), and from single
+changes of the best that was measured; the one that is expected to gain most is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+from threadpoolctl import threadpool_limits
+
+from search import acquisition
+from search.acquisition import Forecast, Reference
+from search.candidates import Pool
+from search.forecasts import MEASURED, Predicted, forecast_quality
+from search.layout import Layout, Precisions
+from search.priors import LatencyPrior, NoisePrior
+from search.surrogate import LatencyModel, LossModel, fit_latency, fit_loss, is_poor
+from search.values import Precision
+
+_EXPLORED = 0.08  # share of proposals that go where the models know least
+_FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
+_WIDE = 0.25  # share of proposals that look at the whole front although there are limits
+_FEW, _GAPS = 3, 2
+_MOST_ROWS, _FIRST, _LAST = 200, 10, 40
+_SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the search is for: limits that a pick must keep; None where there is none.
+
+    Attributes:
+        budget_ms: most latency.
+        max_loss: most loss.
+    """
+
+    budget_ms: float | None = None
+    max_loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Priors:
+    """What profiles and sensitivities say before any mix was measured."""
+
+    latency: LatencyPrior
+    noise: NoisePrior
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What the sampler is told beside Optuna's trials; the functions are asked anew for every proposal.
+
+    Attributes:
+        priors: from what is known by now.
+        unbuildable: pairs of group and precision that the engine's builder refuses.
+    """
+
+    layout: Layout
+    priors: Callable[[], Priors]
+    unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
+    aim: Aim = field(default_factory=Aim)
+
+
+@dataclass(frozen=True)
+class History:
+    """Trials as arrays.
+
+    Attributes:
+        precisions: (n, groups) int8 of finished trials that obeyed, as built.
+        ms, loss: (n,) measured.
+        spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
+        whole: (n,) bool, whether the loss is of every sample.
+        pending: (m, groups) int8 of trials under way.
+        seen: the precisions, as bytes, of every trial there is.
+    """
+
+    precisions: Precisions
+    ms: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    loss_std: NDArray[np.float64]
+    whole: NDArray[np.bool_]
+    pending: Precisions
+    seen: frozenset[bytes]
+
+    def __len__(self) -> int:
+        return len(self.ms)
+
+
+@dataclass(frozen=True)
+class Models:
+    """Both models, fitted to a history."""
+
+    layout: Layout
+    latency: LatencyModel
+    loss: LossModel
+
+    def forecast(self, precisions: Precisions) -> Forecast:
+        ms, ms_std = self.latency.predict(precisions)
+        loss, loss_std = self.loss.predict(precisions)
+        return Forecast(ms, ms_std, loss, loss_std)
+
+    def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
+        """(n,) expected losses alone, which is cheap."""
+        return self.loss.shape.loss(self.layout.values(self.loss.mean(), precisions))
+
+    def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
+        """(n,) expected latencies alone."""
+        return self.layout.values(self.latency.mean(), precisions)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Log milliseconds and loss of every trial that counts, (n,) each, and what gains are measured against."""
+
+    log_ms: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    corner: Reference
+    resolution: float
+
+    def front(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        kept = acquisition.front(self.log_ms, self.loss)
+        return self.log_ms[kept], self.loss[kept]
+
+
+class GuidedSampler(BaseSampler):
+    """Proposes mixes of precisions for two objectives, latency in ms and loss, both minimised.
+
+    Args:
+        guidance: what it is told.
+        seed: of the study; every trial draws from this and its own number, so workers may share a seed.
+    """
+
+    def __init__(self, guidance: Guidance, seed: int) -> None:
+        self.guidance = guidance
+        self.layout = guidance.layout
+        self._seed = seed
+        self._tpe = TPESampler(multivariate=True, seed=seed % 2**32)
+        self.predicted: dict[int, Predicted] = {}
+        """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
+
+    # -- Optuna's side ---------------------------------------------------------------------------------------------
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {v.id: IntDistribution(0, len(v.precisions) - 1) for v in self.layout.space.variables}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if "fixed_params" in trial.system_attrs:
+            return {}
+        rng = np.random.default_rng([self._seed % 2**32, trial.number])
+        with threadpool_limits(1, "blas"):
+            codes = self._propose(study, trial, rng)
+        if codes is None:
+            return self._repaired(self._tpe.sample_relative(study, trial, search_space))
+        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        assert isinstance(param_distribution, IntDistribution)
+        rng = np.random.default_rng([self._seed % 2**32, trial.number, hash_of(param_name)])
+        return int(rng.integers(param_distribution.low, param_distribution.high + 1))
+
+    def _repaired(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What TPE proposes, without what cannot be built."""
+        if not params:
+            return params
+        space = self.layout.space
+        found = space.avoiding(space.assignment(params), self.guidance.unbuildable())
+        return params if found is None else dict(space.codes(found))
+
+    # -- a proposal ------------------------------------------------------------------------------------------------
+
+    def _propose(self, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> NDArray[np.int64] | None:
+        """(decisions,) codes; None to leave this one to TPE."""
+        trials = study.get_trials(deepcopy=False)
+        history = self.history([t for t in trials if t.number != trial.number])
+        if len(history) == 0:
+            return self._random(rng)
+        poor = is_poor(forecast_quality(trials))
+        if poor and rng.random() < _FALLBACK:
+            return None
+        models = self.models(history)
+        pool = Pool(self.layout, self.guidance.unbuildable(), history.seen)
+        explore = rng.random() < _EXPLORED
+        known = self._known(models, history)
+        drawn = len(history) >= len(self._uniforms()) + _FEW
+        codes, precisions = pool.gather(models, history, rng, self._limits_ms(models, known), drawn=drawn)
+        if not len(codes):
+            return self._random(rng)
+        kept = self._shortlist(precisions, models, known, rng)
+        codes, precisions = codes[kept], precisions[kept]
+        forecast = models.forecast(precisions)
+        score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
+        best = int(np.argmax(score))
+        how = "explore" if explore else "gain"
+        self.predicted[trial.number] = Predicted.of(forecast, best, how, poor)
+        return np.asarray(codes[best])
+
+    def models(self, history: History) -> Models:
+        """Fit both models."""
+        priors, rows = self.guidance.priors(), relevant(history)
+        precisions = history.precisions[rows]
+        latency = fit_latency(self.layout, priors.latency, precisions, history.ms[rows], history.spread[rows])
+        loss = fit_loss(self.layout, priors.noise, precisions, history.loss[rows], history.loss_std[rows])
+        return Models(self.layout, latency, loss)
+
+    def _limits_ms(self, models: Models, known: Known) -> list[float]:
+        """Latencies to look for the best within: the budget, and a little less for safety; or the widest gaps' middles.
+
+        Of an allowed loss alone there is no latency; what is fastest within it lies on the front.
+        """
+        budget = self.guidance.aim.budget_ms
+        if budget is not None:
+            return [budget, budget - models.latency.noise_std, budget - 2 * models.latency.noise_std]
+        log_ms, loss = known.front()
+        sizes = np.diff(log_ms) * -np.diff(loss)
+        widest = np.argsort(-sizes)[:_GAPS]
+        return [float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest]
+
+    def _shortlist(
+        self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Places of the candidates that gain most if predictions are a little too bad, and of a few others for luck."""
+        if len(precisions) <= _SHORT:
+            return np.arange(len(precisions))
+        ms = np.maximum(models.expected_ms(precisions) - models.latency.noise_std, 1e-12)
+        loss = np.maximum(models.expected_loss(precisions) - known.resolution / 2, 0)
+        score = acquisition.gains(np.log(ms), loss, *known.front(), known.corner)
+        if self.guidance.aim.budget_ms is not None:
+            # Of those that keep the budget, the quietest; a front's gain says little so near one end.
+            late = np.maximum(np.log(ms / self.guidance.aim.budget_ms), 0)
+            score = score / (score.max() or 1.0) + np.exp(-loss / max(float(loss.max()), 1e-12) - 50 * late)
+        best, lucky = np.argsort(-score)[:_SHORT], rng.permutation(len(score))[:_LUCKY]
+        return np.unique(np.concatenate([best, lucky]))
+
+    def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(n,) what each candidate is expected to gain."""
+        wide = acquisition.expected_gains(forecast, *known.front(), known.corner, rng)
+        aim = self.guidance.aim
+        if (aim.budget_ms is None and aim.max_loss is None) or rng.random() < _WIDE:
+            return wide
+        narrow = _towards(aim, forecast, known, rng)
+        # Where nothing is left to gain at the limits, the front decides.
+        return narrow if narrow.max() > 0 else wide
+
+    def _known(self, models: Models, history: History) -> Known:
+        """What was measured and what is under way.
+
+        A measured loss is weighed against its prediction, by their variances: the best of many noisy losses is mostly
+        lucky. What is under way counts as predicted, so that workers do not all propose the same.
+        """
+        whole = history.whole
+        forecast = models.forecast(history.precisions[whole])
+        trust = forecast.loss_std**2 / (forecast.loss_std**2 + history.loss_std[whole] ** 2 + 1e-18)
+        loss = trust * history.loss[whole] + (1 - trust) * forecast.loss
+        log_ms = np.log(history.ms[whole])
+        if len(history.pending):
+            coming = models.expected_ms(history.pending), models.expected_loss(history.pending)
+            log_ms = np.concatenate([log_ms, np.log(np.maximum(coming[0], 1e-12))])
+            loss = np.concatenate([loss, coming[1]])
+        # A loss that is not to be told from none.
+        resolution = max(2 * float(np.median(history.loss_std)), 1e-9)
+        uniforms = {row.tobytes() for row in self._uniforms()}
+        rows = [i for i, row in enumerate(history.precisions) if row.tobytes() in uniforms] or list(range(len(history)))
+        corner = acquisition.reference(history.ms[rows], history.loss[rows], resolution)
+        return Known(log_ms, np.maximum(loss, 0), corner, resolution)
+
+    def _uniforms(self) -> Precisions:
+        return self.layout.precisions_of(list(self.layout.space.baselines().values()))
+
+    @staticmethod
+    def _doubt(forecast: Forecast) -> NDArray[np.float64]:
+        """(n,) how little is known of each candidate, both objectives on their own scale."""
+        spans = [np.ptp(forecast.ms) or 1.0, np.ptp(forecast.loss) or 1.0]
+        return np.asarray(forecast.ms_std / spans[0] + forecast.loss_std / spans[1])
+
+    def _random(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        return np.array([rng.integers(len(v.precisions)) for v in self.layout.space.variables], dtype=np.int64)
+
+    # -- what Optuna's trials say ----------------------------------------------------------------------------------
+
+    def history(self, trials: Sequence[FrozenTrial]) -> History:
+        """Trials as arrays; what failed or did not obey is only remembered as tried."""
+        names = [variable.id for variable in self.layout.space.variables]
+        # A trial that was asked for just now may not have all its parameters yet.
+        trials = [t for t in trials if len(t.params) >= len(names) and all(name in t.params for name in names)]
+        codes = np.array([[t.params[name] for name in names] for t in trials], dtype=np.int64)
+        built = self._built(codes.reshape(len(trials), len(names)))
+        done: dict[bytes, int] = {}
+        for place, trial in enumerate(trials):
+            if trial.state is TrialState.COMPLETE and _obeyed(trial):
+                done.setdefault(built[place].tobytes(), place)  # what answered several trials counts once
+        rows = list(done.values())
+        measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
+        spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T
+        ms, loss = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2).T
+        open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
+        seen = frozenset(row.tobytes() for row in built)
+        return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen)
+
+    def _built(self, codes: NDArray[np.int64]) -> Precisions:
+        """(n, groups) int8 of what codes stand for, repaired as the runner repairs what cannot be built."""
+        precisions = self.layout.precisions(codes)
+        places = {group: place for place, group in enumerate(self.layout.groups)}
+        pairs = self.guidance.unbuildable()
+        broken = np.zeros(len(codes), dtype=bool)
+        for group, precision in pairs:
+            broken |= precisions[:, places[group]] == int(precision)
+        for row in np.flatnonzero(broken):
+            repaired = self.layout.space.avoiding(self.layout.assignment(codes[row]), pairs)
+            if repaired is not None:
+                precisions[row] = self.layout.precisions_of([repaired])[0]
+        return precisions
+
+
+def relevant(history: History) -> NDArray[np.int64]:
+    """Rows that the models are fitted to: all, or of many the first, the last and those nearest the front.
+
+    The cost of a fit grows with the cube of its rows, and what is far from the front says little of what is near it.
+    """
+    if len(history) <= _MOST_ROWS:
+        return np.arange(len(history))
+    log_ms = np.log(history.ms)
+    kept = acquisition.front(log_ms, history.loss)
+    scale = np.ptp(log_ms) or 1.0, np.ptp(history.loss) or 1.0
+    best = np.minimum.reduce(
+        [
+            np.maximum(log_ms - log_ms[i], 0) / scale[0] + np.maximum(history.loss - history.loss[i], 0) / scale[1]
+            for i in kept
+        ]
+    )
+    best[kept] = -2.0
+    best[:_FIRST] = np.minimum(best[:_FIRST], -1.0)  # the uniform assignments among them
+    best[-_LAST:] = np.minimum(best[-_LAST:], -1.0)
+    return np.sort(np.argsort(best, kind="stable")[:_MOST_ROWS])
+
+
+def _towards(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(n,) what each candidate is expected to gain at the limits."""
+    if aim.budget_ms is not None:
+        kept = known.log_ms <= np.log(aim.budget_ms)
+        best = float(known.loss[kept].min()) if kept.any() else known.corner.loss
+        return acquisition.expected_improvements(forecast, aim.budget_ms, best, rng, known.resolution / 8)
+    assert aim.max_loss is not None
+    kept = known.loss <= aim.max_loss
+    best = float(known.log_ms[kept].min()) if kept.any() else float(known.log_ms.max())
+    return acquisition.expected_speedups(forecast, aim.max_loss, best, rng)
+
+
+def _obeyed(trial: FrozenTrial) -> bool:
+    constraints: Mapping[str, float] = getattr(trial, "constraints", None) or {}
+    return constraints.get("obeyed", 0.0) <= 0
+
+
+def hash_of(name: str) -> int:
+    """The same number for a name in every process."""
+    return int.from_bytes(name.encode()[-8:].rjust(8, b"\0"), "little") % 2**32

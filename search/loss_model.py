@@ -1,0 +1,277 @@
+"""Loss = a monotone map of noise, and noise = what every group adds in its precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SurrogateError
+from search.latency_model import check_rows
+from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.priors import NoisePrior
+from search.regression import Posterior, Prior, log_evidence
+
+Floats = NDArray[np.float64]
+
+_SLOPE, _POWER, _CEILING, _GROUPS = 0, 1, 2, slice(3, None)
+_MAP_STD = (1.5, 0.25, 1.0)  # of their logarithms
+_LEAST_TUNED, _TUNED_ROWS = 8, 120
+_MISFITS = (0.03, 0.08, 0.15, 0.3)
+_SCALES = (0.6, 1.0, 1.6, 2.5)
+_CERTAIN = 3.0  # standard errors above zero
+_LEAST_NOISE = 1e-12
+_STEPS, _STEP_SIZES, _CONVERGED = 12, (1.0, 0.5, 0.2, 0.05), 1e-3
+_UNMEASURED = 0.01  # loss of the worst uniform assignment before anything was measured
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What the evidence of the rows decides: misfit relative to the loss, and a factor on the groups' priors."""
+
+    misfit: float = 0.08
+    groups: float = 1.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """loss = ceiling · (1 - exp(-slope · noise^power / ceiling)), about slope · noise^power while that is small."""
+
+    slope: float
+    power: float
+    ceiling: float
+
+    @classmethod
+    def of(cls, parameters: Floats) -> Shape:
+        return cls(*(float(value) for value in np.exp(parameters[:3])))
+
+    def loss(self, noise: Floats) -> Floats:
+        """(n,) losses of (n,) noises."""
+        return np.asarray(-self.ceiling * np.expm1(-self.slope * noise**self.power / self.ceiling))
+
+    def noise(self, loss: float) -> float:
+        """The noise that gives a loss; infinite from the ceiling on."""
+        if loss >= self.ceiling:
+            return float("inf")
+        raised = -self.ceiling * np.log1p(-max(loss, 0.0) / self.ceiling) / self.slope
+        return float(raised ** (1 / self.power))
+
+    def slopes(self, noise: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """(n,) derivatives by log slope, log power, log ceiling and log noise."""
+        straight = self.slope * noise**self.power
+        passed = np.exp(-straight / self.ceiling)
+        bent = straight * passed
+        ceiling = self.ceiling * (1 - passed) - bent
+        return bent, bent * self.power * np.log(noise), ceiling, bent * self.power
+
+
+class LossModel:
+    """A posterior over noise per group and the map from noise to loss.
+
+    Noise has no unit: all groups in their worst precision make about 1.
+
+    Attributes:
+        informative: whether any loss can be told from zero. Otherwise the order of groups is the prior's, and the map
+            only bounds what losses may be.
+        observation_std: standard deviation of a typical measured loss, from its samples alone.
+    """
+
+    def __init__(self, problem: Problem, fitted: Fitted, informative: bool, observation_std: float) -> None:
+        self._problem = problem
+        self._fitted = fitted
+        self.shape = Shape.of(fitted.at)
+        self.informative = informative
+        self.observation_std = observation_std
+
+    @cached_property
+    def _posterior(self) -> Posterior:
+        return self._fitted.posterior(self._problem.prior)
+
+    @cached_property
+    def _within_map(self) -> Posterior:
+        """The posterior were power and ceiling known."""
+        mean, std = self._problem.prior.mean.copy(), self._problem.prior.std.copy()
+        for known in (_POWER, _CEILING):
+            mean[known], std[known] = self._fitted.at[known], 0.0
+        return self._fitted.posterior(Prior(mean, std))
+
+    def mean(self) -> Costs:
+        """The most probable noise of every group: who minimises it minimises the predicted loss."""
+        return self._problem.costs(self._fitted.at)
+
+    def draw(self, rng: np.random.Generator) -> Costs:
+        """Noise from the posterior, in the units of the most probable map: `limit_on_noise` holds for it too.
+
+        A group's drawn noise is log-normal; the median of many draws is `mean`.
+        """
+        drawn = self._within_map.draw(rng)
+        scale = np.exp((drawn[_SLOPE] - self._fitted.at[_SLOPE]) / self.shape.power)
+        costs = self._problem.costs(drawn)
+        return Costs(0.0, scale * costs.nodes, costs.edges)
+
+    def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) int8 to (n,) losses, and standard deviations of what would be measured with typical samples."""
+        loss, jacobian = self._problem.linear(self._fitted.at, precisions)
+        misfit = self._problem.tuning.misfit * loss
+        return loss, np.sqrt(self._posterior.std(jacobian) ** 2 + misfit**2 + self.observation_std**2)
+
+    def limit_on_noise(self, max_loss: float) -> float:
+        """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
+        return self.shape.noise(max_loss)
+
+
+def fit_loss(layout: Layout, prior: NoisePrior, precisions: Precisions, loss: Floats, std: Floats) -> LossModel:
+    """Fit noise and map together, to the most probable parameters.
+
+    Args:
+        precisions: (n, groups) int8; n may be 0, then the prior stands.
+        loss: (n,) float64 in the metric's unit, 0 for uniform FP32.
+        std: (n,) float64 ≥ 0, standard deviation of each loss: its 95 % interval over 3.92.
+
+    Raises:
+        SurrogateError: arrays of other shapes, losses that are no numbers, negative standard deviations.
+    """
+    check_rows(layout, precisions, loss, "loss")
+    if std.shape != loss.shape or not (std >= 0).all():
+        raise SurrogateError(f"fitting loss: expected {len(loss)} standard deviations ≥ 0, got {std}.")
+    typical = float(np.median(std[std > 0])) if (std > 0).any() else 0.0
+    std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0)), 1e-9))
+    problem = Problem(layout, prior, Tuning(), _start(loss, std))
+    at = problem.prior.mean
+    if len(loss) >= _LEAST_TUNED:
+        some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
+        # With the map still straight: a bent one explains the first rows as well as groups that differ.
+        rough = problem.straight().fit(at, precisions[some], loss[some], std[some])
+        problem, at = problem.tuned(rough, loss[some], std[some]), rough.at
+    return LossModel(problem, problem.fit(at, precisions, loss, std), _informative(loss, std), typical)
+
+
+def _start(loss: Floats, std: Floats) -> float:
+    """What the worst uniform assignment may lose, for lack of better."""
+    return float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED
+
+
+def _informative(loss: Floats, std: Floats) -> bool:
+    if not len(loss):
+        return False
+    together = (loss / std**2).sum() / np.sqrt((1 / std**2).sum())
+    return bool(max(together, (loss / std).max() - 1) > _CERTAIN)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The model made linear around the most probable parameters `at`, and the rows it was fitted to.
+
+    Attributes:
+        jacobian: (n, parameters).
+        target: (n,) losses as the linear model sees them.
+        doubt: (n,) standard deviations of losses about the model.
+    """
+
+    at: Floats
+    jacobian: Floats
+    target: Floats
+    doubt: Floats
+
+    def posterior(self, prior: Prior) -> Posterior:
+        found = Posterior(prior, self.jacobian, self.target, self.doubt)
+        found.mean = self.at
+        return found
+
+
+class Problem:
+    """The parameters: logarithms of slope, power and ceiling, and of every group's noise over its prior."""
+
+    def __init__(
+        self, layout: Layout, noise: NoisePrior, tuning: Tuning, worst: float, map_std: tuple[float, ...] = _MAP_STD
+    ) -> None:
+        self._layout, self._noise, self._worst = layout, noise, worst
+        self.tuning = tuning
+        self._lower = noise.nodes[:, 1:]
+        mean = np.concatenate([[np.log(worst), 0.0, np.log(3 * worst)], np.zeros(self._lower.size)])
+        std = np.concatenate([map_std, np.full(self._lower.size, tuning.groups * noise.log_std)])
+        self.prior = Prior(mean, std)
+
+    def straight(self) -> Problem:
+        """The same with power and ceiling held where the prior has them."""
+        return Problem(self._layout, self._noise, self.tuning, self._worst, (_MAP_STD[_SLOPE], 1e-6, 1e-6))
+
+    def costs(self, parameters: Floats) -> Costs:
+        """Noise of every group and precision; nothing on edges."""
+        return Costs(0.0, self.nodes(parameters), np.zeros((len(self._layout.edges), PRECISIONS, PRECISIONS)))
+
+    def nodes(self, parameters: Floats) -> Floats:
+        """(groups, `PRECISIONS`) noise."""
+        nodes = np.zeros_like(self._noise.nodes)
+        nodes[:, 1:] = self._lower * np.exp(parameters[_GROUPS]).reshape(self._lower.shape)
+        return nodes
+
+    def noise(self, parameters: Floats, precisions: Precisions) -> Floats:
+        """(n, groups) noise of each group."""
+        return self.nodes(parameters)[np.arange(len(self._layout.groups)), precisions]
+
+    def loss(self, parameters: Floats, precisions: Precisions) -> Floats:
+        """(n,) losses."""
+        return Shape.of(parameters).loss(np.maximum(self.noise(parameters, precisions).sum(axis=1), _LEAST_NOISE))
+
+    def linear(self, parameters: Floats, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n,) losses and their (n, parameters) derivatives."""
+        each = self.noise(parameters, precisions)
+        noise = np.maximum(each.sum(axis=1), _LEAST_NOISE)
+        shape = Shape.of(parameters)
+        *by_map, by_noise = shape.slopes(noise)
+        share = each * (by_noise / noise)[:, None]
+        jacobian = np.zeros((len(precisions), len(parameters)))
+        jacobian[:, : _GROUPS.start] = np.stack(by_map, axis=1)
+        by_group = jacobian[:, _GROUPS].reshape(len(precisions), *self._lower.shape)
+        for precision in range(1, PRECISIONS):
+            by_group[:, :, precision - 1] = share * (precisions == precision)
+        jacobian[:, _GROUPS] = by_group.reshape(len(precisions), self._lower.size)
+        return shape.loss(noise), jacobian
+
+    def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
+        """The most probable parameters, by Gauss-Newton steps that never make it worse."""
+        doubt = _doubt(self.tuning, loss, std)
+
+        def cost(at: Floats) -> float:
+            missed = (loss - self.loss(at, precisions)) / doubt
+            return float((missed**2).sum() + (((at - self.prior.mean) / self.prior.std) ** 2).sum())
+
+        now = cost(at)
+        for _ in range(_STEPS):
+            here = self._around(at, precisions, loss, doubt)
+            aimed = Posterior(self.prior, here.jacobian, here.target, doubt).mean
+            steps = (at + size * (aimed - at) for size in _STEP_SIZES)
+            better = next(((tried, less) for tried in steps if (less := cost(tried)) < now), None)
+            if better is None:
+                break
+            before, (at, now) = now, better
+            if before - now < _CONVERGED * (1 + now):
+                break
+        return self._around(at, precisions, loss, doubt)
+
+    def _around(self, at: Floats, precisions: Precisions, loss: Floats, doubt: Floats) -> Fitted:
+        found, jacobian = self.linear(at, precisions)
+        return Fitted(at, jacobian, loss - found + jacobian @ at, doubt)
+
+    def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> Problem:
+        """The problem with the likeliest tuning, around a first fit; tunings far from the usual must earn it."""
+        residual = rough.target - rough.jacobian @ self.prior.mean
+        scaled = rough.jacobian * self.prior.std
+        groups = scaled[:, _GROUPS] @ scaled[:, _GROUPS].T
+        rest = scaled @ scaled.T - groups
+
+        def score(t: Tuning) -> float:
+            gram = rest + t.groups**2 * groups + np.diag(_doubt(t, loss, std) ** 2)
+            return log_evidence(gram, residual) - 0.5 * float(np.log(t.misfit / Tuning.misfit) ** 2)
+
+        best = max((replace(self.tuning, groups=scale) for scale in _SCALES), key=score)
+        best = max((replace(best, misfit=misfit) for misfit in _MISFITS), key=score)
+        return Problem(self._layout, self._noise, best, self._worst)
+
+
+def _doubt(tuning: Tuning, loss: Floats, std: Floats) -> Floats:
+    """(n,) standard deviations of measured losses about the model."""
+    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2))

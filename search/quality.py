@@ -1,0 +1,80 @@
+"""How good forecasts were, and when they are too poor to search by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_NINETY = 1.645  # standard deviations either side that hold 90 % of a Gaussian
+_ENOUGH = 8
+_POOR_ERROR, _POOR_COVERAGE, _POOR_RANKS, _RESOLVED = 0.10, 0.6, 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Predicted against measured.
+
+    Attributes:
+        rank_correlation: Spearman's; NaN below three rows, or where either side is all equal.
+        error: median of |predicted - measured| over the scale.
+        coverage: share of measurements inside their 90 % intervals.
+        resolution: standard deviation of what was measured over the typical predicted standard deviation: below 2
+            the rows are too alike for ranks to say much.
+        n: rows.
+    """
+
+    rank_correlation: float
+    error: float
+    coverage: float
+    resolution: float
+    n: int
+
+
+def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = None) -> Quality:
+    """Compare (n,) predictions and their standard deviations with (n,) measurements; NaN throughout where n is 0.
+
+    Args:
+        scale: what errors are relative to, say the worst loss of the baselines; None for each measurement itself.
+    """
+    if not len(measured):
+        return Quality(float("nan"), float("nan"), float("nan"), float("nan"), 0)
+    missed = np.abs(mean - measured)
+    against = np.maximum(np.abs(measured) if scale is None else scale, 1e-300)
+    typical = float(np.median(std))
+    return Quality(
+        rank_correlation=rank_correlation(mean, measured),
+        error=float(np.median(missed / against)),
+        coverage=float(np.mean(missed <= _NINETY * std)),
+        resolution=float(np.std(measured) / typical) if typical > 0 else float("inf"),
+        n=len(measured),
+    )
+
+
+def is_poor(found: Quality | None) -> bool:
+    """Whether a search should not rely on such forecasts.
+
+    Poor are, from 8 rows on: a median error above 10 %; fewer than 60 % inside the 90 % interval; or a rank
+    correlation below 0.5 on rows that differ by more than twice the predicted standard deviation. None, and what no
+    row says anything about, is not poor.
+    """
+    if found is None or found.n < _ENOUGH:
+        return False
+    unranked = found.resolution > _RESOLVED and not found.rank_correlation >= _POOR_RANKS
+    return bool(found.error > _POOR_ERROR or found.coverage < _POOR_COVERAGE or unranked)
+
+
+def rank_correlation(one: Floats, two: Floats) -> float:
+    """Spearman's, of (n,) and (n,); NaN below three rows, or where either is all equal."""
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(two) == 0:
+        return float("nan")
+    return float(np.corrcoef(_ranks(one), _ranks(two))[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """(n,) ranks, equal values sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])

@@ -1,0 +1,78 @@
+"""What the guided sampler is told of a study: layout, priors from profiles and sensitivities, what cannot be built."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.guided import Aim, Guidance, Priors
+from search.layout import PRECISIONS, Layout, make_layout
+from search.priors import Baseline, latency_prior, noise_prior
+from search.values import Precision
+from studies import sensitivities
+from studies.runner import Work
+
+
+def make_guidance(work: Work) -> Guidance:
+    """Guidance for the study's target; measures sensitivities first, where that has not been done."""
+    layout = make_layout([group.id for group in work.model.groups], work.model.edges, work.space)
+    source = _Source(work, layout, _errors(layout, sensitivities.ensure(work)))
+    limits = work.limits
+    return Guidance(
+        layout=layout,
+        priors=source.priors,
+        unbuildable=lambda: work.store.unbuildable(work.target.id),
+        aim=Aim(limits.latency_budget_ms, limits.max_drop),
+    )
+
+
+def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64] | None:
+    """(groups, `PRECISIONS`) relative output error, NaN where not measured; None where nothing was."""
+    if not found:
+        return None
+    errors = np.full((len(layout.groups), PRECISIONS), np.nan)
+    errors[:, Precision.FP32] = 0.0
+    finite = [error for error in found.values() if np.isfinite(error)]
+    worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
+    for (group, precision), error in found.items():
+        errors[layout.groups.index(group), int(precision)] = min(error, worst)
+    return errors
+
+
+class _Source:
+    """Priors from the finished baselines, made again when another one is finished."""
+
+    def __init__(self, work: Work, layout: Layout, errors: NDArray[np.float64] | None) -> None:
+        self._work = work
+        self._layout = layout
+        self._noise = noise_prior(layout, errors)
+        self._work_of = _multiply_adds(work, layout)
+        self._made: tuple[tuple[int, ...], Priors] | None = None
+
+    def priors(self) -> Priors:
+        known = tuple(self._work.store.baselines(self._work.target.id))
+        if self._made is None or self._made[0] != known:
+            baselines = [self._baseline(number) for number in known]
+            self._made = (known, Priors(latency_prior(self._layout, baselines, self._work_of), self._noise))
+        return self._made[1]
+
+    def _baseline(self, number: int) -> Baseline:
+        store = self._work.store
+        evaluation = store.load(number).evaluation
+        assert evaluation.latency is not None
+        precisions = self._layout.precisions_of([evaluation.assignment])[0]
+        return Baseline(precisions, evaluation.latency.value_ms, store.profile(number))
+
+
+def _multiply_adds(work: Work, layout: Layout) -> NDArray[np.float64]:
+    """(groups,) of one inference: elements of the output times the weights that each is made from."""
+    groups = {group.id: group for group in work.model.groups}
+    found = []
+    for name in layout.groups:
+        group = groups[name]
+        outputs = float(np.prod(group.shape)) if group.shape else 1.0
+        weights = float(np.prod(group.weight_shape)) if group.weight_shape else 1.0
+        channels = group.weight_shape[-1] if group.op in ("Gemm", "MatMul") and group.weight_shape else None
+        per_output = weights / (channels or (group.weight_shape[0] if group.weight_shape else 1))
+        found.append(max(1.0, outputs * per_output))
+    return np.array(found)

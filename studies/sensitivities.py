@@ -1,0 +1,187 @@
+"""The sensitivity pass of a study: run once on its target, bounded in time, kept in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.process import ProcessDiedError
+from search.errors import EvaluatorError
+from search.values import Precision
+from studies.records import GroupRecord, SensitivityRecord, StudyRecord
+from studies.sensitivity_table import Sensitivities, Thresholds
+
+if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
+    from evaluators.process import EvaluatorProcess
+    from search.model import Model
+    from search.space import Space
+    from studies.config import SearchConfig
+    from studies.progress import Progress
+    from studies.runner import Work
+    from studies.store import Store
+
+Errors = Mapping[tuple[str, Precision], float]
+
+SHARE = 0.05  # of the time that a study is expected to take
+MOST_S = 60.0
+LEAST_S = 5.0
+
+
+def ensure(work: Work) -> Errors:
+    """The error that each group adds to the outputs in each lower precision; measured once per study and target.
+
+    Returns:
+        (group id, precision) → noise over power of the outputs with that group alone in it; infinite where outputs are
+        not finite. A pair that cannot be run alone, and FP32, are absent.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
+    """
+    known = work.store.sensitivities(work.target.id)
+    if known:
+        return known
+    measure(work)
+    return work.store.sensitivities(work.target.id)
+
+
+def measure(work: Work) -> tuple[str, ...]:
+    """Run the pass and store what it finds, replacing what is there; what is noteworthy of it, in words."""
+    seconds = seconds_for(work.config, _expected_s(work))
+    rows, notes = run(work.keeper, work.space, seconds, work.progress)
+    work.store.set_sensitivities(work.target.id, rows)
+    return notes
+
+
+def run(
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...]]:
+    """Run the pass over every lower precision that a space offers; its rows, and notes."""
+    pairs = lower_pairs(space)
+    if not pairs:
+        return (), ()
+    progress.step("sensitivity of the groups", 0, len(pairs))
+    try:
+        found = keeper.call(
+            "sensitivity",
+            {"seconds": seconds, "pairs": pairs},
+            lambda event, value: progress.step("sensitivity of the groups", *value) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(
+            f"measuring the sensitivity of the groups: {death.told()}. Go on without it by another --sampler, or take "
+            "a smaller --batch."
+        ) from death
+    for note in found["notes"]:
+        progress.note(f"sensitivity: {note}")
+    return tuple(SensitivityRecord(**row) for row in found["rows"]), tuple(found["notes"])
+
+
+def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
+    """Every group with every precision below FP32 that it is offered."""
+    choices = space.choices.items()
+    return [(group, c.precision) for group, some in choices for c in some if c.offered and c.precision]
+
+
+def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
+    """How long the pass may take: as asked for, else a share of the study, 60 s at most.
+
+    Args:
+        expected_s: how long the study will take; None where nothing is known of that.
+    """
+    if config.sensitivity_time_s is not None:
+        wanted = config.sensitivity_time_s
+    else:
+        wanted = MOST_S if expected_s is None else min(MOST_S, max(LEAST_S, SHARE * expected_s))
+    return min(wanted, config.evaluation_timeout_s / 2)  # past that limit the process is taken for hung
+
+
+def _expected_s(work: Work) -> float | None:
+    """From what the finished evaluations took, and the study's time limit."""
+    took = work.store.evaluations(work.target.id).total_s
+    took = took[took > 0]  # NaN where it was not recorded
+    bounds = [float(took.mean()) * work.config.trials] if len(took) else []
+    if work.config.time_limit_s is not None:
+        bounds.append(work.config.time_limit_s)
+    return min(bounds, default=None)
+
+
+# -- the verb ----------------------------------------------------------------------------------------------------------
+
+
+def of_study(
+    url: str, name: str, thresholds: Thresholds, *, again: bool, options: Mapping[str, Any], progress: Progress
+) -> Sensitivities:
+    """The sensitivities of a study's groups; measured and stored where they were not.
+
+    Args:
+        options: `sensitivity-time`, and `model` and `data` where files have moved.
+
+    Raises:
+        StudyError: no such study, one that was interrupted before it began, or model, data or target are not its own.
+        EvaluatorError: the model cannot be run.
+    """
+    from studies.config import SearchConfig
+    from studies.store import Store
+
+    with Store.open(url, write=False) as store:
+        study = store.study(name)
+        config = SearchConfig.from_json(study.config, url).with_options(options)
+        targets = store.targets(study.id)
+        rows = store.sensitivity_rows(targets[0].id) if targets and not again else ()
+        groups = store.groups(study.id)
+    notes: tuple[str, ...] = ()
+    if not rows:
+        with Store.open(url) as store:
+            rows, notes, groups = _measure_study(store, study, config, progress)
+    return Sensitivities(name, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+
+
+def _measure_study(
+    store: Store, study: StudyRecord, config: SearchConfig, progress: Progress
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
+    from studies.setup import check_artifacts, check_unchanged, checked, complete_study, prepared
+
+    check_artifacts(config)
+    with checked(config) as good:
+        check_unchanged(good, study, next(iter(store.targets(study.id)), None))
+        complete_study(store, good, study.id)
+        with prepared(store, good, study, progress) as work:
+            notes = measure(work)
+            return store.sensitivity_rows(work.target.id), notes, store.groups(study.id)
+
+
+def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -> Sensitivities:
+    """The sensitivities of a model's groups on a target, without a study; stores nothing.
+
+    Raises:
+        InputError: the model, the data, a rule or the target cannot be used.
+        EvaluatorError: the model cannot be run.
+    """
+    from search.space import make_space
+    from search.values import Ranges
+    from studies.setup import check_searchable, checked
+
+    config = replace(config, timing_cache="none")  # nothing is built
+    with checked(config) as good:
+        check_searchable(good)
+        found = good.keeper.call("calibrate", {"method": config.calibration})
+        path = good.folder / "ranges.json"
+        path.write_text(json.dumps(found["ranges"]), encoding="utf-8")
+        good.keeper.adopt(ranges=str(path))
+        ranges = Ranges.from_json(found["ranges"])
+        space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+        rows, notes = run(good.keeper, space, seconds_for(config, None), progress)
+        groups = _records(good.model)
+    return Sensitivities(config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+
+
+def _records(model: Model) -> tuple[GroupRecord, ...]:
+    names = ("id", "name", "op", "nodes", "anchors", "shape", "weight_shape", "block", "pinned")
+    return tuple(GroupRecord(**{name: getattr(group, name) for name in names}) for group in model.groups)
+
+
+def _in_order(rows: tuple[SensitivityRecord, ...], groups: tuple[GroupRecord, ...]) -> tuple[SensitivityRecord, ...]:
+    places = {group.id: place for place, group in enumerate(groups)}
+    return tuple(sorted(rows, key=lambda row: (places[row.group], row.precision)))
