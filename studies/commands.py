@@ -560,7 +560,6 @@ def demo(folder: Path, progress: Progress | None = None, trials: int = 40) -> De
         "storage": storage,
         "batch": "16",
         "max-drop": "1%",
-        "granularity": "block",
         "trials": str(trials),
     }
     finished = search(options, progress)
