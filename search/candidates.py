@@ -26,6 +26,7 @@ _DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
 _GIVING = 8  # predicted points that are given precision back
+_RANDOM = 1000
 _FORBIDDEN = 1e6
 _GAP, _SOLVE_S = 1e-2, 0.5  # of solutions within a latency
 
@@ -60,7 +61,9 @@ class Pool:
             found.append(self._within(models.latency.draw(rng), models.loss.draw(rng), limits_ms))
         found.append(self._given_back(points, models))
         found.append(self._neighbours(models, history, rng))
-        return self._new(np.concatenate(found))
+        codes, precisions = self._new(np.concatenate(found))
+        # Of a small space all that was good may have been tried.
+        return (codes, precisions) if len(codes) else self._new(self._anything(rng))
 
     def _stacked(self, codes: list[NDArray[np.int64]]) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len(self.layout.members))
@@ -117,6 +120,9 @@ class Pool:
         decisions, codes = np.array(places, dtype=np.int64).reshape(-1, 2).T
         found[:, np.arange(len(places)), decisions] = codes
         return found.reshape(-1, len(self.layout.members))
+
+    def _anything(self, rng: np.random.Generator) -> Codes:
+        return np.stack([rng.integers(len(e), size=_RANDOM) for e in self.layout.effects], axis=1)
 
     def _best(self, models: Models, history: History) -> NDArray[np.int64]:
         """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""

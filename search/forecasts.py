@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState
 
-from search.acquisition import Forecast
-from search.surrogate import Quality, quality
+from search.quality import Quality, quality
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from search.acquisition import Forecast
 
 FORECAST = "bitfront:forecast"
 """User attribute of a trial that the guided sampler proposed: `Predicted` as JSON."""
 MEASURED = "bitfront:measured"
 """User attribute of a finished trial: [spread, standard deviation of the loss, whether it saw every sample]."""
-_RECENT = 25
+RECENT = 25
+"""Finished trials that forecasts are judged by."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Predicted:
 
     Attributes:
         how: `gain` where it was expected to gain most, `explore` where least was known of it.
+        ms, ms_std: expected latency in milliseconds, and the standard deviation of what would be measured.
+        loss, loss_std: the same in the metric's unit.
         poor: whether the models were found poor at that time.
     """
 
@@ -42,13 +48,19 @@ class Predicted:
         )
         return cls(ms, ms_std, loss, loss_std, how, bool(poor))
 
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Predicted:
+        return cls(**fields)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def forecast_quality(trials: Sequence[FrozenTrial]) -> Quality | None:
     """How well the latencies of the last finished trials had been predicted; None before there are any."""
-    known = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs][-_RECENT:]
+    from optuna.trial import TrialState
+
+    known = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs][-RECENT:]
     if not known:
         return None
     told = [t.user_attrs[FORECAST] for t in known]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_NINETY = 1.645  # standard deviations either side that hold 90 % of a Gaussian
+NINETY = 1.645  # standard deviations either side that hold 90 % of a Gaussian
 _ENOUGH = 8
 _POOR_ERROR, _POOR_COVERAGE, _POOR_RANKS, _RESOLVED = 0.10, 0.6, 0.5, 2.0
 
@@ -48,7 +48,7 @@ def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = N
     return Quality(
         rank_correlation=rank_correlation(mean, measured),
         error=float(np.median(missed / against)),
-        coverage=float(np.mean(missed <= _NINETY * std)),
+        coverage=float(np.mean(missed <= NINETY * std)),
         resolution=float(np.std(measured) / typical) if typical > 0 else float("inf"),
         n=len(measured),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
+from search.forecasts import Predicted
 from search.values import Answer, LayerTime, Precision
 from studies.compare_trial import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, compare_trial
 from studies.comparison import Comparison
@@ -78,6 +79,7 @@ class Shown:
     """One evaluation with what is needed to name its groups.
 
     `refused` are the evaluations of its proposal that were refused, where it is a repair.
+    `forecast` is what was predicted of it; None where nothing was.
     """
 
     record: EvaluationRecord
@@ -85,6 +87,7 @@ class Shown:
     standing: Standing
     refused: tuple[EvaluationRecord, ...] = ()
     profile: tuple[LayerTime, ...] = ()
+    forecast: Predicted | None = None
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,8 @@ def show(name: str, trial: int, storage: str | None = None) -> Shown:
         record = store.evaluation(now.target.id, trial)
         refused = store.refused(now.target.id, record.asked) if record.asked is not None else ()
         groups = {group.id: group for group in store.groups(now.study.id)}
-        return Shown(record, groups, now, refused, store.profile(record.id))
+        forecast = store.forecasts(now.target).get(record.id)
+        return Shown(record, groups, now, refused, store.profile(record.id), forecast)
 
 
 def export(

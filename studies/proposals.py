@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search.forecasts import FORECAST, MEASURED
+from search.forecasts import FORECAST, MEASURED, forecast_quality
 from search.samplers import make_sampler
 from search.space import Space
 from search.values import Assignment
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from search.guided import Guidance
+    from search.quality import Quality
 
 _RETRY = "bitfront:retry"
 _RETRIES = 3
@@ -72,6 +73,8 @@ class Proposals:
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.study.set_metric_names(["latency_ms", "loss"])
         self._random = random.Random(seed)
+        self.poor = False
+        """Whether the guided sampler found its forecasts poor when it last made one."""
 
     def ask(self) -> tuple[optuna.Trial, Assignment]:
         """The next trial and the assignment it proposes."""
@@ -80,7 +83,12 @@ class Proposals:
         predicted = getattr(self.study.sampler, "predicted", {}).pop(trial.number, None)
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
+            self.poor = predicted.poor
         return trial, self.space.assignment(codes)
+
+    def quality(self) -> Quality | None:
+        """How well the last latencies had been predicted; None where nothing was."""
+        return forecast_quality(self.study.get_trials(deepcopy=False))
 
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Finish a trial."""

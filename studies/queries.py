@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, Text, and_, case, cast, distinct, func, select
+from sqlalchemy import Connection, Engine, Text, and_, case, cast, column, distinct, func, inspect, select, table
 from sqlalchemy.engine import URL
 
 from search.errors import StudyError
+from search.forecasts import FORECAST, Predicted
 from search.values import (
     Accuracy,
     Assignment,
@@ -45,6 +47,12 @@ FLOATS = (
     *("latency_ms", "raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
     *("build_s", "total_s"),
 )
+
+
+# Optuna's tables, as far as they are read here.
+_STUDIES = table("studies", column("study_id"), column("study_name"))
+_TRIALS = table("trials", column("trial_id"), column("study_id"), column("number"))
+_ATTRIBUTES = table("trial_user_attributes", column("trial_id"), column("key"), column("value_json"))
 
 
 class Reader:
@@ -257,6 +265,18 @@ class Reader:
         query = select(e.id, e.engine).where(e.study_target_id == study_target_id, e.engine.is_not(None))
         return {row[0]: EngineSummary(**row[1]) for row in self._rows(query.order_by(e.id))}
 
+    def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:
+        """Evaluation id → what was predicted of it before it was built.
+
+        Absent are those that the guided sampler did not propose, and repairs: the forecast was of the proposal. Read
+        from Optuna's tables without Optuna, which takes a while to import.
+        """
+        with self._reading("read forecasts") as connection:
+            if not inspect(connection).has_table(_ATTRIBUTES.name):
+                return {}
+            rows: Sequence[Row] = connection.execute(_told(target)).all()
+        return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
+
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
         """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
         p = tables.Profile
@@ -303,6 +323,20 @@ class Reader:
 
 def _all(table: type[tables.Base], *conditions: Any) -> Query:
     return select(*table.__table__.c).where(*conditions)
+
+
+def _told(target: records.TargetRecord) -> Query:
+    """Evaluation ids, and forecasts as JSON, of the trials that had them made."""
+    t, e = tables.Trial, tables.Evaluation
+    return (
+        select(t.evaluation_id, _ATTRIBUTES.c.value_json)
+        .join(e, e.id == t.evaluation_id)
+        .join(_STUDIES, _STUDIES.c.study_name == target.optuna_study)
+        .join(_TRIALS, and_(_TRIALS.c.study_id == _STUDIES.c.study_id, _TRIALS.c.number == t.number))
+        .join(_ATTRIBUTES, and_(_ATTRIBUTES.c.trial_id == _TRIALS.c.trial_id, _ATTRIBUTES.c.key == FORECAST))
+        .where(t.study_target_id == target.id, t.reused.is_(False), e.asked_assignment.is_(None))
+        .order_by(t.evaluation_id)
+    )
 
 
 def _lowest_trials(study_target_id: int) -> Any:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import math
 import os
 import uuid
@@ -17,14 +16,10 @@ from typing import Any
 
 from search.errors import ArtifactError, ConfigError
 from studies.config import Limits
+from studies.forecast_figure import forecast_figure
+from studies.forecasts import Forecasts, error_text, ranks_text
+from studies.plots import BLUE, GREY, ORANGE, OTHER_COLOUR, PRECISION_COLOURS, RED, Figure, frame, plain, widened
 from studies.units import format_bytes, format_metric, format_ms, format_percent
-
-Figure = dict[str, Any]
-
-# Told apart by colour-blind eyes too, and light to dark from high to low precision.
-PRECISION_COLOURS = {"fp32": "#d5dbe3", "fp16": "#6aaed6", "int8": "#1b4f8f", "bf16": "#8fd0b5", "fp8": "#e08a3c"}
-OTHER_COLOUR = "#b0a7c4"
-BLUE, ORANGE, GREY, RED, INK = "#1f6fb2", "#d9730d", "#a3abb5", "#b4332a", "#1d2430"
 
 
 @dataclass(frozen=True)
@@ -145,6 +140,7 @@ class ReportData:
         unbuildable: (group id, name, precision label) that the engine's builder refused on this target.
         audited: (obeyed, not obeyed, opaque) groups, summed over all audited evaluations.
         hypervolume: (trial, volume) after each finished evaluation, in order.
+        forecasts: predicted against measured; None where nothing was predicted.
         environment: name → value, flat.
         notes: sentences to show first: a budget nobody met, warnings.
     """
@@ -165,6 +161,7 @@ class ReportData:
     audited: tuple[int, int, int] = (0, 0, 0)
     failures: Sequence[FailureRow] = ()
     hypervolume: Sequence[tuple[int, float]] = ()
+    forecasts: Forecasts | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -188,7 +185,7 @@ def render(data: ReportData) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(ms=_ms, percent=_percent, metric=data.metric.text)
+    environment.filters.update(ms=_ms, percent=_percent, metric=data.metric.text, ranks=ranks_text, error=error_text)
     # A closing tag inside the library would end the script; none is there today.
     library = get_plotlyjs().replace("</script", "<\\/script")
     template = environment.get_template("report.html.jinja")
@@ -245,12 +242,14 @@ def limit_texts(data: ReportData) -> list[str]:
 
 
 def figures(data: ReportData) -> dict[str, Figure]:
-    """Plotly figures, as plain JSON values, of what there is data for: front, hypervolume, precisions, spread."""
+    """Plotly figures, as plain JSON values, of what there is data for, in the order of the page."""
     found: dict[str, Figure] = {}
     if any(row.measured for row in data.evaluations):
         found["front"] = front_figure(data)
     if data.hypervolume:
         found["hypervolume"] = hypervolume_figure(data)
+    if data.forecasts is not None:
+        found["forecasts"] = forecast_figure(data.forecasts, data.metric)
     if data.groups and any(row.trial in data.precisions for row in data.front):
         found["precisions"] = precision_figure(data)
     if any(_finite(row.spread) for row in data.evaluations):
@@ -272,7 +271,7 @@ def front_figure(data: ReportData) -> Figure:
     ]
     view = _view(data)
     unit = "percentage points" if data.metric.ratio else data.metric.unit
-    layout = _layout("latency (ms)", f"loss of {data.metric.name}" + (f" ({unit})" if unit else ""), height=460)
+    layout = frame("latency (ms)", f"loss of {data.metric.name}" + (f" ({unit})" if unit else ""), height=460)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = view
     layout["shapes"], layout["annotations"] = _limit_lines(data)
     return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
@@ -288,7 +287,7 @@ def hypervolume_figure(data: ReportData) -> Figure:
         "line": {"shape": "hv", "color": BLUE, "width": 2},
         "hovertemplate": "trial %{x}: %{y:.4g}<extra></extra>",
     }
-    layout = _layout("trial", "hypervolume", height=260)
+    layout = frame("trial", "hypervolume", height=260)
     layout["yaxis"]["rangemode"] = "tozero"
     return {"data": [line], "layout": layout}
 
@@ -301,7 +300,7 @@ def precision_figure(data: ReportData) -> Figure:
             raise ValueError(f"report: trial {row.trial} has precisions of other groups than the study")
     labels = _labels(data)
     names = [f"{group.id} {_shorten(group.name)}" for group in data.groups]
-    shown = [_plain(name) for name in names]
+    shown = [plain(name) for name in names]
     heatmap = {
         "type": "heatmap",
         "x": [f"#{row.trial}" for row in rows],
@@ -316,7 +315,7 @@ def precision_figure(data: ReportData) -> Figure:
         "xgap": 2,
         "ygap": 1,
     }
-    layout = _layout("front, fastest first (trial)", "", height=110 + 17 * len(data.groups))
+    layout = frame("front, fastest first (trial)", "", height=110 + 17 * len(data.groups))
     layout["xaxis"].update(type="category", showgrid=False)
     # Every group is named, however many there are: the figure grows with them.
     layout["yaxis"].update(
@@ -349,30 +348,9 @@ def spread_figure(data: ReportData) -> Figure:
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {"color": BLUE, "size": 6},
     }
-    layout = _layout("trial", "spread (% of median)", height=260)
+    layout = frame("trial", "spread (% of median)", height=260)
     layout["yaxis"]["rangemode"] = "tozero"
     return {"data": [points], "layout": layout}
-
-
-def _layout(x: str, y: str, height: int) -> dict[str, Any]:
-    axis = {
-        "gridcolor": "#e6e9ee",
-        "zeroline": False,
-        "linecolor": "#c5ccd5",
-        "ticks": "outside",
-        "tickcolor": "#c5ccd5",
-    }
-    return {
-        "height": height,
-        "margin": {"l": 70, "r": 20, "t": 16, "b": 62},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
-        "hoverlabel": {"align": "left", "bgcolor": "white", "bordercolor": "#c5ccd5", "font": {"color": INK}},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "xaxis": {**axis, "title": {"text": _plain(x), "standoff": 8}},
-        "yaxis": {**axis, "title": {"text": _plain(y), "standoff": 8}},
-    }
 
 
 def _points(
@@ -395,7 +373,7 @@ def _points(
 
 def _baseline_points(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
     trace = _points(data, rows, "uniform baselines", {"color": ORANGE, "size": 10, "symbol": "diamond"}, bars=True)
-    labels = [_plain(row.label or row.role.partition(":")[2] or row.role) for row in rows]
+    labels = [plain(row.label or row.role.partition(":")[2] or row.role) for row in rows]
     # Labels point inward, so that the frame does not cut the one of the slowest.
     slowest = max((row.latency_ms or 0.0 for row in data.evaluations if row.measured), default=0.0)
     sides = ["top left" if (row.latency_ms or 0.0) > 0.85 * slowest else "top right" for row in rows]
@@ -471,14 +449,9 @@ def _view(data: ReportData) -> tuple[list[float] | None, list[float] | None]:
         xs.append(data.limits.latency_budget_ms)
     losses = [y for y in (_axis_loss(data, y) for y in ys) if y is not None]
     if not losses or min(losses) == max(losses):
-        return (_widened(min(xs), max(xs)) if xs else None), None
+        return (widened(min(xs), max(xs)) if xs else None), None
     low, high = min([*losses, 0.0]), max(losses)
-    return _widened(min(xs), max(xs)), _widened(low, high + 0.6 * (high - low))
-
-
-def _widened(low: float, high: float) -> list[float]:
-    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return [low - margin, high + margin]
+    return widened(min(xs), max(xs)), widened(low, high + 0.6 * (high - low))
 
 
 def _outside(data: ReportData, view: tuple[list[float] | None, list[float] | None]) -> int:
@@ -491,7 +464,7 @@ def _outside(data: ReportData, view: tuple[list[float] | None, list[float] | Non
 
 
 def _hover(data: ReportData, row: EvaluationRow) -> str:
-    lines = [f"<b>trial {row.trial}</b> {_plain(row.label)}"]
+    lines = [f"<b>trial {row.trial}</b> {plain(row.label)}"]
     if _finite(row.latency_ms):
         lines.append(f"latency {format_ms(row.latency_ms or 0.0)}")
     if _finite(row.loss):
@@ -502,7 +475,7 @@ def _hover(data: ReportData, row: EvaluationRow) -> str:
     lines += [] if row.complete else ["accuracy stopped early"]
     lines += [f"{row.not_obeyed} groups not obeyed"] if row.not_obeyed > 0 else []
     lines += [f"{row.opaque} groups opaque"] if row.opaque > 0 else []
-    lines += [_plain(line) for line in row.text.splitlines()]
+    lines += [plain(line) for line in row.text.splitlines()]
     return "<br>".join(lines)
 
 
@@ -511,7 +484,7 @@ def _cell(data: ReportData, row: EvaluationRow, group: int) -> str:
     precision = data.precisions[row.trial][group]
     where = f"trial {row.trial}, {format_ms(row.latency_ms or 0.0)}, loss {data.metric.text(row.loss)}"
     hidden = " asked, opaque:" if g.id in data.opaque.get(row.trial, ()) else ""
-    return f"<b>{_plain(precision)}</b>{hidden} {_plain(g.id)} {_plain(g.op)}<br>{_plain(g.name)}<br>{_plain(where)}"
+    return f"<b>{plain(precision)}</b>{hidden} {plain(g.id)} {plain(g.op)}<br>{plain(g.name)}<br>{plain(where)}"
 
 
 def _labels(data: ReportData) -> list[str]:
@@ -531,11 +504,6 @@ def _axis_loss(data: ReportData, loss: float | None) -> float | None:
     if loss is None or not math.isfinite(loss):
         return None
     return 100 * loss if data.metric.ratio else loss
-
-
-def _plain(text: str) -> str:
-    """Text that Plotly shows as it is: it reads a little HTML in every label."""
-    return html.escape(text, quote=False)
 
 
 def _shorten(name: str, most: int = 44) -> str:

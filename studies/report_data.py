@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
+from studies import forecasts
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.standing import Standing
@@ -53,6 +54,7 @@ def report_data(store: Store, now: Standing) -> ReportData:
         audited=(counts[Answer.OBEYED], counts[Answer.NOT_OBEYED], counts[Answer.OPAQUE]),
         failures=_failures(store, now),
         hypervolume=_hypervolume(now),
+        forecasts=forecasts.compared(store, now),
         environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
         notes=_notes(now),
     )

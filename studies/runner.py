@@ -20,6 +20,7 @@ from search.values import Assignment, Evaluation, Stage, digest_of
 from studies import pareto, repeatability
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig
+from studies.forecasts import poor_text, quality_text
 from studies.progress import Progress
 from studies.proposals import Outcome, Proposals
 from studies.records import FAILED, OK, EvaluationRecord, StudyRecord, TargetRecord
@@ -70,6 +71,7 @@ class Runner:
         self.worker = f"pid-{os.getpid()}"
         self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
         self._repeats = 0
+        self._poor = False
         self.repairs = Repairs(work)
 
     # -- before the loop -------------------------------------------------------------------------------------------
@@ -127,6 +129,7 @@ class Runner:
             now = self.settle_band(now)
             reason = self._enough(now, deadline)
             if reason:
+                self._note_quality()
                 self._prune(now)
                 return reason
             now = self._one_trial(now)
@@ -150,6 +153,7 @@ class Runner:
     def _one_trial(self, now: Standing) -> Standing:
         """Ask, evaluate, record, tell; repair what is refused; where the study stands afterwards."""
         trial, asked = self.proposals.ask()
+        self._note_change()
         wanted: Assignment | None = self.repairs.buildable(asked)
         left = min(self.work.config.repair, self.work.config.trials - len(now.table) - 1)
         while wanted is not None:
@@ -242,6 +246,22 @@ class Runner:
             self._check_drift(now)
         if done % _PRUNE_EVERY == 0:
             self._prune(now)
+
+    def _note_change(self) -> None:
+        """Say when the sampler's forecasts turn poor, and when they are good again."""
+        if self.proposals.poor == self._poor:
+            return
+        self._poor = self.proposals.poor
+        found = self.proposals.quality()
+        if found is not None:
+            self.work.progress.note(
+                poor_text(found) if self._poor else f"forecasts are good again: {quality_text(found)}"
+            )
+
+    def _note_quality(self) -> None:
+        found = self.proposals.quality()
+        if found is not None:
+            self.work.progress.note(f"forecasts of the latency: {quality_text(found)}")
 
     def _check_drift(self, now: Standing) -> None:
         """Time the FP32 baseline again, as a further round of its own evaluation."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from search.errors import ArtifactError, ConfigError
 from search.values import Precision
+from studies.plots import GREY, OTHER_COLOUR, PRECISION_COLOURS, RED
 from studies.records import SensitivityRecord
-from studies.report import GREY, OTHER_COLOUR, PRECISION_COLOURS, RED
 from studies.sensitivity_table import Sensitivities, text_of
 
 _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from search.forecasts import Predicted
+from search.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
 from studies.commands import Shown
 from studies.records import EvaluationRecord, Round
@@ -51,6 +53,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "total_s": evaluation.total_s,
         "engine": None if evaluation.engine is None else asdict(evaluation.engine),
         "profile": [asdict(layer) for layer in shown.profile],
+        "forecast": None if shown.forecast is None else shown.forecast.to_json(),
         "groups": group_rows(shown),
         "notes": list(evaluation.notes),
     }
@@ -159,6 +162,8 @@ def shown_lines(shown: Shown) -> list[str]:
         lines += _repair_lines(record.asked, evaluation.assignment, shown.refused)
     if evaluation.failure is not None:
         lines += _failure_lines(evaluation.failure)
+    if shown.forecast is not None:
+        lines.append(_forecast_line(shown.forecast, metric))
     lines += _latency_lines(record)
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
@@ -192,6 +197,14 @@ def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
         if again.number > 0:
             yield f"measured again: {format_ms(again.latency.value_ms)} (round {again.number})"
             yield from _surroundings(again.latency)
+
+
+def _forecast_line(told: Predicted, metric: Mapping[str, Any]) -> str:
+    """What was predicted, each with half of its 90 % interval."""
+    unit, ratio = metric["unit"], metric["ratio"]
+    latency = f"{format_ms(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
+    loss, half = format_metric(told.loss, unit, ratio, 3), format_metric(NINETY * told.loss_std, unit, ratio, 2)
+    return f"forecast: {latency}, loss {loss} ± {half}"
 
 
 def _surroundings(latency: Latency) -> Iterator[str]:

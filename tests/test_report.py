@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from search.errors import ArtifactError, ConfigError
 from studies import report
 from studies.config import Limits
+from studies.forecasts import Compared, Forecasts
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 
 EVIL = "<script>alert(1)</script>"
@@ -65,9 +66,18 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         audited=(311, 1, 8),
         failures=[FailureRow(trials, "build", "refused", "No supported formats for /layer1/Conv")],
         hypervolume=[(row.trial, 0.01 * math.log1p(row.trial)) for row in rows],
+        forecasts=forecasts_of(rows, generator),
         environment={"python": "3.11", "cpu": "AMD EPYC"},
         notes=["Clocks were not pinned."],
     )
+
+
+def forecasts_of(rows, generator):
+    """Latencies predicted within 2 %; losses far too low."""
+    rows = [row for row in rows if row.measured and not row.role]
+    trial, ms, loss = (np.array([getattr(row, name) for row in rows]) for name in ("trial", "latency_ms", "loss"))
+    latency = Compared(trial, ms * (1 + 0.02 * generator.uniform(-1, 1, len(ms))), 0.02 * ms, ms)
+    return Forecasts(latency, Compared(trial, loss / 10, np.full(len(loss), 1e-4), loss, scale=0.05))
 
 
 def mark_front(rows):
@@ -90,7 +100,7 @@ def page():
 
 def test_figures_are_valid_plotly():
     figures = report.figures(sample())
-    assert list(figures) == ["front", "hypervolume", "precisions", "spread"]
+    assert list(figures) == ["front", "hypervolume", "forecasts", "precisions", "spread"]
     for figure in figures.values():
         go.Figure(figure)  # refuses every property that Plotly does not know
 
@@ -106,6 +116,38 @@ def test_front_figure_shows_lines_bars_and_baselines():
     assert front["x"] == sorted(front["x"])
     measured = sum(row.measured for row in sample().evaluations)
     assert sum(int(name.rpartition("(")[2].rstrip(")")) for name in names if name) >= measured
+
+
+def test_forecast_figure_has_a_diagonal_and_intervals_per_panel():
+    data = sample()
+    figure = report.figures(data)["forecasts"]
+    diagonal, latency, other, loss = figure["data"]
+    assert [diagonal["x"], other["x"]] == [diagonal["y"], other["y"]]
+    assert (latency["xaxis"], loss["yaxis"]) == ("x", "y2")
+    assert latency["x"] == list(data.forecasts.latency.measured)
+    assert loss["y"] == pytest.approx(list(100 * data.forecasts.loss.predicted))  # percentage points
+    assert loss["error_y"]["array"] == pytest.approx([100 * 1.645e-4] * len(loss["x"]))
+    assert len(set(latency["marker"]["color"][-25:])) == 1
+    assert latency["marker"]["color"][0] != latency["marker"]["color"][-1]
+    assert figure["layout"]["xaxis2"]["range"] == figure["layout"]["yaxis2"]["range"]
+
+
+def test_forecasts_of_losses_may_be_missing():
+    data = sample()
+    none = np.empty(0)
+    bare = replace(data, forecasts=replace(data.forecasts, loss=Compared(none, none, none, none)))
+    go.Figure(report.figures(bare)["forecasts"])
+    text, _ = page_of(bare)
+    assert '<tr><td>loss</td><td>all</td><td class="n">0</td><td class="n">–</td><td class="n">–</td>' in text
+    assert "NaN" not in text
+
+
+def test_poor_forecasts_are_told(page):
+    assert page.count("<td>latency</td>") == page.count("<td>loss</td>") == 2
+    assert "<td>the last 25</td>" in page
+    assert '<p class="note">The loss is predicted poorly here' in page
+    assert "The latency is predicted poorly" not in page
+    assert "<h2>Forecasts" not in page_of(replace(sample(), forecasts=None))[0]
 
 
 def test_precision_map_follows_groups_and_front():

@@ -1,0 +1,46 @@
+"""What all figures of the report look like."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+Figure = dict[str, Any]
+
+# Told apart by colour-blind eyes too, and light to dark from high to low precision.
+PRECISION_COLOURS = {"fp32": "#d5dbe3", "fp16": "#6aaed6", "int8": "#1b4f8f", "bf16": "#8fd0b5", "fp8": "#e08a3c"}
+OTHER_COLOUR = "#b0a7c4"
+BLUE, ORANGE, GREY, RED, INK = "#1f6fb2", "#d9730d", "#a3abb5", "#b4332a", "#1d2430"
+
+
+def frame(x: str, y: str, height: int) -> dict[str, Any]:
+    """Frame, grid and titles of both axes; height in pixels."""
+    axis = {
+        "gridcolor": "#e6e9ee",
+        "zeroline": False,
+        "linecolor": "#c5ccd5",
+        "ticks": "outside",
+        "tickcolor": "#c5ccd5",
+    }
+    return {
+        "height": height,
+        "margin": {"l": 70, "r": 20, "t": 16, "b": 62},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        "hoverlabel": {"align": "left", "bgcolor": "white", "bordercolor": "#c5ccd5", "font": {"color": INK}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "xaxis": {**axis, "title": {"text": plain(x), "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": plain(y), "standoff": 8}},
+    }
+
+
+def widened(low: float, high: float) -> list[float]:
+    """An axis range with some room at both ends."""
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return [low - margin, high + margin]
+
+
+def plain(text: str) -> str:
+    """Text that Plotly shows as it is: it reads a little HTML in every label."""
+    return html.escape(text, quote=False)

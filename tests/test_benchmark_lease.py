@@ -1,0 +1,172 @@
+"""The order in which the proof's steps go to GPUs, and that they end in time. The steps only say that they are done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.h200 import lease, needs, planning
+from benchmarks.h200.planning import CHAIN, Foretold, Job, Plan
+
+DONE = """
+import json, sys
+from pathlib import Path
+network, step = sys.argv[2:4]
+file = Path(sys.argv[1]) / network / "results.json"
+file.parent.mkdir(exist_ok=True)
+found = json.loads(file.read_text()) if file.exists() else {"steps": {}}
+found["steps"][step] = True
+file.write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_LOOK_S", 0.02)
+    monkeypatch.setattr(planning, "END_S", 0.0)
+
+
+class Dry(lease.Lease):
+    """A lease whose steps do nothing but say that they are done; `endless` ones go on for ever."""
+
+    endless = ""
+
+    def command(self, job: Job, gpu: int, seconds: float) -> list[str]:
+        if job.step == self.endless:
+            inner = "import time; time.sleep(600)"
+            outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], start_new_session=True)"
+            return [sys.executable, "-c", outer]
+        if job.step == "train":
+            made = self.work / job.network
+            made.mkdir(parents=True, exist_ok=True)
+            return [
+                sys.executable,
+                "-c",
+                f"for n in ('training.json', 'model.onnx'): open({str(made)!r} + '/' + n, 'w')",
+            ]
+        return [sys.executable, "-c", DONE, str(self.work), job.network, job.step]
+
+    def begun(self) -> list[str]:
+        lines = (self.work / "lease.log").read_text().splitlines()
+        return [line.split(": ")[1].split(" begins")[0] for line in lines if " begins" in line]
+
+
+def dry(work: Path, *words: str) -> Dry:
+    return Dry(lease._parser().parse_args([str(work), *words]))
+
+
+def results(work: Path, network: str, **steps: bool) -> None:
+    (work / network).mkdir(parents=True, exist_ok=True)
+    (work / network / "results.json").write_text(json.dumps({"steps": steps}))
+
+
+def test_steps_of_a_network_follow_each_other_and_all_are_done(tmp_path: Path) -> None:
+    it = dry(tmp_path, "--networks", "a", "--also", "a:repeat", "--gpus", "2")
+    it.run(time.time() + 4000)
+    begun = it.begun()
+    chain = [name.split()[1] for name in begun if name.startswith("a ") and name.split()[1] in CHAIN]
+    assert chain == list(CHAIN)
+    assert {"small faults", "a repeat", "a mixes"} <= set(begun)
+    assert begun.index("a uniform") < begun.index("a repeat")
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    results(tmp_path, "small", faults=True)
+    results(tmp_path, "a", uniform=True, search=True)
+    for name in ("training.json", "model.onnx"):
+        (tmp_path / "a" / name).write_text("")
+    it = dry(tmp_path, "--networks", "a", "--also")
+    it.run(time.time() + 4000)
+    assert it.begun()[:2] == ["a compare", "a export"]
+
+
+def test_a_step_without_time_for_it_is_not_begun(tmp_path: Path) -> None:
+    plan = Plan(tmp_path, ["resnet18"], [])
+    assert plan.next_job([], 60) is None
+    job = plan.next_job([], needs.least_s("train", "resnet18") + 60)
+    assert job is not None
+    assert job.name == "resnet18 train"
+
+
+def test_time_that_is_up_ends_a_step_and_all_that_it_started(tmp_path: Path) -> None:
+    it = dry(tmp_path, "--networks", "a", "--also")
+    it.endless = "train"
+    before = set(psutil.Process().children(recursive=True))
+    start = time.time()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(needs, "NEEDS_S", {"train": {"": 1.0}})
+        it.run(time.time() + 3)
+    assert time.time() - start < 600
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if "import time; time.sleep(600)" in (p.info["cmdline"] or [])
+    ]
+
+
+def test_mixes_go_to_the_network_whose_rows_take_longest_and_workers_share_them(tmp_path: Path) -> None:
+    for network in ("resnet18", "mobilenet_v2"):
+        results(tmp_path, network, **dict.fromkeys(CHAIN, True))
+        for name in ("training.json", "model.onnx"):
+            (tmp_path / network / name).write_text("")
+    results(tmp_path, "small", faults=True)
+    plan = Plan(tmp_path, ["resnet18", "mobilenet_v2"], [])
+    first = plan.next_job([], 1000)
+    assert first is not None
+    second = plan.next_job([first], 1000)
+    assert {job.network for job in (first, second) if job} == {"resnet18", "mobilenet_v2"}
+    wanted = plan.mixes_wanted("resnet18")
+    (tmp_path / "resnet18" / "mixes.0of1.jsonl").write_text('{"a": "f"}\n' * wanted)
+    assert plan.rows_missing("resnet18") == 0
+    third = plan.next_job([], 1000)
+    assert third is not None
+    assert third.network == "mobilenet_v2"
+    words = lease.Lease(lease._parser().parse_args([str(tmp_path), "--gpus", "4"])).command(third, 2, 100)
+    assert words[words.index("--shard") + 1] == "2/4"
+
+
+def test_the_forecast_keeps_order_and_time(tmp_path: Path) -> None:
+    lines = list(Foretold(tmp_path, ["resnet18", "vit_small"], ["resnet18:repeat"]).lines(3, 1500))
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for line in lines:
+        _, gpu, start, _, end, *_ = line.split()
+        spans.setdefault(gpu, []).append((float(start), float(end)))
+    assert all(end <= 1500 for each in spans.values() for _, end in each)
+    assert all(left[1] <= right[0] for each in spans.values() for left, right in pairwise(each))
+    assert set(spans) == {"0", "1", "2"}
+
+
+def test_a_waiting_call_starts_the_work_once_and_packs_what_there_is(tmp_path: Path) -> None:
+    for network in ("a", "small"):
+        results(tmp_path / "work", network, **dict.fromkeys((*CHAIN, "faults"), True))
+    for name in ("training.json", "model.onnx"):
+        (tmp_path / "work" / "a" / name).write_text("")
+    (tmp_path / "work" / "a" / "mixes.0of1.jsonl").write_text('{"a": "f"}\n' * 1000)
+    script = str(Path(lease.__file__))
+    parts = tmp_path / "parts"
+    command = [sys.executable, script, str(tmp_path / "work"), "--networks", "a", "--also", "--seconds", "30"]
+    done = subprocess.run([*command, "--wait", "20", "--parts", str(parts)], capture_output=True, text=True, check=True)
+    assert "a: 1000 mixes; done: train, uniform" in done.stdout.replace("done: uniform", "done: train, uniform")
+    assert {path.name for path in parts.iterdir()} == {"light.00", "logs.txt"}
+    assert (tmp_path / "work" / "lease.out").read_text() == ""
+
+
+def test_a_second_one_is_refused(tmp_path: Path) -> None:
+    it = dry(tmp_path, "--networks", "a")
+    with it.alone() as alone:
+        assert alone
+        assert it.is_running()
+        with pytest.raises(SystemExit, match="another process is at it"):
+            lease.main([str(tmp_path), "--networks", "a"])
+    assert not it.is_running()
+
+
+def test_the_background_is_not_told_to_wait() -> None:
+    words = ["work", "--gpus", "4", "--wait", "20", "--parts", "out", "--models", "a", "b", "--seconds", "9"]
+    assert lease._without_wait(words) == ["work", "--gpus", "4", "--seconds", "9"]
