@@ -162,11 +162,20 @@ class GuidedSampler(BaseSampler):
         if "fixed_params" in trial.system_attrs:
             return {}
         rng = np.random.default_rng([self._seed % 2**32, trial.number])
+        trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
+        history = self.history(trials)
+        poor = is_poor(forecast_quality(trials))
+        if poor and rng.random() < _FALLBACK:
+            params = self._repaired(self._tpe.sample_relative(study, trial, search_space))
+            if params and self._precisions(params).tobytes() not in history.seen:
+                return params
         with threadpool_limits(1, "blas"):
-            codes = self._propose(study, trial, rng)
-        if codes is None:
-            return self._repaired(self._tpe.sample_relative(study, trial, search_space))
+            codes = self._propose(trial.number, history, poor, rng)
         return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
+
+    def _precisions(self, params: dict[str, Any]) -> Precisions:
+        codes = np.array([[int(params[v.id]) for v in self.layout.space.variables]])
+        return np.asarray(self.layout.precisions(codes)[0])
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -185,15 +194,10 @@ class GuidedSampler(BaseSampler):
 
     # -- a proposal ------------------------------------------------------------------------------------------------
 
-    def _propose(self, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> NDArray[np.int64] | None:
-        """(decisions,) codes; None to leave this one to TPE."""
-        trials = study.get_trials(deepcopy=False)
-        history = self.history([t for t in trials if t.number != trial.number])
+    def _propose(self, number: int, history: History, poor: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(decisions,) codes."""
         if len(history) == 0:
             return self._random(rng)
-        poor = is_poor(forecast_quality(trials))
-        if poor and rng.random() < _FALLBACK:
-            return None
         models = self.models(history)
         pool = Pool(self.layout, self.guidance.unbuildable(), history.seen)
         explore = rng.random() < _EXPLORED
@@ -208,7 +212,7 @@ class GuidedSampler(BaseSampler):
         score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
         best = int(np.argmax(score))
         how = "explore" if explore else "gain"
-        self.predicted[trial.number] = Predicted.of(forecast, best, how, poor)
+        self.predicted[number] = Predicted.of(forecast, best, how, poor)
         return np.asarray(codes[best])
 
     def models(self, history: History) -> Models:
