@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from evaluators.process import ProcessDiedError
+from evaluators.process import EvaluatorProcess, ProcessDiedError
 from search.errors import EvaluatorError
 from search.values import Assignment, Latency, Precision
 from studies.finalists import engine_of
@@ -77,12 +78,17 @@ def _rebuild_spread(work: Work, now: Standing, row: int) -> float:
 
 
 def _process_spread(work: Work, now: Standing, row: int) -> float:
-    """Of the engine of a row, loaded and timed in fresh processes."""
+    """Of the engine of a row, loaded and timed in fresh processes.
+
+    Beside the one that is warm: what its builder has learnt of tactics would be lost with it, which costs TensorRT 8.6
+    more than a minute.
+    """
     engine = str(engine_of(work, now, row))
 
     def in_fresh_process() -> Latency:
-        work.keeper.close()
-        return _timed(work, "time_engine", {"engine": engine})
+        job = replace(work.keeper.job, folder=str(work.folder / "fresh"))
+        with EvaluatorProcess(job, work.folder / "fresh.log", work.keeper.limits) as fresh:
+            return _timed(fresh, "time_engine", {"engine": engine})
 
     return _spread(work, "measuring repeatability in fresh processes", in_fresh_process)
 
@@ -100,12 +106,12 @@ def _spread(work: Work, text: str, measure: Callable[[], Latency], *known_ms: fl
 
 
 def _rebuilt(work: Work, assignment: Assignment) -> Latency:
-    return _timed(work, "time_again", {"assignment": assignment, "out": str(work.folder / "again.engine")})
+    return _timed(work.keeper, "time_again", {"assignment": assignment, "out": str(work.folder / "again.engine")})
 
 
-def _timed(work: Work, method: str, params: Mapping[str, Any]) -> Latency:
+def _timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> Latency:
     try:
-        result: Latency = work.keeper.call(method, params)
+        result: Latency = keeper.call(method, params)
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring a baseline: {death.told()}.") from death
     return result

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.h200 import engines, planted, proof, rows, scenes, searching, tables
+from benchmarks.h200 import engines, mixing, packing, planted, proof, rows, scenes, searching, tables, timing
 from jobs import case
 from search.space import make_space
 from search.values import (
@@ -82,7 +84,7 @@ def test_a_row_of_a_failed_build_says_why_and_no_more() -> None:
 def test_obedience_counts_groups_and_names_exceptions() -> None:
     failure = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
     failed = rows.row(evaluation(failure=failure, audit=()), GROUPS)
-    found = engines.obedience([rows.row(evaluation(), GROUPS), failed], names=["stem", "body", "head"])
+    found = mixing.obedience([rows.row(evaluation(), GROUPS), failed], names=["stem", "body", "head"])
     assert (found["asked"], found["built"]) == (2, 1)
     assert found["counts"] == {"f obeyed": 1, "h opaque": 1, "i not obeyed": 1}
     assert found["exceptions"] == {"head: asked i, got h": 1}
@@ -91,13 +93,44 @@ def test_obedience_counts_groups_and_names_exceptions() -> None:
 
 def test_random_mixes_are_distinct_always_the_same_and_never_uniform(tmp_path: Path) -> None:
     space = make_space(case(tmp_path).model, CAPABILITY)
-    mixes = engines.random_mixes(space, 40)
-    assert len(set(mixes)) == 40
-    assert mixes == engines.random_mixes(space, 40)
-    assert mixes[:7] == engines.random_mixes(space, 7)  # a step that goes on finds the same ones
-    assert set(mixes).isdisjoint(space.baselines().values())
+    mixes = mixing.random_mixes(space, 40)
+    assert len({assignment for _, assignment in mixes}) == 40
+    assert mixes == mixing.random_mixes(space, 40)
+    assert mixes[:7] == mixing.random_mixes(space, 7)  # a step that goes on finds the same ones
+    assert {assignment for _, assignment in mixes}.isdisjoint(space.baselines().values())
     few = make_space(case(tmp_path).model, Capability({}))
-    assert engines.random_mixes(few, 40) == []
+    assert mixing.random_mixes(few, 40) == []
+
+
+def test_half_of_the_mixes_differ_in_a_few_layers_from_a_uniform_assignment(tmp_path: Path) -> None:
+    space = make_space(case(tmp_path).model, CAPABILITY)
+    mixes = mixing.random_mixes(space, 40)
+    for kind, precision in (("near INT8", INT8), ("near FP16", FP16)):
+        near = [assignment for each, assignment in mixes if each == kind]
+        uniform = space.uniform(precision)
+        assert len(near) >= 5
+        assert all(1 <= sum(a[group] != uniform[group] for group in a) <= 4 for a in near)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_workers_share_the_mixes_and_each_gets_every_kind(tmp_path: Path, workers: int) -> None:
+    drawn = mixing.random_mixes(make_space(case(tmp_path).model, CAPABILITY), 64)
+    shares = [list(mixing.shared(drawn, (number, workers))) for number in range(workers)]
+    together = [mix for share in shares for mix in share]
+    assert len(together) == len(drawn)
+    assert set(together) == set(drawn)
+    assert all(len({kind for kind, _ in share}) == 4 for share in shares)
+
+
+def test_lines_of_all_workers_are_rows_and_half_a_line_is_none(tmp_path: Path) -> None:
+    setting = proof.Setting(tmp_path, "net")
+    setting.folder.mkdir()
+    mixing._append(setting.folder / "mixes.0of2.jsonl", {"worker": "0of2", "uniform_ms": {"int8": 0.5}})
+    mixing._append(setting.folder / "mixes.0of2.jsonl", {"a": "fhi", "lat": 0.5})
+    (setting.folder / "mixes.1of2.jsonl").write_text('{"a": "hhi", "la')
+    mixing._append(setting.folder / "mixes.1of2.jsonl", {"a": "iii", "lat": 0.25})
+    assert [row["a"] for row in rows.mixed(setting)] == ["fhi", "iii"]
+    assert rows.workers(setting) == {"0of2": {"int8": 0.5}}
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------
@@ -108,19 +141,18 @@ def line(wall_s: float, **changes: Any) -> dict[str, Any]:
     return {"trial": 5, "wall_s": wall_s, "first": False, "extra": False, **stages, **changes}
 
 
-def test_time_shares_leave_worker_starts_out_but_throughput_does_not() -> None:
-    found = searching.time_shares([line(12.0, first=True), line(4.0), line(4.0)])
-    assert found["per_hour"] == pytest.approx(3600 * 3 / 20)
+def test_time_shares_leave_worker_starts_out() -> None:
+    found = timing.time_shares([line(12.0, first=True), line(4.0), line(4.0)])
     assert found["steady_per_hour"] == pytest.approx(900)
     assert (found["other_s"], found["other_share"]) == (pytest.approx(1.0), pytest.approx(0.25))
     assert (found["between_s"], found["timed"]) == (pytest.approx(0.75), 2)
-    assert searching.time_shares([line(12.0, first=True)]) == {}
+    assert timing.time_shares([line(12.0, first=True)]) == {}
 
 
 def test_running_time_counts_started_batches_and_transfers() -> None:
     made = evaluation()
-    assert searching.running_s(made.latency, made.accuracy) == pytest.approx(2 * 2.0 / 1000)
-    assert searching.running_s(None, made.accuracy) is None
+    assert timing.running_s(made.latency, made.accuracy) == pytest.approx(2 * 2.0 / 1000)
+    assert timing.running_s(None, made.accuracy) is None
 
 
 def test_the_verdict_is_of_loss_won_back_and_latency() -> None:
@@ -159,15 +191,16 @@ def test_tables_show_what_there_is() -> None:
     text = tables.text([shown])
     assert "| ResNet-18, all INT8 | 0.5000 ms | 0.40 % | 95.0 % | 1.00 ± 1.00 points | 12.0 s | 3 | 0 |" in text
     assert "| ResNet-18, the search's pick (2 INT8, 1 FP16) | 0.5200 ms |" in text
-    assert "| ResNet-18 | 96.0 % | 1.040× | 1.040× | 1.200× | met |" in text
-    assert "fault" not in text
+    assert "| ResNet-18 |  | 96.0 % | 1.040× | 1.040× | 1.200× | met |" in text
     assert "an hour" not in text
+    assert "- ResNet-18: the search, mixes, repeatability, export" in text
+    assert "- a whole search in one go (throughput), faults" in text
 
 
 def test_tables_of_every_step() -> None:
     once = {"attempts": 1, "as_expected": True}
     shown = results(
-        search=searching.time_shares([line(4.0)]),
+        throughput={"evaluations": 60, "seconds": 240.0, "per_hour": 900.0, "shares": timing.time_shares([line(4.0)])},
         mixes={"asked": 100, "built": 99},
         obedience={"counts": {"i obeyed": 1999, "i not obeyed": 1}, "exceptions": {"fc: asked i, got h": 1}},
         repeat={"one_plan_ms": [1, 1.01], "one_plan_ms_range": 0.0099},
@@ -177,12 +210,21 @@ def test_tables_of_every_step() -> None:
     )
     text = tables.text([shown])
     times = "2.00 s | 0.25 s | 0.50 s | 0.25 s | 1.00 s | 0.75 s | 25.0 %"
-    assert f"| ResNet-18 | 900 (900 the median one) | {times} |" in text
+    assert "| ResNet-18 | 60 in 240 s | 900 | 900 |" in text
+    assert f"| ResNet-18 | 900 | {times} |" in text
     assert "| ResNet-18 | 99 of 100 | INT8 | 1,999 | 1 | 0 | 100.0 % |" in text
     assert "- ResNet-18: fc: asked i, got h (1×)" in text
     assert "| ResNet-18 | 0.99 % over 2 |  | 1.00 % |" in text
     assert "| ResNet-18 | equal | 1.0010, 0.9990 | yes |" in text
     assert "| cut | failed refused at audit | 1 | yes |" in text
+
+
+def test_tables_say_how_much_of_a_search_is_missing() -> None:
+    shown = results(search={"runs": [{"evaluations": 20}, {"evaluations": 6}]})
+    assert tables.evaluations(shown) == 29
+    assert "31 of 60 evaluations of the search" in tables.text([shown])
+    whole = results(search={"runs": [{"evaluations": 57}]})
+    assert "evaluations of the search" not in tables.text([whole])
 
 
 def test_tables_are_put_between_their_marks() -> None:
@@ -226,22 +268,35 @@ def test_a_plan_of_another_version_differs_in_its_header_alone() -> None:
 
 
 def test_packed_parts_bring_a_network_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "_PART_BYTES", 4096)
-    first = proof.Setting(tmp_path / "work", "net")
-    files = {"net/model.onnx": 9000, "net/results.json": 10, "net/data/digits.npz": 20, "net/study.db": 5000}
+    monkeypatch.setattr(packing, "PART_BYTES", 4096)
+    work, parts, elsewhere = tmp_path / "work", tmp_path / "parts", tmp_path / "elsewhere"
+    files = {"net/model.onnx": 9000, "net/results.json": 10, "net/data/digits.npz": 20, "net/mixes.0of2.jsonl": 5000}
     files |= {"net/study.db.artifacts/ra/ranges": 30, "net/study.db.artifacts/en/engine": 2**20 + 1}
     for name, size in files.items():
-        path = first.work / name
+        path = work / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.urandom(size))
-    proof.pack(first, tmp_path / "parts")
-    assert len(list((tmp_path / "parts").iterdir())) > 1
-    second = proof.Setting(tmp_path / "elsewhere", "net")
-    proof.unpack(second, tmp_path / "parts")
+    packing.pack(work, ["net"], parts, "net")
+    assert len(list(parts.iterdir())) > 1
+    packing.unpack(parts, "net", elsewhere)
     for name in files:
-        brought = second.work / name
+        brought = elsewhere / name
         assert brought.exists() == (name != "net/study.db.artifacts/en/engine")
-        assert not brought.exists() or brought.read_bytes() == (first.work / name).read_bytes()
+        assert not brought.exists() or brought.read_bytes() == (work / name).read_bytes()
+
+
+def test_a_database_is_packed_as_it_stands_while_another_writes_to_it(tmp_path: Path) -> None:
+    (tmp_path / "work" / "net").mkdir(parents=True)
+    with closing(sqlite3.connect(tmp_path / "work" / "net" / "study.db")) as writer:
+        writer.execute("pragma journal_mode=wal")
+        writer.execute("create table t (x)")
+        writer.execute("insert into t values (1)")
+        writer.commit()
+        writer.execute("insert into t values (2)")  # not committed
+        packing.pack(tmp_path / "work", ["net"], tmp_path / "parts", "light", models=False)
+    packing.unpack(tmp_path / "parts", "light", tmp_path / "there")
+    with closing(sqlite3.connect(tmp_path / "there" / "net" / "study.db")) as reader:
+        assert reader.execute("select x from t").fetchall() == [(1,)]
 
 
 # -- the steps, for real ---------------------------------------------------------------------------------------------
@@ -252,14 +307,17 @@ def test_the_steps_go_on_from_one_another(tmp_path: Path, monkeypatch: pytest.Mo
     options = ["--tiny", "--backend", "onnxruntime", "--trials", "4", "--mixes", "2", "--into", str(tmp_path / "into")]
     with quick():
         proof.main([str(tmp_path), "tiny", "uniform", *options])
-        proof.main([str(tmp_path), "tiny", "search", "compare", "mixes", "collect", *options])
+        proof.main([str(tmp_path), "tiny", "search", "compare", "mixes", "throughput", "collect", *options])
     found = tables.read(tmp_path / "into" / "results")[0]
+    assert all(found["steps"][step] for step in ("uniform", "search", "compare", "mixes", "throughput"))
+    assert (found["throughput"]["evaluations"], found["mixes"]["asked"]) == (4, 2)
     assert set(found["uniform"]["together"]) == {"fp32", "int8"}
     assert found["mixes"]["built"] == 2
-    assert found["obedience"]["built"] == 6
+    assert found["obedience"]["built"] == 10
     assert {"fp32", "int8", "pick"} <= set(found["compare"]["together"])
     kept = json.loads((tmp_path / "into" / "data" / "tiny.json").read_text())
-    assert len(kept["rows"]) == 6
+    assert [row["source"] for row in kept["rows"]] == ["study"] * 4 + ["fresh"] * 4 + ["mixes"] * 2
+    assert set(kept["workers"]) == {"0of1"}
     assert all(len(row["a"]) == len(kept["groups"]) for row in kept["rows"])
     assert "all INT8" in tables.text([found])
 

@@ -2,21 +2,24 @@
 
     python benchmarks/h200/train.py WORK                          # with PyTorch: the networks
     python benchmarks/h200/proof.py WORK resnet18 uniform search compare export
-    python benchmarks/h200/proof.py WORK resnet18 mixes repeat faults
+    python benchmarks/h200/proof.py WORK resnet18 throughput repeat mixes
+    python benchmarks/h200/proof.py WORK small faults
     python benchmarks/h200/proof.py WORK resnet18 collect table    # results and rows into the source tree
+    python benchmarks/h200/proof.py --needs                        # what each step takes
 
-Steps: `uniform`, `search`, `compare`, `mixes`, `repeat`, `export`, `faults`; `collect` copies results into
-benchmarks/results and evaluations into benchmarks/data; `table` writes the tables of docs/benchmarks.md from them;
-`pack` and `unpack` carry what a fresh machine needs to go on, in parts. Every step can be called again: it goes on.
+lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `mixes`,
+`repeat`, `faults`; `collect` copies results into benchmarks/results and evaluations into benchmarks/data; `table`
+writes the tables of docs/benchmarks.md from them; `pack` and `unpack` carry what a fresh machine needs to go on, in
+parts. Every step can be called again: it goes on. One for which too little time is left is not begun.
 `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
-import tarfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,32 +28,40 @@ _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:  # started as a script: the small networks are those of the tests
     sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
 
-from benchmarks.h200 import engines, rows, searching, tables  # noqa: E402
+from benchmarks.h200 import engines, mixing, needs, packing, rows, searching, tables, timing  # noqa: E402
 from benchmarks.h200 import faults as faulty  # noqa: E402
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
 
 TINY = "tiny"
-_PART_BYTES = 15 * 2**20
-_SMALL_BYTES = 2**20
 
 
-def run(setting: Setting, step: str, arguments: argparse.Namespace) -> None:
-    """One step of the proof."""
-    steps: dict[str, Callable[[], object]] = {
+def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
+    """One step of the proof; False where it has to be called again."""
+    steps: dict[str, Callable[[], bool | None]] = {
         "uniform": lambda: searching.uniform(setting),
         "search": lambda: searching.search(setting, arguments.trials),
         "compare": lambda: searching.compare(setting),
-        "mixes": lambda: engines.mixes(setting, arguments.mixes),
+        "mixes": lambda: mixing.mixes(setting, arguments.mixes, arguments.shard),
+        "throughput": lambda: timing.throughput(setting, arguments.trials),
         "repeat": lambda: engines.repeat(setting, arguments.processes, arguments.rebuilds),
         "export": lambda: engines.export(setting),
         "faults": lambda: faulty.faults(setting, arguments.faults),
         "collect": lambda: collect(setting, arguments.into),
         "table": lambda: tables.write(tables.read(arguments.into / "results"), ROOT / "docs" / "benchmarks.md"),
         "pack": lambda: pack(setting, arguments.parts),
-        "unpack": lambda: unpack(setting, arguments.parts),
+        "unpack": lambda: packing.unpack(arguments.parts, setting.network, setting.work),
     }
-    say(f"-- {setting.network}: {step}, {setting.left_s() / 60:.1f} minutes left")
-    steps[step]()
+    left_s, least_s = setting.left_s(), needs.least_s(step, setting.network)
+    say(f"-- {setting.network}: {step}, {left_s:.0f} s left")
+    if setting.backend == "tensorrt" and left_s < least_s:
+        say(f"not begun: {step} takes {least_s:.0f} s or more; give it --minutes {needs.needs_s(step, '') / 60:.0f}")
+        return False
+    done = steps[step]() is not False
+    if step in needs.NEEDS_S:
+        setting.record("steps", {step: done})
+    if not done:
+        say(f"{step} is not done yet: call it again")
+    return done
 
 
 def attempt(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
@@ -65,47 +76,19 @@ def attempt(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
 
 def collect(setting: Setting, into: Path) -> None:
     """Results and every evaluation of a network, as files that are kept with the source."""
+    training = setting.folder / "training.json"
+    if training.exists():
+        setting.record("training", json.loads(training.read_text()))
+    if setting.database.exists():
+        mixing.record_obedience(setting)
     (into / "results").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(setting.results, into / "results" / f"h200_{setting.network}.json")
-    say(f"{rows.dump(setting, into / 'data' / f'{setting.network}.json')} evaluations")
+    if setting.database.exists():
+        say(f"{rows.dump(setting, into / 'data' / f'{setting.network}.json')} evaluations")
 
 
 def pack(setting: Setting, parts: Path) -> None:
-    """All that a fresh machine needs, engines left out, as NETWORK.NN of at most 15 MiB each."""
-    parts.mkdir(parents=True, exist_ok=True)
-    archive = setting.folder / "packed.tar"
-    with tarfile.open(archive, "w") as tar:
-        for path in _to_keep(setting):
-            tar.add(path, path.relative_to(setting.work))
-    for stale in parts.glob(f"{setting.network}.[0-9][0-9]"):
-        stale.unlink()
-    with archive.open("rb") as source:
-        for number in range(100):
-            if not (piece := source.read(_PART_BYTES)):
-                break
-            (parts / f"{setting.network}.{number:02d}").write_bytes(piece)
-    archive.unlink()
-
-
-def unpack(setting: Setting, parts: Path) -> None:
-    setting.work.mkdir(parents=True, exist_ok=True)
-    joined = setting.work / f"{setting.network}.tar"
-    with joined.open("wb") as sink:
-        for part in sorted(parts.glob(f"{setting.network}.[0-9][0-9]")):
-            sink.write(part.read_bytes())
-    with tarfile.open(joined) as tar:
-        tar.extractall(setting.work, filter="data")
-    joined.unlink()
-
-
-def _to_keep(setting: Setting) -> list[Path]:
-    names = ("model.onnx", "training.json", "results.json", "stages.jsonl", "mixes.jsonl")
-    found = [setting.folder / name for name in names] + [setting.data / "digits.npz"]
-    found += sorted(setting.folder.glob("study.db*"))
-    files = [path for path in found if path.is_file()]
-    for folder in [path for path in found if path.is_dir()]:  # of artifacts the ranges, not the engines
-        files += [p for p in folder.rglob("*") if p.is_file() and p.stat().st_size < _SMALL_BYTES]
-    return files
+    packing.pack(setting.work, [setting.network], parts, setting.network)
 
 
 def write_tiny(setting: Setting) -> None:
@@ -127,16 +110,30 @@ def write_tiny(setting: Setting) -> None:
         np.save(data / f"{split}-labels.npy", float_labels(network, model, pixels))
 
 
+class _Needs(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(message=f"{needs.text()}\n")
+
+
+def _shard(text: str) -> mixing.Shard:
+    number, _, of = text.partition("/")
+    if not (number.isdigit() and of.isdigit() and int(number) < int(of)):
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {text!r}")
+    return int(number), int(of)
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path, help="folder of the networks, their studies and engines")
     parser.add_argument("network", help=f"resnet18, mobilenet_v2, vit_small; any other with --tiny, say {TINY}")
     parser.add_argument("steps", nargs="+")
+    parser.add_argument("--needs", action=_Needs, nargs=0, help="print what each step takes, and end")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin nothing new after so long")
     parser.add_argument("--backend", default="tensorrt", choices=["tensorrt", "onnxruntime"])
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--trials", type=int, default=60)
-    parser.add_argument("--mixes", type=int, default=100)
+    parser.add_argument("--mixes", type=int, default=100, help="how many, over all workers and calls")
+    parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="worker I of N, from 0, of mixes")
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--rebuilds", type=int, default=5)
     parser.add_argument("--faults", nargs="+", choices=list(faulty.EXPECTED), default=list(faulty.EXPECTED))

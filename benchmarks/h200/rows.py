@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,17 @@ from search.values import Assignment, Evaluation, Precision
 
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
 OPAQUE = "?"
+FRESH = "fresh"  # the study of step `throughput`
 
 
-def row(evaluation: Evaluation, groups: Sequence[str]) -> dict[str, Any]:
+def row(evaluation: Evaluation, groups: Collection[str]) -> dict[str, Any]:
     """One evaluation; keys only for what was reached.
 
     `a` asked and `got` ran: a letter a group (f, h, i; ? opaque). `lat`, `spread`: median ms, inter-quartile range over
     median. `loss`, `loss_low`, `loss_high`: share of one, with its 95 % interval. `correct` of `samples`, `total` in
     the split. `build`, `seconds`: of the build, of all. `layers`, `moves`: of the engine.
     """
-    found: dict[str, Any] = {"a": "".join(CODES[evaluation.assignment[group]] for group in groups)}
+    found: dict[str, Any] = {"a": letters(evaluation.assignment, groups)}
     if evaluation.audit:
         got = {audit.group: OPAQUE if audit.got is None else CODES[audit.got] for audit in evaluation.audit}
         found["got"] = "".join(got[group] for group in groups)
@@ -40,6 +42,11 @@ def row(evaluation: Evaluation, groups: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def letters(assignment: Assignment, groups: Collection[str]) -> str:
+    """A letter a group: f, h, i."""
+    return "".join(CODES[assignment[group]] for group in groups)
+
+
 def stored(setting: Setting) -> list[dict[str, Any]]:
     """Rows of the study, in the order they were evaluated; `role` names baselines, `final_loss` is on other images."""
     with setting.store() as (store, study, target):
@@ -55,9 +62,34 @@ def stored(setting: Setting) -> list[dict[str, Any]]:
 
 
 def mixed(setting: Setting) -> list[dict[str, Any]]:
-    """Rows of the random mixes, as `proof.py mixes` left them."""
-    file = setting.folder / "mixes.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """Rows of the mixes of every worker, as `proof.py mixes` left them; `kind` says how a mix was drawn."""
+    return [line for line in _lines(setting) if "a" in line]
+
+
+def workers(setting: Setting) -> dict[str, dict[str, float]]:
+    """Worker of mixes → milliseconds that the study's uniform engines took where it ran: GPUs differ a little."""
+    return {line["worker"]: line["uniform_ms"] for line in _lines(setting) if "uniform_ms" in line}
+
+
+def _lines(setting: Setting) -> list[dict[str, Any]]:
+    files = sorted(setting.folder.glob("mixes*.jsonl"))
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines if _is_whole(line)]
+
+
+def _is_whole(line: str) -> bool:
+    """A worker that was killed may have left half a line."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def every(setting: Setting) -> list[dict[str, Any]]:
+    """Rows of the study, of the search in one go, and of the mixes; `source` says which."""
+    fresh = replace(setting, apart=FRESH)
+    found = {"study": stored(setting), FRESH: stored(fresh) if fresh.database.exists() else [], "mixes": mixed(setting)}
+    return [{**row, "source": source} for source, rows in found.items() for row in rows]
 
 
 def dump(setting: Setting, out: Path) -> int:
@@ -66,8 +98,9 @@ def dump(setting: Setting, out: Path) -> int:
         groups, edges = store.groups(study.id), store.edges(study.id)
         about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
     place = {group.id: i for i, group in enumerate(groups)}
-    found = [*stored(setting), *mixed(setting)]
+    found = every(setting)
     about |= {
+        "workers": workers(setting),
         "groups": [group.name for group in groups],
         "edges": [[-1 if e.source is None else place[e.source], place[e.target], e.elements] for e in edges],
     }

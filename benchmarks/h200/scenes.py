@@ -50,8 +50,10 @@ def write(folder: Path, split: str) -> None:
         digits, values = file["images"], file["labels"]
         size, glints = int(file["size"]), float(file["glints"])
     images, labels = draw_all(digits, values, SEEDS[split], COUNTS[split], size, glints)
-    np.save(folder / f"{split}-images.npy", images.astype(np.float32))
-    np.save(folder / f"{split}-labels.npy", labels)
+    for name, array in (("images", images.astype(np.float32)), ("labels", labels)):  # labels last: they say it is whole
+        draft = folder / f"{split}-{name}-{os.getpid()}.draft.npy"  # another process may draw the same
+        np.save(draft, array)
+        draft.replace(folder / f"{split}-{name}.npy")
 
 
 def draw_all(

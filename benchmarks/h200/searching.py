@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,107 +13,82 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from benchmarks.h200 import rows
 from benchmarks.h200.setting import SOURCE, Setting, changes_of_precision, say
+from benchmarks.h200.timing import BASELINES, FINISH_S, Stopwatch, shares, stages_of
 from evaluators.process import EvaluatorProcess
-from search.values import Accuracy, Assignment, Latency
+from search.values import Assignment
 from studies import commands
 from studies.artifacts import Artifacts
-from studies.progress import Lines
-from studies.records import EvaluationRecord
 from studies.setup import artifacts_of
 from studies.standing import Standing
 from studies.store import Store
 
 FACTOR = 1.10  # of the fastest uniform assignment's latency: the budget of the search
-_BASELINES = 3
 _ROUNDS = 20
 _FREE_S, _TOGETHER_S = 120.0, 100.0  # that building TensorRT's own choice and the comparison may take
-_FINISH_S = 75.0  # what measuring the finalists again may take, and the start
-
-
-class Stopwatch(Lines):
-    """Lines, and a JSON line for the time of every evaluation: of each stage, and since the one before it."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(Console(highlight=False))
-        self._file = file
-        self._since = time.monotonic()
-        self._entered: dict[str, float] = {}
-        self._extra = False
-        self.walls: list[float] = []
-
-    def step(self, text: str, done: int, total: int) -> None:
-        self._extra = True  # calibrating or measuring repeatability: not this evaluation's
-        super().step(text, done, total)
-
-    def stage(self, trial: int, stage: str) -> None:
-        self._entered[stage] = time.monotonic()
-
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        super().finished(record, standing, total)
-        now = time.monotonic()
-        wall_s, evaluation = now - self._since, record.evaluation
-        line: dict[str, Any] = {"trial": record.trial, "wall_s": wall_s, "total_s": evaluation.total_s}
-        line |= {"build_s": evaluation.build_s, "load_s": self._between("audit", "latency"), "extra": self._extra}
-        line |= {"latency_s": self._between("latency", "accuracy"), "first": not self.walls}
-        line["run_s"] = running_s(evaluation.latency, evaluation.accuracy)
-        with self._file.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        self.walls.append(wall_s)
-        self._since, self._entered, self._extra = now, {}, False
-
-    def _between(self, start: str, stop: str) -> float | None:
-        if start in self._entered and stop in self._entered:
-            return self._entered[stop] - self._entered[start]
-        return None
-
-
-def running_s(latency: Latency | None, accuracy: Accuracy | None, batch: int = 32) -> float | None:
-    """Seconds that the engine itself ran for an accuracy, with what it takes to bring its inputs and outputs."""
-    if latency is None or accuracy is None:
-        return None
-    transfers = sum(latency.around_ms.get(way, 0.0) for way in ("host_to_device", "device_to_host"))
-    return -(-accuracy.samples // batch) * (latency.raw_ms + transfers) / 1000
 
 
 # -- uniform ---------------------------------------------------------------------------------------------------------
 
 
-def uniform(setting: Setting) -> None:
-    """The uniform assignments as the study's first evaluations, then, side by side with them, TensorRT's own choice."""
+def uniform(setting: Setting) -> bool:
+    """The uniform assignments as the study's first evaluations, then, side by side with them, TensorRT's own choice.
+
+    Each part may take minutes; False when time was up before the last one, which another call makes up for.
+    """
     setting.open_data()
     if not _baselines_done(setting):
         _baselines(setting)
     record_baselines(setting)
-    # Each may take minutes; what is left out now, the next call of this step makes up for.
-    if setting.backend == "tensorrt" and setting.has_time(_FREE_S):
+    _keep_engines(setting)
+    if setting.backend == "tensorrt":
+        if not setting.has_time(_FREE_S):
+            return False
         setting.record("uniform", {"free": free_choice(setting)})
-    if setting.has_time(_TOGETHER_S):
-        # On the images of the search, so that the search's own losses can be held against it.
-        setting.record("uniform", {"together": together(setting, _uniforms(setting), final_data=f"{SOURCE}:search")})
-    else:
-        say("time is up: call this step again")
+    if _uniforms(setting).keys() <= setting.result("uniform").get("together", {}).keys():
+        return True
+    if not setting.has_time(_TOGETHER_S):
+        return False
+    # On the images of the search, so that the search's own losses can be held against it.
+    setting.record("uniform", {"together": together(setting, _uniforms(setting), final_data=f"{SOURCE}:search")})
+    return True
 
 
 def _baselines(setting: Setting) -> None:
-    watch = Stopwatch(setting.folder / "stages.jsonl")
-    if commands.exists(setting.network, setting.storage):
-        more = {"trials": str(_BASELINES), "model": str(setting.folder / "model.onnx")}
-        commands.resume(setting.network, more, setting.storage, watch)
+    watch = Stopwatch(stages_of(setting))
+    if commands.exists(setting.study, setting.storage):
+        more = {"trials": str(BASELINES), "model": str(setting.folder / "model.onnx")}
+        commands.resume(setting.study, more, setting.storage, watch)
     else:
-        commands.search(setting.search_options(trials=str(_BASELINES)), watch)
+        # The search that follows keeps those on its front alone.
+        commands.search(setting.search_options(**{"trials": str(BASELINES), "keep-engines": "all"}), watch)
+
+
+def _keep_engines(setting: Setting) -> None:
+    """Copy the engines of the uniform assignments to where `engine_of` looks, as building them again takes minutes."""
+    artifacts = Artifacts(artifacts_of(setting.config()))
+    with setting.store() as (store, _, target):
+        table, assignments = store.evaluations(target.id), store.assignments(target.id)
+    for number, role, digest in zip(table.id, table.role, table.artifact, strict=True):
+        out = _built(setting, assignments[int(number)])
+        if role.startswith("baseline:") and digest and str(digest) in artifacts and not out.exists():
+            shutil.copyfile(artifacts.path(str(digest)), out)
+
+
+def _built(setting: Setting, assignment: Assignment) -> Path:
+    """Where the engine of an assignment lies once a step has built or copied it."""
+    return setting.folder / f"{assignment.digest[:12]}.engine"
 
 
 def _baselines_done(setting: Setting) -> bool:
-    if not commands.exists(setting.network, setting.storage):
+    if not commands.exists(setting.study, setting.storage):
         return False
     with Store.open(setting.storage, write=False) as store:
-        targets = store.targets(store.study(setting.network).id)  # none where it was killed at its beginning
+        targets = store.targets(store.study(setting.study).id)  # none where it was killed at its beginning
         settled = [t for t in targets if t.latency_band is not None]
-        return any(len(store.evaluations(target.id)) >= _BASELINES for target in settled)
+        return any(len(store.evaluations(target.id)) >= BASELINES for target in settled)
 
 
 def record_baselines(setting: Setting) -> None:
@@ -167,11 +143,17 @@ def engine_of(setting: Setting, keeper: EvaluatorProcess, label: str, what: Assi
     artifacts = Artifacts(artifacts_of(setting.config()))
     if what in kept and kept[what] in artifacts:
         return artifacts.path(kept[what])
-    out = setting.folder / f"{what.digest[:12]}.engine"
+    out = _built(setting, what)
     if not out.exists():
         say(f"building {label}")
         keeper.call("build", {"assignment": what, "out": str(out)})
     return out
+
+
+def uniform_engines(setting: Setting) -> dict[str, Path]:
+    """The kept engines of the uniform assignments, by label."""
+    uniforms = {label: what for label, what in _uniforms(setting).items() if not isinstance(what, Path)}
+    return {label: path for label, what in uniforms.items() if (path := _built(setting, what)).exists()}
 
 
 def _uniforms(setting: Setting) -> dict[str, Assignment | Path]:
@@ -190,25 +172,31 @@ def _uniforms(setting: Setting) -> dict[str, Assignment | Path]:
 # -- search ----------------------------------------------------------------------------------------------------------
 
 
-def search(setting: Setting, trials: int) -> None:
-    """Go on with the study to its total of trials, within a latency budget of 1.10 of the fastest uniform one."""
+def search(setting: Setting, trials: int) -> bool:
+    """Go on with the study to its total of trials, within a latency budget of 1.10 of the fastest uniform one.
+
+    False when time was up before that.
+    """
     setting.open_data()
     fastest_ms = fastest_uniform_ms(setting.result("uniform"))
     before = len(rows.stored(setting))
-    limit_s = max(30.0, setting.left_s() - _FINISH_S)
+    limit_s = max(30.0, setting.left_s() - FINISH_S)
     options = {
         "trials": str(trials),
         "time-limit": f"{limit_s:.0f}s",
         "latency-budget": f"{1000 * FACTOR * fastest_ms:.3f}us",
+        "keep-engines": "front",
         "model": str(setting.folder / "model.onnx"),
     }
-    watch, start = Stopwatch(setting.folder / "stages.jsonl"), time.monotonic()
-    finished = commands.resume(setting.network, options, setting.storage, watch)
+    watch, start = Stopwatch(stages_of(setting)), time.monotonic()
+    finished = commands.resume(setting.study, options, setting.storage, watch)
     done = len(finished.standing.table) - before
     run = {"evaluations": done, "wall_s": sum(watch.walls), "command_s": time.monotonic() - start}
     runs = [*setting.result("search").get("runs", []), *([run] if done else [])]
     setting.record("search", {"runs": runs, "budget_ms": FACTOR * fastest_ms, **shares(setting)})
-    say(f"{finished.reason}; {len(finished.standing.table)} in all; {shares(setting).get('per_hour', 0):.0f} an hour")
+    steady = shares(setting).get("steady_per_hour", 0)
+    say(f"{finished.reason}; {len(finished.standing.table)} in all; the median one makes {steady:.0f} an hour")
+    return len(finished.standing.table) >= trials
 
 
 def fastest_uniform_ms(found: Mapping[str, Any]) -> float:
@@ -218,40 +206,6 @@ def fastest_uniform_ms(found: Mapping[str, Any]) -> float:
     return float(min((together_ms or rows_ms).values()))
 
 
-def shares(setting: Setting) -> dict[str, Any]:
-    """Throughput and where the time of the search went, over all that was timed and tried once."""
-    file = setting.folder / "stages.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    lines = [line for line in lines if None not in line.values() and line["trial"] >= _BASELINES]
-    return time_shares(lines)
-
-
-def time_shares(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means per evaluation from the lines that a Stopwatch wrote, empty without any.
-
-    `per_hour` counts everything, worker starts too; `steady_per_hour` the median evaluation. TensorRT's own: `build_s`
-    (parser and builder), `load_s` (load and audit), `latency_s`, `run_s` (inference for accuracy, with transfers);
-    `other_s` is the rest: data, metric, database, sampler. Shares leave out the first evaluation of each run.
-    """
-    later = [line for line in lines if not line["first"] and not line["extra"]]
-    if not later:
-        return {}
-    means = {key: float(np.mean([line[key] for line in later])) for key in ("build_s", "load_s", "latency_s", "run_s")}
-    wall_s = float(np.mean([line["wall_s"] for line in later]))
-    within_s = float(np.mean([line["total_s"] for line in later]))
-    other_s = wall_s - sum(means.values())
-    return {
-        **means,
-        "wall_s": wall_s,
-        "between_s": wall_s - within_s,
-        "other_s": other_s,
-        "other_share": other_s / wall_s,
-        "per_hour": 3600 * len(lines) / sum(line["wall_s"] for line in lines),
-        "steady_per_hour": 3600 / float(np.median([line["wall_s"] for line in later])),
-        "timed": len(later),
-    }
-
-
 # -- compare ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +213,7 @@ def compare(setting: Setting) -> None:
     """Uniform, free choice and what the search found, side by side on images that nobody has seen."""
     setting.open_data()
     budget_ms = setting.result("search")["budget_ms"]
-    now, _ = commands.front(setting.network, {"latency-budget": f"{1000 * budget_ms:.3f}us"}, setting.storage)
+    now, _ = commands.front(setting.study, {"latency-budget": f"{1000 * budget_ms:.3f}us"}, setting.storage)
     if setting.backend == "tensorrt":
         free_choice(setting)  # gone on a fresh machine
     wanted, chosen = _uniforms(setting), {}
@@ -275,7 +229,7 @@ def compare(setting: Setting) -> None:
             wanted[label] = assignment
             chosen[label] = {
                 "trial": int(now.table.trial[row]),
-                "a": "".join(rows.CODES[assignment[group]] for group in groups),
+                "a": rows.letters(assignment, groups),
                 "changes": changes_of_precision(assignment, model),
             }
     setting.record("compare", {"chosen": chosen, "together": together(setting, wanted)})

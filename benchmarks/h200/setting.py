@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from filelock import FileLock
+
 from benchmarks.h200 import scenes
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessLimits
@@ -38,6 +40,7 @@ class Setting:
     Attributes:
         options: further options of the search, as on bitfront's command line.
         minutes: a step begins nothing new after so long.
+        apart: names a second study beside the first one, in a database of its own.
     """
 
     work: Path
@@ -46,6 +49,7 @@ class Setting:
     minutes: float = 8.5
     options: Mapping[str, str] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    apart: str = ""
 
     @property
     def folder(self) -> Path:
@@ -56,8 +60,16 @@ class Setting:
         return self.folder / "data"
 
     @property
+    def study(self) -> str:
+        return f"{self.network}-{self.apart}" if self.apart else self.network
+
+    @property
+    def database(self) -> Path:
+        return self.folder / f"{self.apart or 'study'}.db"
+
+    @property
     def storage(self) -> str:
-        return f"sqlite:///{(self.folder / 'study.db').absolute()}"
+        return f"sqlite:///{self.database.absolute()}"
 
     @property
     def results(self) -> Path:
@@ -76,7 +88,7 @@ class Setting:
             "data": f"{SOURCE}:search",
             "calibration-data": f"{SOURCE}:calibration",
             "final-data": f"{SOURCE}:final",
-            "study": self.network,
+            "study": self.study,
             "storage": self.storage,
             "backend": self.backend,
             **self.options,
@@ -119,7 +131,7 @@ class Setting:
         return None if file is None else Ranges.from_json(json.loads(Path(file).read_text()))
 
     def ranges_file(self) -> str | None:
-        if not (self.folder / "study.db").exists():
+        if not self.database.exists():
             return None
         with self.store() as (_store, _, target):
             artifacts, digest = Artifacts(artifacts_of(self.config())), target.ranges_digest
@@ -128,7 +140,7 @@ class Setting:
     @contextmanager
     def store(self) -> Iterator[tuple[Store, StudyRecord, TargetRecord]]:
         with Store.open(self.storage, write=False) as store:
-            study = store.study(self.network)
+            study = store.study(self.study)
             yield store, study, store.targets(study.id)[0]
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -138,7 +150,14 @@ class Setting:
         return dict(found.get(step, {}))
 
     def record(self, step: str, figures: Mapping[str, Any]) -> None:
-        """Add to the step's results, at once and whole, so that nothing is lost when time is up."""
+        """Add to the step's results, at once and whole, so that nothing is lost when time is up.
+
+        Other processes may add to other steps' at the same time.
+        """
+        with FileLock(self.results.with_suffix(".lock")):
+            self._record(step, figures)
+
+    def _record(self, step: str, figures: Mapping[str, Any]) -> None:
         found = json.loads(self.results.read_text()) if self.results.exists() else {}
         made = {"date": datetime.now(timezone.utc).date().isoformat(), "python": platform.python_version()}
         found[step] = {**found.get(step, {}), **figures, **made}

@@ -17,6 +17,15 @@ _LABELS = {
     "pick": "the search's pick",
     "match": "the search's fastest at no more loss than TensorRT's own choice",
 }
+# What shows that a step was carried out, for every network or for one of them.
+_STEPS = {
+    "the search": ("search", "runs"),
+    "mixes": ("mixes", "built"),
+    "repeatability": ("repeat", "one_plan_ms_range"),
+    "export": ("export", "ratios"),
+}
+_ONCE = {"a whole search in one go (throughput)": "throughput", "faults": "faults"}
+_TRIALS, _BASELINES = 60, 3
 _ASKED = {"i": "INT8", "h": "FP16", "f": "FP32"}
 
 Results = Mapping[str, Any]
@@ -46,8 +55,30 @@ def text(results: Sequence[Results]) -> str:
     """Every table, empty ones left out."""
     if not results:
         return "Nothing measured yet."
-    parts = [networks(results), verdicts(results), throughput(results), obedience(results), repeatability(results)]
-    return "\n\n".join(part for part in [*parts, exports(results), faults(results)] if part)
+    parts = [networks(results), verdicts(results), throughput(results), shares(results), obedience(results)]
+    parts += [repeatability(results), exports(results), faults(results), missing(results)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def missing(results: Sequence[Results]) -> str:
+    """A line for each network that lacks a step, and one for what no network has."""
+    lines = []
+    for result in results:
+        if "uniform" in result:
+            lacks = [step for step, (part, key) in _STEPS.items() if not result.get(part, {}).get(key)]
+            left = _TRIALS - evaluations(result)
+            lacks += [f"{left} of {_TRIALS} evaluations of the search"] if 0 < left < _TRIALS else []
+            if lacks:
+                lines.append(f"- {NAMES.get(result['network'], result['network'])}: {', '.join(lacks)}")
+    once = [step for step, part in _ONCE.items() if not any(part in result for result in results)]
+    lines += [f"- {', '.join(once)}"] if once else []
+    return "Not measured yet:\n\n" + "\n".join(lines) if lines else ""
+
+
+def evaluations(result: Results) -> int:
+    """Of the study that the search went on with, the uniform assignments included."""
+    runs = result.get("search", {}).get("runs", [])
+    return sum(run["evaluations"] for run in runs) + (_BASELINES if runs else 0)
 
 
 def networks(results: Sequence[Results]) -> str:
@@ -86,6 +117,7 @@ def verdicts(results: Sequence[Results]) -> str:
             rows.append(
                 [
                     NAMES.get(result["network"], result["network"]),
+                    str(evaluations(result) or ""),
                     "INT8 loses nothing" if won is None else _percent(won),
                     _times(int8),
                     _times(found.get("pick_over_fastest")),
@@ -93,26 +125,43 @@ def verdicts(results: Sequence[Results]) -> str:
                     "" if won is None else "met" if met else "missed",
                 ]
             )
-    head = "network|INT8 loss won back by the pick|pick ÷ INT8|pick ÷ fastest uniform|"
+    head = "network|evaluations|INT8 loss won back by the pick|pick ÷ INT8|pick ÷ fastest uniform|"
     return _table(f"{head}TensorRT's own choice ÷ search at no more loss|≥ 95 % at ≤ 1.10×", rows)
 
 
 def throughput(results: Sequence[Results]) -> str:
     rows = []
     for result in results:
-        s = result.get("search", {})
+        found = result.get("throughput", {})
+        if found:
+            steady = found.get("shares", {}).get("steady_per_hour")
+            rows.append(
+                [
+                    NAMES.get(result["network"], result["network"]),
+                    f"{found['evaluations']} in {found['seconds']:.0f} s",
+                    f"{found['per_hour']:.0f}",
+                    "" if steady is None else f"{steady:.0f}",
+                ]
+            )
+    return _table("network, one search from its start|evaluations|an hour|the median one an hour", rows)
+
+
+def shares(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        s = result.get("throughput", {}).get("shares") or result.get("search", {})
         if "wall_s" in s:
             cells = [s[key] for key in ("build_s", "load_s", "latency_s", "run_s", "other_s", "between_s")]
             rows.append(
                 [
                     NAMES.get(result["network"], result["network"]),
-                    f"{s['per_hour']:.0f} ({s['steady_per_hour']:.0f} the median one)",
+                    f"{s['steady_per_hour']:.0f}",
                     *(f"{cell:.2f} s" for cell in cells),
                     _percent(s["other_share"]),
                 ]
             )
-    head = "network|evaluations an hour|parse, build|load, audit|latency|inference|rest|of it between evaluations"
-    return _table(f"{head}|share that is not TensorRT's", rows)
+    head = "network|the median evaluation an hour|parse, build|load, audit|latency|inference|rest|"
+    return _table(f"{head}of it between evaluations|share that is not TensorRT's", rows)
 
 
 def obedience(results: Sequence[Results]) -> str:
@@ -122,10 +171,10 @@ def obedience(results: Sequence[Results]) -> str:
         for code, name in _ASKED.items():
             found = [counts.get(f"{code} {answer}", 0) for answer in ("obeyed", "not obeyed", "opaque")]
             if sum(found):
-                built = f"{mixes['built']} of {mixes['asked']}" if mixes else ""
+                built = f"{mixes['built']} of {mixes['asked']}" if mixes.get("asked") else ""
                 network = NAMES.get(result["network"], result["network"])
                 rows.append([network, built, name, *(f"{n:,}" for n in found), _percent(found[0] / sum(found))])
-    head = "network|random mixes that build|groups asked|obeyed|not obeyed|opaque|obeyed"
+    head = "network|mixes that build|groups asked|obeyed|not obeyed|opaque|obeyed"
     exceptions = [
         f"- {NAMES.get(result['network'], result['network'])}: {name} ({count}×)"
         for result in results
@@ -178,7 +227,9 @@ def faults(results: Sequence[Results]) -> str:
         ]
         for each in found
     ]
-    return _table("fault|ended as|attempts|as it must", rows)
+    broke_off = [line for result in results for line in result.get("faults", {}).get("broke_off", [])]
+    told = "\n\nThe search broke off:\n\n" + "\n".join(f"- {line}" for line in broke_off) if broke_off else ""
+    return _table("fault|ended as|attempts|as it must", rows) + told
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------

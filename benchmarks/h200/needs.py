@@ -1,0 +1,41 @@
+"""What the steps of the proof take, to plan by. The standard library alone."""
+
+from __future__ import annotations
+
+# Seconds on one H200 with TensorRT 8.6.0, from the first runs and their logs.
+NEEDS_S: dict[str, dict[str, float]] = {
+    "train": {"resnet18": 75, "mobilenet_v2": 100, "vit_small": 150},
+    "uniform": {"resnet18": 210, "mobilenet_v2": 340, "vit_small": 280},
+    "search": {"resnet18": 280, "mobilenet_v2": 610, "vit_small": 670},
+    "compare": {"resnet18": 50, "mobilenet_v2": 60, "vit_small": 60},
+    "export": {"resnet18": 50, "mobilenet_v2": 60, "vit_small": 60},
+    "throughput": {"resnet18": 370, "mobilenet_v2": 760, "vit_small": 800},
+    "repeat": {"resnet18": 270, "mobilenet_v2": 450, "vit_small": 650},
+    "faults": {"": 460},
+    "mixes": {"resnet18": 100, "mobilenet_v2": 130, "vit_small": 140},  # until the first few are built
+}
+ROW_S = {"resnet18": 3.3, "mobilenet_v2": 8.0, "vit_small": 8.5}  # of a mix after that
+# These go on where they stopped, so little time is worth it; the others begin only with time for all.
+_GO_ON_S = {"uniform": 90.0, "search": 120.0, "repeat": 60.0}
+
+
+def needs_s(step: str, network: str) -> float:
+    """Expected seconds from the step's beginning; those of the slowest network for one that is unknown."""
+    known = NEEDS_S.get(step, {})
+    return known.get(network, max(known.values(), default=0.0))
+
+
+def least_s(step: str, network: str) -> float:
+    """Seconds without which a step is not worth beginning."""
+    return min(needs_s(step, network), _GO_ON_S.get(step, float("inf")))
+
+
+def text() -> str:
+    """A line per step and network."""
+    pairs = [(step, network) for step, found in NEEDS_S.items() for network in found]
+    lines = [
+        f"{step:12}{network:14}{needs_s(step, network):8.0f} s{least_s(step, network):8.0f} s"
+        for step, network in pairs
+    ]
+    mixes = [f"{'each mix':12}{network:14}{seconds:8.1f} s" for network, seconds in ROW_S.items()]
+    return "\n".join([f"{'step':12}{'network':14}{'expected':>10}{'at least':>10}", *lines, *mixes])
