@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from search import acquisition
 from search.changes import Changes
 from search.errors import SolverError
 from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
-from search.solver import front, minima, within
+from search.solver import best_new, front, minima, within
 from search.structure import Structure
 from search.values import Assignment, Precision
 
@@ -26,9 +27,15 @@ _DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
 _GIVING = 8  # predicted points that are given precision back
-_RANDOM = 1000
-_FORBIDDEN = 1e6
 _GAP, _SOLVE_S = 1e-2, 0.5  # of solutions within a latency
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits to look for the best within: the quietest within each latency, the fastest within each noise."""
+
+    ms: Sequence[float] = ()
+    noise: Sequence[float] = ()
 
 
 class Pool:
@@ -36,34 +43,35 @@ class Pool:
 
     Args:
         unbuildable: pairs of group and precision that no candidate may have.
-        seen: precisions, as bytes, that were tried already.
+        seen: codes that were tried already.
     """
 
-    def __init__(self, layout: Layout, unbuildable: Set[tuple[str, Precision]], seen: frozenset[bytes]) -> None:
+    def __init__(
+        self, layout: Layout, unbuildable: Set[tuple[str, Precision]], seen: frozenset[tuple[int, ...]]
+    ) -> None:
         self.layout = layout
         self.seen = seen
         self.barred = _barred(layout, unbuildable)
 
     def gather(
-        self, models: Models, history: History, rng: np.random.Generator, limits_ms: Sequence[float], *, drawn: bool
+        self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool
     ) -> tuple[Codes, Precisions]:
         """Codes (n, decisions) and precisions (n, groups) of distinct candidates that were not tried yet.
 
         Args:
-            limits_ms: latencies within which the quietest is looked for.
             drawn: whether posterior draws are wanted beside the models' means.
         """
         points = self._front(models)
         found = [self._stacked([point.codes for point in points])]
-        found.append(self._within(models.latency.mean(), models.loss.mean(), limits_ms))
+        found.append(self._within(models.latency.mean(), models.loss.mean(), bounds))
         if drawn:
             found.append(self._drawn(models, points, rng))
-            found.append(self._within(models.latency.draw(rng), models.loss.draw(rng), limits_ms))
+            found.append(self._within(models.latency.draw(rng), models.loss.draw(rng), bounds))
         found.append(self._given_back(points, models))
         found.append(self._neighbours(models, history, rng))
         codes, precisions = self._new(np.concatenate(found))
         # Of a small space all that was good may have been tried.
-        return (codes, precisions) if len(codes) else self._new(self._anything(rng))
+        return (codes, precisions) if len(codes) else self._new(self._next_best(models, points))
 
     def _stacked(self, codes: list[NDArray[np.int64]]) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len(self.layout.members))
@@ -73,11 +81,12 @@ class Pool:
         latency = self.layout.pairwise(models.latency.mean().plus(self.barred))
         return front(latency, self.layout.pairwise(models.loss.mean()), _POINTS)
 
-    def _within(self, latency: Costs, noise: Costs, limits_ms: Sequence[float]) -> Codes:
-        """The quietest within each latency, which no weighing of the two need find."""
-        limited, objective = self.layout.pairwise(latency.plus(self.barred)), self.layout.pairwise(noise)
+    def _within(self, latency: Costs, noise: Costs, bounds: Bounds) -> Codes:
+        """The best within each bound, which no weighing of the two need find."""
+        ms, errors = self.layout.pairwise(latency.plus(self.barred)), self.layout.pairwise(noise.plus(self.barred))
+        asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
         found = []
-        for limit in limits_ms:
+        for objective, limited, limit in asked:
             with suppress(SolverError):  # nothing was found in time: the other candidates have to do
                 solution = within(objective, limited, limit, _GAP, _SOLVE_S)
                 found += [solution.codes] if solution is not None else []
@@ -121,8 +130,12 @@ class Pool:
         found[:, np.arange(len(places)), decisions] = codes
         return found.reshape(-1, len(self.layout.members))
 
-    def _anything(self, rng: np.random.Generator) -> Codes:
-        return np.stack([rng.integers(len(e), size=_RANDOM) for e in self.layout.effects], axis=1)
+    def _next_best(self, models: Models, points: list[Point]) -> Codes:
+        """For every weighing of the objectives the best that was not tried yet."""
+        latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+        weights = _weights(points) if len(points) > 1 else np.ones(1)
+        found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
+        return self._stacked([codes for codes in found if codes is not None])
 
     def _best(self, models: Models, history: History) -> NDArray[np.int64]:
         """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""
@@ -135,11 +148,11 @@ class Pool:
         return self.layout.codes_of(Assignment(named))
 
     def _new(self, codes: Codes) -> tuple[Codes, Precisions]:
+        fresh = dict.fromkeys(row for row in map(tuple, codes.tolist()) if row not in self.seen)
+        codes = self._stacked([np.array(row, dtype=np.int64) for row in fresh])
         precisions = self.layout.precisions(codes)
-        first = {row.tobytes(): i for i, row in reversed(list(enumerate(precisions)))}
-        fresh = np.array(sorted(i for row, i in first.items() if row not in self.seen), dtype=np.int64)
-        allowed = self.layout.values(self.barred, precisions[fresh]) < _FORBIDDEN / 2
-        return codes[fresh][allowed], precisions[fresh][allowed]
+        allowed = np.isfinite(self.layout.values(self.barred, precisions))
+        return codes[allowed], precisions[allowed]
 
 
 def _weights(points: list[Point]) -> NDArray[np.float64]:
@@ -154,5 +167,5 @@ def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
     """Costs that no solution takes upon itself."""
     nodes = np.zeros((len(layout.groups), PRECISIONS))
     for group, precision in unbuildable:
-        nodes[layout.groups.index(group), int(precision)] = _FORBIDDEN
+        nodes[layout.groups.index(group), int(precision)] = np.inf
     return Costs(0.0, nodes, np.zeros((len(layout.edges), PRECISIONS, PRECISIONS)))

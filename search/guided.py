@@ -8,8 +8,9 @@ changes of the best that was measured; the one that is expected to gain most is 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from search import acquisition
 from search.acquisition import Forecast, Reference
-from search.candidates import Pool
+from search.candidates import Bounds, Pool
 from search.forecasts import MEASURED, Predicted, forecast_quality
 from search.layout import Layout, Precisions
 from search.priors import LatencyPrior, NoisePrior
@@ -65,12 +66,13 @@ class Guidance:
     Attributes:
         priors: from what is known by now.
         unbuildable: pairs of group and precision that the engine's builder refuses.
+        aim: some limits become a loss only when FP32 has been measured.
     """
 
     layout: Layout
     priors: Callable[[], Priors]
     unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
-    aim: Aim = field(default_factory=Aim)
+    aim: Callable[[], Aim] = Aim
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class History:
         spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
         whole: (n,) bool, whether the loss is of every sample.
         pending: (m, groups) int8 of trials under way.
-        seen: the precisions, as bytes, of every trial there is.
+        seen: codes of every trial there is, and of what it was repaired to.
     """
 
     precisions: Precisions
@@ -93,7 +95,7 @@ class History:
     loss_std: NDArray[np.float64]
     whole: NDArray[np.bool_]
     pending: Precisions
-    seen: frozenset[bytes]
+    seen: frozenset[tuple[int, ...]]
 
     def __len__(self) -> int:
         return len(self.ms)
@@ -163,47 +165,61 @@ class GuidedSampler(BaseSampler):
             return {}
         rng = np.random.default_rng([self._seed % 2**32, trial.number])
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
-        history = self.history(trials)
+        unbuildable = self.guidance.unbuildable()
+        history = self.history(trials, unbuildable)
         poor = is_poor(forecast_quality(trials))
         if poor and rng.random() < _FALLBACK:
-            params = self._repaired(self._tpe.sample_relative(study, trial, search_space))
-            if params and self._precisions(params).tobytes() not in history.seen:
-                return params
+            codes = self._from_tpe(study, trial, search_space, unbuildable)
+            if codes is not None and tuple(codes.tolist()) not in history.seen:
+                return self._params(codes)
         with threadpool_limits(1, "blas"):
-            codes = self._propose(trial.number, history, poor, rng)
-        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
+            return self._params(self._propose(trial.number, history, unbuildable, poor, rng))
 
-    def _precisions(self, params: dict[str, Any]) -> Precisions:
-        codes = np.array([[int(params[v.id]) for v in self.layout.space.variables]])
-        return np.asarray(self.layout.precisions(codes)[0])
+    def _from_tpe(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+        unbuildable: Set[tuple[str, Precision]],
+    ) -> NDArray[np.int64] | None:
+        """(decisions,) codes that TPE proposes, without what cannot be built; None where it has too few trials."""
+        params = self._tpe.sample_relative(study, trial, search_space)
+        if not params:
+            return None
+        return np.asarray(self._repaired(np.array([self._codes(params)]), unbuildable)[0])
+
+    def _codes(self, params: Mapping[str, Any]) -> list[int]:
+        return [int(params[variable.id]) for variable in self.layout.space.variables]
+
+    def _params(self, codes: NDArray[np.int64]) -> dict[str, Any]:
+        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         assert isinstance(param_distribution, IntDistribution)
-        rng = np.random.default_rng([self._seed % 2**32, trial.number, hash_of(param_name)])
+        rng = np.random.default_rng([self._seed % 2**32, trial.number, zlib.crc32(param_name.encode())])
         return int(rng.integers(param_distribution.low, param_distribution.high + 1))
-
-    def _repaired(self, params: dict[str, Any]) -> dict[str, Any]:
-        """What TPE proposes, without what cannot be built."""
-        if not params:
-            return params
-        space = self.layout.space
-        found = space.avoiding(space.assignment(params), self.guidance.unbuildable())
-        return params if found is None else dict(space.codes(found))
 
     # -- a proposal ------------------------------------------------------------------------------------------------
 
-    def _propose(self, number: int, history: History, poor: bool, rng: np.random.Generator) -> NDArray[np.int64]:
+    def _propose(
+        self,
+        number: int,
+        history: History,
+        unbuildable: Set[tuple[str, Precision]],
+        poor: bool,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
         """(decisions,) codes."""
         if len(history) == 0:
             return self._random(rng)
         models = self.models(history)
-        pool = Pool(self.layout, self.guidance.unbuildable(), history.seen)
+        pool = Pool(self.layout, unbuildable, history.seen)
         explore = rng.random() < _EXPLORED
         known = self._known(models, history)
         drawn = len(history) >= len(self._uniforms()) + _FEW
-        codes, precisions = pool.gather(models, history, rng, self._limits_ms(models, known), drawn=drawn)
+        codes, precisions = pool.gather(models, history, rng, self._bounds(models, known), drawn=drawn)
         if not len(codes):
             return self._random(rng)
         kept = self._shortlist(precisions, models, known, rng)
@@ -223,18 +239,20 @@ class GuidedSampler(BaseSampler):
         loss = fit_loss(self.layout, priors.noise, precisions, history.loss[rows], history.loss_std[rows])
         return Models(self.layout, latency, loss)
 
-    def _limits_ms(self, models: Models, known: Known) -> list[float]:
-        """Latencies to look for the best within: the budget, and a little less for safety; or the widest gaps' middles.
-
-        Of an allowed loss alone there is no latency; what is fastest within it lies on the front.
-        """
-        budget = self.guidance.aim.budget_ms
-        if budget is not None:
-            return [budget, budget - models.latency.noise_std, budget - 2 * models.latency.noise_std]
-        log_ms, loss = known.front()
-        sizes = np.diff(log_ms) * -np.diff(loss)
-        widest = np.argsort(-sizes)[:_GAPS]
-        return [float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest]
+    def _bounds(self, models: Models, known: Known) -> Bounds:
+        """The limits, and a little less for safety; without any, the middles of the widest gaps of the front."""
+        aim = self.guidance.aim()
+        bounds = Bounds()
+        if aim.budget_ms is not None:
+            bounds = Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)])
+        elif aim.max_loss is not None:
+            losses = [max(aim.max_loss - k * known.resolution / 2, 0.0) for k in (0, 1, 2)]
+            bounds = Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses])
+        else:
+            log_ms, loss = known.front()
+            widest = np.argsort(np.diff(log_ms) * np.diff(loss))[:_GAPS]
+            bounds = Bounds(ms=[float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest])
+        return bounds
 
     def _shortlist(
         self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator
@@ -245,9 +263,10 @@ class GuidedSampler(BaseSampler):
         ms = np.maximum(models.expected_ms(precisions) - models.latency.noise_std, 1e-12)
         loss = np.maximum(models.expected_loss(precisions) - known.resolution / 2, 0)
         score = acquisition.gains(np.log(ms), loss, *known.front(), known.corner)
-        if self.guidance.aim.budget_ms is not None:
+        budget_ms = self.guidance.aim().budget_ms
+        if budget_ms is not None:
             # Of those that keep the budget, the quietest; a front's gain says little so near one end.
-            late = np.maximum(np.log(ms / self.guidance.aim.budget_ms), 0)
+            late = np.maximum(np.log(ms / budget_ms), 0)
             score = score / (score.max() or 1.0) + np.exp(-loss / max(float(loss.max()), 1e-12) - 50 * late)
         best, lucky = np.argsort(-score)[:_SHORT], rng.permutation(len(score))[:_LUCKY]
         return np.unique(np.concatenate([best, lucky]))
@@ -255,7 +274,7 @@ class GuidedSampler(BaseSampler):
     def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
         """(n,) what each candidate is expected to gain."""
         wide = acquisition.expected_gains(forecast, *known.front(), known.corner, rng)
-        aim = self.guidance.aim
+        aim = self.guidance.aim()
         if (aim.budget_ms is None and aim.max_loss is None) or rng.random() < _WIDE:
             return wide
         narrow = _towards(aim, forecast, known, rng)
@@ -298,38 +317,39 @@ class GuidedSampler(BaseSampler):
 
     # -- what Optuna's trials say ----------------------------------------------------------------------------------
 
-    def history(self, trials: Sequence[FrozenTrial]) -> History:
+    def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""
         names = [variable.id for variable in self.layout.space.variables]
         # A trial that was asked for just now may not have all its parameters yet.
         trials = [t for t in trials if len(t.params) >= len(names) and all(name in t.params for name in names)]
-        codes = np.array([[t.params[name] for name in names] for t in trials], dtype=np.int64)
-        built = self._built(codes.reshape(len(trials), len(names)))
-        done: dict[bytes, int] = {}
+        asked = np.array([self._codes(t.params) for t in trials], dtype=np.int64).reshape(len(trials), len(names))
+        codes = self._repaired(asked, unbuildable)
+        answered = [tuple(row.tolist()) for row in codes]
+        done: dict[tuple[int, ...], int] = {}
         for place, trial in enumerate(trials):
             if trial.state is TrialState.COMPLETE and _obeyed(trial):
-                done.setdefault(built[place].tobytes(), place)  # what answered several trials counts once
+                done.setdefault(answered[place], place)  # what answered several trials counts once
         rows = list(done.values())
         measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
         spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T
         ms, loss = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2).T
         open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
-        seen = frozenset(row.tobytes() for row in built)
+        built = self.layout.precisions(codes)
+        seen = frozenset(answered) | {tuple(row.tolist()) for row in asked}
         return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen)
 
-    def _built(self, codes: NDArray[np.int64]) -> Precisions:
-        """(n, groups) int8 of what codes stand for, repaired as the runner repairs what cannot be built."""
-        precisions = self.layout.precisions(codes)
-        places = {group: place for place, group in enumerate(self.layout.groups)}
-        pairs = self.guidance.unbuildable()
+    def _repaired(self, codes: NDArray[np.int64], unbuildable: Set[tuple[str, Precision]]) -> NDArray[np.int64]:
+        """(n, decisions) codes as the runner repairs what cannot be built; what nothing repairs stays."""
+        precisions, space = self.layout.precisions(codes), self.layout.space
         broken = np.zeros(len(codes), dtype=bool)
-        for group, precision in pairs:
-            broken |= precisions[:, places[group]] == int(precision)
+        for group, precision in unbuildable:
+            broken |= precisions[:, self.layout.groups.index(group)] == int(precision)
+        codes = codes.copy()
         for row in np.flatnonzero(broken):
-            repaired = self.layout.space.avoiding(self.layout.assignment(codes[row]), pairs)
-            if repaired is not None:
-                precisions[row] = self.layout.precisions_of([repaired])[0]
-        return precisions
+            found = space.avoiding(self.layout.assignment(codes[row]), unbuildable)
+            if found is not None:
+                codes[row] = self.layout.codes_of(found)
+        return codes
 
 
 def relevant(history: History) -> NDArray[np.int64]:
@@ -369,8 +389,3 @@ def _towards(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generato
 def _obeyed(trial: FrozenTrial) -> bool:
     constraints: Mapping[str, float] = getattr(trial, "constraints", None) or {}
     return constraints.get("obeyed", 0.0) <= 0
-
-
-def hash_of(name: str) -> int:
-    """The same number for a name in every process."""
-    return int.from_bytes(name.encode()[-8:].rjust(8, b"\0"), "little") % 2**32

@@ -17,12 +17,11 @@ def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target; measures sensitivities first, where that has not been done."""
     layout = make_layout([group.id for group in work.model.groups], work.model.edges, work.space)
     source = _Source(work, layout, _errors(layout, sensitivities.ensure(work)))
-    limits = work.limits
     return Guidance(
         layout=layout,
         priors=source.priors,
         unbuildable=lambda: work.store.unbuildable(work.target.id),
-        aim=Aim(limits.latency_budget_ms, limits.max_drop),
+        aim=source.aim,
     )
 
 
@@ -55,6 +54,16 @@ class _Source:
             baselines = [self._baseline(number) for number in known]
             self._made = (known, Priors(latency_prior(self._layout, baselines, self._work_of), self._noise))
         return self._made[1]
+
+    def aim(self) -> Aim:
+        """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
+        limits, losses = self._work.limits, [self._work.limits.max_drop]
+        if limits.accuracy_limit is not None:
+            reference = self._work.store.reference_value(self._work.target.id)
+            better = bool(self._work.study.metric["higher_is_better"])
+            if reference is not None:
+                losses.append((reference - limits.accuracy_limit) * (1 if better else -1))
+        return Aim(limits.latency_budget_ms, min((loss for loss in losses if loss is not None), default=None))
 
     def _baseline(self, number: int) -> Baseline:
         store = self._work.store

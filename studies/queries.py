@@ -152,6 +152,12 @@ class Reader:
         good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith("baseline:"))
         return tuple(int(row.id) for row in self._rows(select(e.id).where(*good).order_by(e.id)))
 
+    def reference_value(self, study_target_id: int) -> float | None:
+        """The metric of uniform FP32 on the search split; None before it has been evaluated."""
+        e = tables.Evaluation
+        float_one = (e.study_target_id == study_target_id, e.status == records.OK, e.role == "baseline:fp32")
+        return next((float(row.metric_value) for row in self._rows(select(e.metric_value).where(*float_one))), None)
+
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
         e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)

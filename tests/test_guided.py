@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import TrialState
 
 from search import acquisition
-from search.candidates import Pool
+from search.candidates import Bounds, Pool
 from search.changes import Changes
 from search.forecasts import FORECAST, MEASURED, forecast_quality
 from search.grouping import Edge
@@ -23,6 +23,8 @@ from search.samplers import make_sampler
 from search.solver import front, within
 from search.space import Choice, Space, Variable
 from search.values import Assignment, LayerTime, Precision
+from searched import ok, write_inputs
+from studies.guidance import make_guidance
 
 FP32, FP16, INT8 = Precision
 CEILING = 0.12
@@ -155,7 +157,7 @@ def test_a_budget_draws_the_search_to_it():
     noise = problem.layout.pairwise(problem.noise)
     best = within(noise, problem.layout.pairwise(problem.latency), budget)
     assert best is not None
-    search = Search(problem, aim=Aim(budget_ms=budget)).run(20)
+    search = Search(problem, aim=lambda: Aim(budget_ms=budget)).run(20)
     kept = [found for ms, found in search.found if ms <= budget]
     assert min(kept) <= CEILING * best.value**1.2 + 0.004
     near = [ms for ms, _ in search.found[5:] if abs(ms / budget - 1) < 0.05]
@@ -164,7 +166,7 @@ def test_a_budget_draws_the_search_to_it():
 
 def test_an_allowed_loss_draws_the_search_to_speed():
     problem = make_problem(seed=4)
-    search = Search(problem, aim=Aim(max_loss=0.02)).run(20)
+    search = Search(problem, aim=lambda: Aim(max_loss=0.02)).run(20)
     log_ms, loss = problem.front()
     assert min(ms for ms, found in search.found if found <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
 
@@ -205,7 +207,7 @@ def test_failed_trials_are_remembered_but_teach_no_costs():
     assert isinstance(sampler, GuidedSampler)
     history = sampler.history(search.study.trials)
     assert len(history) == 5
-    assert problem.layout.precisions_of([assignment])[0].tobytes() in history.seen
+    assert tuple(problem.layout.codes_of(assignment).tolist()) in history.seen
 
 
 def test_forecasts_are_stored_and_hold():
@@ -270,8 +272,10 @@ def test_candidates_are_new_and_distinct():
     assert isinstance(sampler, GuidedSampler)
     history = sampler.history(search.study.trials)
     pool = Pool(sampler.layout, frozenset({("g001", INT8)}), history.seen)
-    codes, precisions = pool.gather(sampler.models(history), history, np.random.default_rng(0), [0.5], drawn=True)
-    rows = [row.tobytes() for row in precisions]
+    codes, precisions = pool.gather(
+        sampler.models(history), history, np.random.default_rng(0), Bounds(ms=[0.5], noise=[0.2]), drawn=True
+    )
+    rows = [tuple(row.tolist()) for row in codes]
     assert len(set(rows)) == len(rows) == len(codes) > 20
     assert history.seen.isdisjoint(rows)
     assert not (precisions[:, 1] == int(INT8)).any()
@@ -281,3 +285,21 @@ def test_a_small_space_is_tried_to_its_end_with_forecasts():
     search = Search(make_problem(3)).run(26)
     assert sum(FORECAST in t.user_attrs for t in search.study.trials[3:]) > 10
     assert len({t.params["g000"] * 9 + t.params["g001"] * 3 + t.params["g002"] for t in search.study.trials}) == 26
+
+
+def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    made = []
+
+    def caught(work):
+        made.append(make_guidance(work))
+        before.append(made[0].aim().max_loss)
+        return made[0]
+
+    before: list[float | None] = []
+    monkeypatch.setattr("studies.guidance.make_guidance", caught)
+    options = ("--study", "s", "--trials", "4", "--accuracy-limit", "70%", "--latency-budget", "5s")
+    ok("search", "in/model.onnx", "--data", "in/data.npz", *options)
+    assert before == [None]
+    assert made[0].aim() == Aim(5000.0, pytest.approx(1.0 - 0.7))  # labels are what the float model says

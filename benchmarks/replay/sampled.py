@@ -130,7 +130,7 @@ def _guided(bench: Bench, edges: bool) -> None:
             engines.append(Baseline(precisions, bench.evaluate(codes).latency_ms, profile))
         return Priors(latency_prior(layout, engines), noise)
 
-    sampler = GuidedSampler(Guidance(layout, priors, aim=Aim(bench.budget_ms)), bench.seed)
+    sampler = GuidedSampler(Guidance(layout, priors, aim=lambda: Aim(bench.budget_ms)), bench.seed)
 
     def told(trial: optuna.Trial, measured: Measurement) -> None:
         if (forecast := sampler.predicted.pop(trial.number, None)) is not None:
