@@ -21,6 +21,7 @@ class FakeCuda:
         self.streams: set[int] = set()
         self.capturing = False
         self.launched = 0
+        self.free_bytes = 1 << 36
 
     def holds(self, address: int, size: int) -> bool:
         return any(start <= address and address + size <= start + len(b) for start, b in self.memory.items())
@@ -84,6 +85,9 @@ class FakeCuda:
 
     def cudaDeviceSynchronize(self) -> Any:  # noqa: N802
         return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
+
+    def cudaMemGetInfo(self) -> Any:  # noqa: N802
+        return Error.cudaSuccess, self.free_bytes, 1 << 37
 
     def cudaStreamDestroy(self, stream: Any) -> Any:  # noqa: N802
         self.streams.discard(int(stream))

@@ -18,12 +18,15 @@ from benchmarks.h200.planning import CHAIN, Foretold, Job, Plan
 DONE = """
 import json, sys
 from pathlib import Path
+from filelock import FileLock
 network, step = sys.argv[2:4]
 file = Path(sys.argv[1]) / network / "results.json"
 file.parent.mkdir(exist_ok=True)
-found = json.loads(file.read_text()) if file.exists() else {"steps": {}}
-found["steps"][step] = True
-file.write_text(json.dumps(found))
+with FileLock(file.with_suffix(".lock")):
+    found = json.loads(file.read_text()) if file.exists() else {"steps": {}}
+    found["steps"][step] = True
+    file.with_suffix(".draft").write_text(json.dumps(found))
+    file.with_suffix(".draft").replace(file)
 """
 
 
@@ -73,12 +76,12 @@ def test_steps_of_a_network_follow_each_other_and_all_are_done(tmp_path: Path) -
     begun = it.begun()
     chain = [name.split()[1] for name in begun if name.startswith("a ") and name.split()[1] in CHAIN]
     assert chain == list(CHAIN)
-    assert {"small faults", "a repeat", "a mixes"} <= set(begun)
+    assert {"small suite", "a repeat", "a mixes"} <= set(begun)
     assert begun.index("a uniform") < begun.index("a repeat")
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    results(tmp_path, "small", faults=True)
+    results(tmp_path, "small", suite=True)
     results(tmp_path, "a", uniform=True, search=True)
     for name in ("training.json", "model.onnx"):
         (tmp_path / "a" / name).write_text("")
@@ -115,7 +118,7 @@ def test_mixes_go_to_the_network_whose_rows_take_longest_and_workers_share_them(
         results(tmp_path, network, **dict.fromkeys(CHAIN, True))
         for name in ("training.json", "model.onnx"):
             (tmp_path / network / name).write_text("")
-    results(tmp_path, "small", faults=True)
+    results(tmp_path, "small", suite=True)
     plan = Plan(tmp_path, ["resnet18", "mobilenet_v2"], [])
     first = plan.next_job([], 1000)
     assert first is not None
@@ -144,7 +147,7 @@ def test_the_forecast_keeps_order_and_time(tmp_path: Path) -> None:
 
 def test_a_waiting_call_starts_the_work_once_and_packs_what_there_is(tmp_path: Path) -> None:
     for network in ("a", "small"):
-        results(tmp_path / "work", network, **dict.fromkeys((*CHAIN, "faults"), True))
+        results(tmp_path / "work", network, **dict.fromkeys((*CHAIN, "suite"), True))
     for name in ("training.json", "model.onnx"):
         (tmp_path / "work" / "a" / name).write_text("")
     (tmp_path / "work" / "a" / "mixes.0of1.jsonl").write_text('{"a": "f"}\n' * 1000)

@@ -19,11 +19,11 @@ from typer.testing import CliRunner, Result
 import jobs
 from evaluators import calibration_cache
 from evaluators.process import EvaluatorProcess
-from networks import Net, residual_cnn, save
+from networks import Net, save
 from search.errors import ArtifactError
 from search.model import load
 from search.values import Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
-from searched import DATABASE, copy_finished, environment, invoke, ok, quick, tree, write_inputs
+from searched import DATABASE, copy_finished, environment, invoke, ok, quick, tree
 from studies import export, rebuild
 from studies.cli import app
 from studies.progress import Quiet
@@ -322,40 +322,3 @@ def test_the_source_of_an_engine(process: EvaluatorProcess) -> None:
     assert (folder / "source.onnx").read_bytes() == (folder / "light.onnx").read_bytes()
     assert process.call("export_timing_cache", {"out": str(folder / "timing.cache")}) is False
     assert not (folder / "timing.cache").exists()
-
-
-@pytest.mark.gpu
-def test_everything_that_belongs_to_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorrt")
-    monkeypatch.chdir(tmp_path)
-    write_inputs(tmp_path / "in", residual_cnn(channels=16))
-    ok("search", "in/model.onnx", "--data", "in/data.npz", "--backend", "tensorrt", "--trials", 3, "--study", "plan",
-       "--keep-engines", "all", "--optimization-level", 2)  # fmt: skip
-    trial = next(row["trial"] for row in json.loads(ok("front", "plan", "--json"))["rows"] if "int8" in row["role"])
-    ok("export", "plan", "--trial", trial, "--out", "engine", "--triton", "net")
-    folder, found = tmp_path / "engine", manifest(tmp_path / "engine")
-    assert {"model.plan", "model.onnx", "trtexec.txt", "calibration.cache", "triton/net/1/model.plan"} <= {
-        path.relative_to(folder).as_posix() for path in folder.rglob("*")
-    }
-    assert digest(folder / "model.plan") == engine_of_study("plan", trial)
-    onnx.checker.check_model(folder / "model.onnx")
-    command = (folder / "trtexec.txt").read_text()
-    weak = found["knobs"]["typing"] == "weak"
-    assert ("--calib=calibration.cache" in command, "--layerPrecisions=" in command) == (weak, weak)
-    assert "--builderOptimizationLevel=2" in command
-
-    said = invoke("export", "plan", "--trial", trial, "--out", "quick", "--optimization-level", 0)
-    assert said.exit_code == 0, said.output
-    assert "not built at optimization level 0" in said.output
-    rebuilt = manifest(tmp_path / "quick")
-    assert (rebuilt["evaluation"]["rebuilt"], rebuilt["knobs"]["optimization_level"]) == (True, "0")
-    assert rebuilt["groups"]
-
-
-def engine_of_study(study: str, trial: int) -> str:
-    query = (
-        "select e.artifact from bf_evaluation e join bf_trial t on t.evaluation_id = e.id "
-        "join bf_study_target st on st.id = e.study_target_id join bf_study s on s.id = st.study_id "
-        "where s.name = ? and t.number = ?"
-    )
-    return str(rows(query, study, trial)[0][0])

@@ -42,6 +42,7 @@ MIB = 2**20
 # Does what the file `mode` beside it says, in the middle of an evaluation; and talks.
 METRIC = '''
 import ctypes, os, subprocess, sys, time
+from contextlib import suppress
 from pathlib import Path
 import numpy as np
 
@@ -51,6 +52,8 @@ def start_others():
     """One child of the process's session, and one that has left it; both hold on to whatever is inheritable."""
     pids = [subprocess.Popen(["sleep", "600"], close_fds=False, start_new_session=new).pid for new in (False, True)]
     (HERE / "pids").write_text(" ".join(map(str, pids)))
+
+USED = []
 
 def fork():
     if (pid := os.fork()) == 0:
@@ -68,6 +71,11 @@ def act(mode):
     if mode == "allocate":
         hog = np.ones(2**25)
         time.sleep(600)
+    if mode == "use up":
+        for size in (2**24, 2**20, 2**18, 2**16):
+            with suppress(MemoryError):
+                while True:
+                    USED.append(np.ones(size, np.int8))
     if mode == "fork and fault":
         fork()
         ctypes.string_at(0)
@@ -331,6 +339,15 @@ def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept) -> None:
     assert not any(is_running(pid) for pid in pids)
 
 
+def test_starting_again_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) -> None:
+    kept.keeper.call("try_out")
+    kept.keeper.limits = ProcessLimits(timeout_s=0.2)  # a process takes longer than that to import anything
+    found = kept.evaluate(killing(kept, "stage", "build", times=1, number=signal.SIGSTOP)[0])
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.TIMEOUT
+    assert found.failure.message.startswith("evaluate took longer")
+
+
 def test_a_hang_takes_all_it_started_with_it(kept: Kept) -> None:
     kept.keeper.call("try_out")
     pid = kept.keeper.pid
@@ -368,6 +385,9 @@ def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
     assert pid is not None
     used = psutil.Process(pid).memory_info().vms
     resource.prlimit(pid, resource.RLIMIT_AS, (used // 2, resource.RLIM_INFINITY))
+    kept.mode("use up")  # what the process holds in reserve
+    kept.keeper.call("try_out")
+    kept.mode("fine")
     found = kept.evaluate()
     assert found.ok, found.failure
     assert found.attempts == 2
@@ -505,8 +525,9 @@ def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch:
         keeper.call("try_out")
 
 
-def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept) -> None:
+def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.keeper.close()
+    monkeypatch.setattr("evaluators.process._OPEN_S", 0)
     kept.keeper.limits = ProcessLimits(timeout_s=0)
     before = os.listdir("/proc/self/fd")
     for _ in range(50):

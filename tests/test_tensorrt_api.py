@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.backends.base import RefusedError
+from evaluators.backends import tensorrt_api
+from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
 from evaluators.backends.tensorrt import TensorRTBackend
 from evaluators.backends.tensorrt_builder import Lowered
 from fake_cuda import FakeCuda
@@ -320,3 +321,38 @@ def test_errors_of_the_fake_paths_are_ours() -> None:
 def _refuse(builder: object, network: object, config: object) -> None:
     logger = builder.logger  # type: ignore[attr-defined]
     logger.log(type(logger).ERROR, "no kernel for block.0/conv1")
+
+
+@pytest.mark.parametrize(
+    ("said", "free_bytes", "kind", "told"),
+    [
+        (["1: "], 1 << 36, RefusedError, "1: "),
+        (["1: ", "2: no kernel for it"], 1 << 36, RefusedError, "2: no kernel for it"),
+        (["1: "], 1 << 20, OutOfMemoryError, "1 MiB of the GPU's 131072 MiB left"),
+        (["1: Cuda Runtime (out of memory)"], 1 << 36, OutOfMemoryError, "out of memory"),
+        (["1: CUDA error 700"], 1 << 36, DeviceError, "700"),
+    ],
+)
+def test_what_a_builder_that_gives_up_means(said: list[str], free_bytes: int, kind: type, told: str) -> None:
+    """Version 8.6 said no more than `1: ` of a device without memory."""
+
+    def give_up(builder: object, network: object, config: object) -> None:
+        logger = builder.logger  # type: ignore[attr-defined]
+        for line in said:
+            logger.log(type(logger).ERROR, line)
+
+    with standing_in(V10) as engines:
+        model = loaded("residual")
+        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        engines.fake.behaviours["Builder.build_serialized_network"] = give_up
+        engines.cuda.free_bytes = free_bytes
+        with pytest.raises(kind, match=told):
+            builder.build(builder.lower(assignments(model)[0]), Path("never"))
+
+
+def test_tensorrt_may_speak_after_python_has_emptied_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standing_in(V10) as engines:
+        log = tensorrt_api.make_log(engines.trt)
+        monkeypatch.delattr(engines.trt, "ILogger")
+        log.log(type(log).ERROR, "at its end")
+        assert log.errors == ["at its end"]

@@ -13,7 +13,7 @@ pytest.importorskip("tensorrt")
 
 from evaluators.job import Limits
 from evaluators.process import EvaluatorProcess, ProcessLimits
-from on_gpu import calibrated
+from on_gpu import BREAKING, calibrated
 from search.values import Answer, FailureKind, Precision, Stage
 
 pytestmark = pytest.mark.gpu
@@ -68,16 +68,20 @@ def test_a_build_beyond_its_time_limit(tmp_path):
         assert process.evaluate(space.uniform(FP16), tmp_path / "a.plan", Limits()).ok
 
 
-def test_an_illegal_memory_access_costs_one_process(tmp_path):
+def test_an_illegal_memory_access_costs_one_process(tmp_path, monkeypatch):
+    breaking = tmp_path / "breaking"
+    monkeypatch.setenv(BREAKING, str(breaking))
     process, space = calibrated(tmp_path, metric="on_gpu:breaks_memory")
     with process:
         assert process.evaluate(space.uniform(FP32), tmp_path / "a.plan", Limits()).ok
         before = process.pid
+        breaking.touch()
         found = process.evaluate(space.uniform(FP16), tmp_path / "b.plan", Limits())
         assert found.failure is not None
         assert (found.failure.kind, found.failure.stage) == (FailureKind.CRASHED, Stage.ACCURACY)
         assert "CUDA error" in found.failure.message
         assert process.pid != before
+        breaking.unlink()
         assert process.evaluate(space.uniform(FP32), tmp_path / "c.plan", Limits()).ok
 
 

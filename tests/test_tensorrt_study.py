@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
+import onnx
 import pytest
 
 pytest.importorskip("tensorrt")
 
 from networks import NETWORKS
-from searched import invoke, ok, write_inputs
+from searched import DATABASE, invoke, ok, write_inputs
 
 pytestmark = pytest.mark.gpu
 
@@ -29,6 +33,7 @@ def study(folder: Path):
         printed = ok(
             *("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "tensorrt"),
             *("--trials", "6", "--max-drop", "50%", "--keep-engines", "all"),
+            *("--optimization-level", "1"),  # nothing here is about speed, and it builds sooner
         )
         assert "obeyed" in printed
         yield folder
@@ -53,17 +58,33 @@ def test_the_engine_is_compared_with_onnx_runtime(study):
 
 
 def test_an_export_holds_the_very_plan_and_what_it_takes_to_build_it_again(study):
-    ok("export", "s", "--out", "engine", "--triton", "net")
-    names = {path.name for path in Path("engine").rglob("*")}
-    assert {"model.plan", "model.onnx", "manifest.json", "calibration.cache", "trtexec.txt", "config.pbtxt"} <= names
-    manifest = json.loads(Path("engine/manifest.json").read_text())
-    assert manifest["knobs"]["typing"] == "weak"
+    trial = next(row["trial"] for row in json.loads(ok("front", "s", "--json"))["rows"] if "int8" in row["role"])
+    ok("export", "s", "--trial", trial, "--out", "engine", "--triton", "net")
+    folder = Path("engine")
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert {"model.plan", "model.onnx", "manifest.json", "calibration.cache", "trtexec.txt"} <= names
+    assert {"triton/net/config.pbtxt", "triton/net/1/model.plan"} <= names
+    plan = sha256((folder / "model.plan").read_bytes()).hexdigest()
+    assert plan == rows("select artifact from bf_evaluation where role = 'baseline:int8'")[0][0]
+    onnx.checker.check_model(folder / "model.onnx")
+    assert json.loads((folder / "manifest.json").read_text())["knobs"]["typing"] == "weak"
+    command = (folder / "trtexec.txt").read_text()
+    for option in ("--calib=calibration.cache", "--layerPrecisions=", "--builderOptimizationLevel=1"):
+        assert option in command
 
 
 def test_another_optimization_level_is_a_new_evaluation(study):
-    ok("export", "s", "--trial", "1", "--optimization-level", "1", "--out", "other")
-    manifest = json.loads(Path("other/manifest.json").read_text())
-    assert manifest["knobs"]["optimization_level"] == "1"
+    said = invoke("export", "s", "--trial", "1", "--optimization-level", "0", "--out", "other")
+    assert said.exit_code == 0, said.output
+    assert "not built at optimization level 0" in said.output
+    rebuilt = json.loads(Path("other/manifest.json").read_text())
+    assert (rebuilt["evaluation"]["rebuilt"], rebuilt["knobs"]["optimization_level"]) == (True, "0")
+    assert rebuilt["groups"]
+
+
+def rows(query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(DATABASE)) as database:
+        return database.execute(query).fetchall()
 
 
 def test_strong_typing_is_refused_where_the_version_has_none(study):

@@ -3,9 +3,9 @@
     python benchmarks/h200/lease.py WORK --gpus 4 --seconds 1350
     python benchmarks/h200/lease.py WORK --dry-run                   # the order, and when each step would run
 
-For every network: train, uniform, search, compare, export; then faults, throughput and repeat where they are wanted;
-what time is left goes into mixes, which every GPU evaluates its own share of. Steps that are done are left out, so a
-later call goes on, with more GPUs or fewer.
+For every network: train, uniform, search, compare, export, and the tests that need a GPU; then throughput, repeat,
+faults and the other samplers where they are wanted; what time is left goes into mixes, which every GPU evaluates its
+own share of. Steps that are done are left out, so a later call goes on, with more GPUs or fewer.
 
 On machines that only run commands of a few minutes, call this again and again with `--wait`: the work goes on in the
 background until its end time, each call waits so long, tells how far it is, and packs the results.
@@ -36,10 +36,19 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.h200 import packing  # noqa: E402
-from benchmarks.h200.planning import END_S, FAULTS_IN, TRIALS, Foretold, Job, Plan  # noqa: E402
+from benchmarks.h200.planning import END_S, FAULTS_IN, Foretold, Job, Plan  # noqa: E402
+from benchmarks.h200.wanted import trials_of  # noqa: E402
 
 NETWORKS = ("resnet18", "mobilenet_v2", "vit_small")
-ALSO = ("resnet18:throughput", "resnet18:repeat")
+ALSO = (
+    "resnet18:throughput",
+    "resnet18:repeat",
+    "small:faults",
+    "resnet18:tpe",
+    "mobilenet_v2:throughput",
+    "mobilenet_v2:tpe",
+    "resnet18:nsga2",
+)
 _LOOK_S = 1.0
 _TRAINING = ("--lose", "--glints", "--images")
 
@@ -108,7 +117,9 @@ class Lease:
             given = [(name, getattr(self.arguments, name[2:])) for name in _TRAINING]
             return training + [text for name, value in given if value is not None for text in (name, str(value))]
         steps = [*self.arguments.python, str(HERE / "proof.py"), str(self.work), job.network, job.step]
-        steps += ["--minutes", f"{max(0.0, seconds) / 60:.3f}", "--trials", str(TRIALS), *self.arguments.pass_on]
+        steps += ["--minutes", f"{max(0.0, seconds) / 60:.3f}", *self.arguments.pass_on]
+        if trials_of(job.network, job.step):
+            steps += ["--trials", str(trials_of(job.network, job.step))]
         if job.step == "mixes":
             steps += ["--mixes", str(self.plan.mixes_wanted(job.network)), "--shard", f"{gpu}/{self.arguments.gpus}"]
         return steps
@@ -200,12 +211,22 @@ def _lock(file: IO[str]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The step and all that it started: evaluator processes have sessions of their own."""
-    children = _descendants(process.pid)
-    for pid in (process.pid, *children):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """The step and all that it started: evaluator processes have sessions of their own.
+
+    They are stopped first, until there are no others: one that runs may start another while it is looked for.
+    """
+    found: list[int] = []
+    while new := [pid for pid in (process.pid, *_descendants(process.pid)) if pid not in found]:
+        _signal(new, signal.SIGSTOP)
+        found += new
+    _signal(found, signal.SIGKILL)
     process.wait()
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _descendants(pid: int) -> list[int]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.h200 import needs
+from benchmarks.h200 import needs, wanted
 
-FAULTS_IN = "small"  # a folder of its own: they need no trained network
+FAULTS_IN = "small"  # a folder of its own: neither they nor the tests need a trained network
 ROWS = {"resnet18": 300, "mobilenet_v2": 150, "vit_small": 80}  # evaluations that a simulator wants
-TRIALS = 60
 CHAIN = ("train", "uniform", "search", "compare", "export")
 END_S = 8.0  # a step is told to end so long before it is ended
 _LEAST_MIXES = {"resnet18": 100}  # to see whether they all build
@@ -36,15 +35,17 @@ class Job:
         return needs.needs_s(self.step, self.network)
 
 
-def jobs(networks: Sequence[str], wanted: Sequence[str]) -> list[Job]:
-    """All jobs, those that are wanted most first; `wanted` names further steps as NETWORK:STEP."""
+def jobs(networks: Sequence[str], further: Sequence[str]) -> list[Job]:
+    """All jobs, those that are wanted most first; `further` names more steps as NETWORK:STEP."""
     before = dict(zip(CHAIN, ("", *CHAIN), strict=False))
     found = [Job(step, network, before[step]) for step in CHAIN for network in networks]
-    found.insert(len(networks), Job("faults", FAULTS_IN))  # a GPU beyond those that train has nothing else to do
-    for text in wanted:
+    found.insert(len(networks), Job("suite", FAULTS_IN))  # a GPU beyond those that train has nothing else to do
+    for text in further:
         network, _, step = text.partition(":")
         if network in networks:
             found.append(Job(step, network, "uniform"))
+        elif network == FAULTS_IN:
+            found.append(Job(step, network))
     return found
 
 
@@ -91,7 +92,8 @@ class Plan:
 
     def mixes_wanted(self, network: str) -> int:
         """Mixes beside the rows that the searches give."""
-        searched = TRIALS * (1 + (f"{network}:throughput" in self.also))
+        steps = ["search", *(text.partition(":")[2] for text in self.also if text.partition(":")[0] == network)]
+        searched = sum(wanted.trials_of(network, step) for step in steps)
         return max(_LEAST_MIXES.get(network, 0), ROWS.get(network, 100) - searched)
 
     def mixes_done(self, network: str) -> int:

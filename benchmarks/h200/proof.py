@@ -3,14 +3,16 @@
     python benchmarks/h200/train.py WORK                          # with PyTorch: the networks
     python benchmarks/h200/proof.py WORK resnet18 uniform search compare export
     python benchmarks/h200/proof.py WORK resnet18 throughput repeat mixes
-    python benchmarks/h200/proof.py WORK small faults
+    python benchmarks/h200/proof.py WORK resnet18 tpe nsga2 --trials 200
+    python benchmarks/h200/proof.py WORK small faults suite
     python benchmarks/h200/proof.py WORK resnet18 collect table    # results and rows into the source tree
     python benchmarks/h200/proof.py --needs                        # what each step takes
 
 lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `mixes`,
-`repeat`, `faults`; `collect` copies results into benchmarks/results and evaluations into benchmarks/data; `table`
-writes the tables of docs/benchmarks.md from them; `pack` and `unpack` carry what a fresh machine needs to go on, in
-parts. Every step can be called again: it goes on. One for which too little time is left is not begun.
+`repeat`, `tpe`, `nsga2`, `faults`, `suite`; `collect` copies results into benchmarks/results and evaluations into
+benchmarks/data; `table` writes the tables of docs/benchmarks.md from them; `pack` and `unpack` carry what a fresh
+machine needs to go on, in parts. Every step can be called again: it goes on. One for which too little time is left is
+not begun.
 `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
 """
 
@@ -28,8 +30,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:  # started as a script: the small networks are those of the tests
     sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
 
-from benchmarks.h200 import engines, mixing, needs, packing, rows, searching, tables, timing  # noqa: E402
+from benchmarks.h200 import engines, mixing, needs, packing, rows, sampled, searching, tables, timing, wanted  # noqa: E402
 from benchmarks.h200 import faults as faulty  # noqa: E402
+from benchmarks.h200 import suite as tests  # noqa: E402
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
 
 TINY = "tiny"
@@ -43,6 +46,9 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "compare": lambda: searching.compare(setting),
         "mixes": lambda: mixing.mixes(setting, arguments.mixes, arguments.shard),
         "throughput": lambda: timing.throughput(setting, arguments.trials),
+        "tpe": lambda: sampled.sampled(setting, "tpe", arguments.trials),
+        "nsga2": lambda: sampled.sampled(setting, "nsga2", arguments.trials),
+        "suite": lambda: tests.suite(setting),
         "repeat": lambda: engines.repeat(setting, arguments.processes, arguments.rebuilds),
         "export": lambda: engines.export(setting),
         "faults": lambda: faulty.faults(setting, arguments.faults),
@@ -131,7 +137,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=8.5, help="begin nothing new after so long")
     parser.add_argument("--backend", default="tensorrt", choices=["tensorrt", "onnxruntime"])
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--trials", type=int, default=wanted.TRIALS)
     parser.add_argument("--mixes", type=int, default=100, help="how many, over all workers and calls")
     parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="worker I of N, from 0, of mixes")
     parser.add_argument("--processes", type=int, default=10)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.h200.setting import Setting
 from search.values import Assignment, Evaluation, Precision
+from studies.store import Store
 
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
 OPAQUE = "?"
 FRESH = "fresh"  # the study of step `throughput`
+APART = (FRESH, "tpe", "nsga2")  # studies beside the first one
 
 
 def row(evaluation: Evaluation, groups: Collection[str]) -> dict[str, Any]:
@@ -86,10 +89,29 @@ def _is_whole(line: str) -> bool:
 
 
 def every(setting: Setting) -> list[dict[str, Any]]:
-    """Rows of the study, of the search in one go, and of the mixes; `source` says which."""
-    fresh = replace(setting, apart=FRESH)
-    found = {"study": stored(setting), FRESH: stored(fresh) if fresh.database.exists() else [], "mixes": mixed(setting)}
+    """Rows of the study, of those beside it, and of the mixes; `source` says which.
+
+    `wall` of studies: seconds from the start of the command until it was there, of all commands that went on with it.
+    """
+    apart = {name: replace(setting, apart=name) for name in APART}
+    found = {"study": _timed(setting)} | {name: _timed(own) for name, own in apart.items() if own.database.exists()}
+    found["mixes"] = mixed(setting)
     return [{**row, "source": source} for source, rows in found.items() for row in rows]
+
+
+def _timed(setting: Setting) -> list[dict[str, Any]]:
+    file, walls, total = setting.folder / stages_name(setting.apart), {}, 0.0
+    for line in file.read_text().splitlines() if file.exists() else []:
+        if _is_whole(line):
+            total += json.loads(line)["wall_s"]
+            walls[json.loads(line)["trial"]] = round(total, 3)
+    rows = stored(setting)
+    return [{**row, **({"wall": walls[row["trial"]]} if row["trial"] in walls else {})} for row in rows]
+
+
+def stages_name(apart: str) -> str:
+    """The file in which a Stopwatch leaves what every evaluation of a study took."""
+    return f"{apart}.stages.jsonl" if apart else "stages.jsonl"
 
 
 def dump(setting: Setting, out: Path) -> int:
@@ -97,7 +119,8 @@ def dump(setting: Setting, out: Path) -> int:
     with setting.store() as (store, study, target):
         groups, edges = store.groups(study.id), store.edges(study.id)
         about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
-    place = {group.id: i for i, group in enumerate(groups)}
+        place = {group.id: i for i, group in enumerate(groups)}
+        about |= _told(store, target.id, place)
     found = every(setting)
     about |= {
         "workers": workers(setting),
@@ -108,6 +131,20 @@ def dump(setting: Setting, out: Path) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
     return len(found)
+
+
+def _told(store: Store, target: int, place: Mapping[str, int]) -> dict[str, Any]:
+    """What the guided sampler was told: layers of the uniform engines in the order they ran, each [name, kind, place of
+    its group, whether it only moves, ms], and [place, precision, relative output error alone] of the sensitivities."""
+    profiles = {}
+    for number in store.baselines(target):
+        profile, label = store.profile(number), store.load(number).role.removeprefix("baseline:")
+        layers = [[t.name, t.kind, None if t.group is None else place[t.group], t.moves, t.ms] for t in profile]
+        profiles[CODES[Precision.parse(label)]] = layers
+    errors = store.sensitivities(target)
+    # JSON has no infinity: None stands for an output that is not finite.
+    alone = [[place[g], CODES[p], e if math.isfinite(e) else None] for (g, p), e in errors.items()]
+    return {"profiles": {letter: layers for letter, layers in profiles.items() if layers}, "sensitivities": alone}
 
 
 def assignment(codes: str, groups: Sequence[str]) -> Assignment:

@@ -24,7 +24,11 @@ _STEPS = {
     "repeatability": ("repeat", "one_plan_ms_range"),
     "export": ("export", "ratios"),
 }
-_ONCE = {"a whole search in one go (throughput)": "throughput", "faults": "faults"}
+_ONCE = {
+    "a whole search in one go (throughput)": "throughput",
+    "faults": "faults",
+    "the tests that need a GPU": "suite",
+}
 _TRIALS, _BASELINES = 60, 3
 _ASKED = {"i": "INT8", "h": "FP16", "f": "FP32"}
 
@@ -56,7 +60,7 @@ def text(results: Sequence[Results]) -> str:
     if not results:
         return "Nothing measured yet."
     parts = [networks(results), verdicts(results), throughput(results), shares(results), obedience(results)]
-    parts += [repeatability(results), exports(results), faults(results), missing(results)]
+    parts += [repeatability(results), exports(results), faults(results), suites(results), missing(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -230,6 +234,15 @@ def faults(results: Sequence[Results]) -> str:
     broke_off = [line for result in results for line in result.get("faults", {}).get("broke_off", [])]
     told = "\n\nThe search broke off:\n\n" + "\n".join(f"- {line}" for line in broke_off) if broke_off else ""
     return _table("fault|ended as|attempts|as it must", rows) + told
+
+
+def suites(results: Sequence[Results]) -> str:
+    """One line on the tests that need a GPU."""
+    found = next((result["suite"] for result in results if "passed" in result.get("suite", {})), None)
+    if found is None:
+        return ""
+    bad = found.get("failed", 0) + found.get("error", 0) + found.get("errors", 0)
+    return f"`pytest -m gpu`: {found['passed']} passed, {bad} failed, in {found['seconds']:.0f} s."
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def running_s(latency: Latency | None, accuracy: Accuracy | None, batch: int = 3
 
 def stages_of(setting: Setting) -> Path:
     """The file that the study's Stopwatch writes."""
-    return setting.folder / (f"{setting.apart}.stages.jsonl" if setting.apart else "stages.jsonl")
+    return setting.folder / rows.stages_name(setting.apart)
 
 
 def shares(setting: Setting) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.backends import tensorrt_api as api
+from evaluators.backends.base import OutOfMemoryError
 from evaluators.backends.cuda_device import gpu_uuid, lock_name
 from evaluators.backends.tensorrt_builder import GIB, BuilderKnobs, TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt_session import checked, cudart
@@ -18,6 +19,7 @@ from search.errors import ModelError, TargetError
 from search.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
+_LEAST_FREE_BYTES = 64 * 2**20  # with less than that no builder gets far
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -154,7 +156,16 @@ class TensorRTBackend:
         return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs, self._check_device)
 
     def _check_device(self) -> None:
+        """See whether the device itself is why TensorRT gave up.
+
+        Raises:
+            DeviceError: it is out of order.
+            OutOfMemoryError: it is full, which version 8.6 may report as nothing but `1: `.
+        """
         checked(self.cuda.cudaDeviceSynchronize())
+        free, total = checked(self.cuda.cudaMemGetInfo())
+        if free < _LEAST_FREE_BYTES:
+            raise OutOfMemoryError(f"TensorRT gave up with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
 
 
 def _import_cuda() -> Any:

@@ -15,6 +15,7 @@ _FIRST_STRONG = 10
 _FIRST_WITHOUT_WEAK = 11
 _FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
 _MOST_NOTES = 8
+_EMPTY = re.compile(r"\s*(\d+:)?\s*")
 _DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
 # Said of every engine with INT8 in it, since ranges come from our own calibration.
 _EXPECTED = re.compile(r"Calibrator is not being used")
@@ -90,6 +91,9 @@ def keeps_timing_cache(trt: Any) -> bool:
 def make_log(trt: Any) -> Any:
     """A logger that keeps what TensorRT says; made here because its base class comes with the module."""
 
+    # Not looked up when something is logged: TensorRT still speaks when Python, at its end, has emptied its modules.
+    errors, warning = (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR), trt.ILogger.WARNING
+
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
@@ -97,9 +101,9 @@ def make_log(trt: Any) -> Any:
             self.warnings: list[str] = []
 
         def log(self, severity: Any, msg: str) -> None:
-            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+            if severity in errors:
                 self.errors.append(msg)
-            elif severity == trt.ILogger.WARNING:
+            elif severity == warning:
                 self.warnings.append(msg)
 
         def clear(self) -> None:
@@ -107,7 +111,7 @@ def make_log(trt: Any) -> Any:
             self.warnings.clear()
 
         def first_error(self) -> str:
-            return self.errors[0][:1000] if self.errors else "TensorRT gives no reason"
+            return first_error(self.errors)
 
     return Log()
 
@@ -129,13 +133,19 @@ def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
 
 def refusal(errors: Sequence[str], groups: Sequence[Group]) -> Exception:
     """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order."""
-    message = errors[0][:1000] if errors else "TensorRT gives no reason"
+    message = first_error(errors)
     everything = "\n".join(errors)
     if re.search(r"out of memory|OutOfMemory", everything, re.IGNORECASE):
         return OutOfMemoryError(message)
     if re.search(r"illegal memory access|unspecified launch failure|device-side assert|CUDA error 7\d\d", everything):
         return DeviceError(message)
     return RefusedError(message, named_group(everything, groups))
+
+
+def first_error(errors: Sequence[str]) -> str:
+    """The first that says something: version 8.6 also reports `1: ` and nothing more."""
+    telling = (error for error in errors if not _EMPTY.fullmatch(error))
+    return next(telling, errors[0] if errors else "TensorRT gives no reason")[:1000]
 
 
 def named_group(message: str, groups: Sequence[Group]) -> str | None:

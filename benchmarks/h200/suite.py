@@ -1,0 +1,33 @@
+"""Step `suite`: the tests that need a GPU, their outcome and time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.h200.setting import ROOT, Setting, say
+
+_COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+_CLOSING = re.compile(r"\d+ \w+.* in [\d.]+s")
+
+
+def suite(setting: Setting, words: Sequence[str] = ()) -> bool:
+    """Run `pytest -m gpu`; whether it passed.
+
+    Args:
+        words: further arguments of pytest.
+    """
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "--durations=15", "-rfE", *words]
+    start, counts = time.monotonic(), dict[str, int]()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            say(line.rstrip())
+            if _CLOSING.search(line):
+                counts = {what: int(count) for count, what in _COUNTS.findall(line)}
+    setting.record("suite", {**counts, "seconds": time.monotonic() - start})
+    return running.returncode == 0
