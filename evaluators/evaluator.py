@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -20,28 +19,24 @@ from numpy.typing import NDArray
 
 from evaluators import accuracy, calibration, calibration_cache, data, latency, metrics
 from evaluators.backends.base import (
-    Audit,
     Backend,
     Builder,
-    DeviceError,
     Engine,
-    OutOfMemoryError,
     RefusedError,
     Session,
 )
 from evaluators.backends.onnxruntime_emulation import quickest
 from evaluators.backends.registry import open_backend
+from evaluators.candidate import Candidate, check_room, is_common, meaning_of
 from evaluators.compare_run import compare_engine
 from evaluators.job import Job, Limits, discard
 from evaluators.local_noise import Network
 from evaluators.sensitivity import sensitivity
 from search import model as models
 from search.errors import (
-    ArtifactError,
     BitfrontError,
     DataError,
     EvaluatorError,
-    InputError,
     ModelError,
     RunError,
     TargetError,
@@ -50,9 +45,7 @@ from search.space import make_space
 from search.values import (
     Accuracy,
     Assignment,
-    EngineSummary,
     Evaluation,
-    Failure,
     FailureKind,
     Latency,
     LayerTime,
@@ -235,7 +228,7 @@ class Evaluator:
             DataError: samples cannot be read, or FP32 itself is not finite on them.
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
-        candidate = _Candidate(assignment, out)
+        candidate = Candidate(assignment, out)
         start = time.perf_counter()
         try:
             self._take_through(candidate, limits, profile)
@@ -244,9 +237,9 @@ class Evaluator:
         except accuracy.NonFiniteError as error:
             candidate.failed(FailureKind.NON_FINITE, f"{error}; {self._where_non_finite(assignment)}")
         except OSError as error:
-            raise _meaning_of(error, out) from error
+            raise meaning_of(error, out) from error
         except Exception as error:
-            if _is_common(error):
+            if is_common(error):
                 raise
             if not isinstance(error, BitfrontError):
                 with suppress(OSError):  # the disk that the log is on may be full
@@ -256,7 +249,7 @@ class Evaluator:
             candidate.close()
         return candidate.evaluation(time.perf_counter() - start, self.backend.notes)
 
-    def _take_through(self, candidate: _Candidate, limits: Limits, profile: bool) -> None:
+    def _take_through(self, candidate: Candidate, limits: Limits, profile: bool) -> None:
         self._enter(candidate, Stage.LOWER)
         lowered = self.builder.lower(candidate.assignment)
         self._enter(candidate, Stage.BUILD)
@@ -275,7 +268,7 @@ class Evaluator:
         self._enter(candidate, Stage.ACCURACY)
         candidate.accuracy = self._accuracy(candidate.session, candidate.latency, limits)
 
-    def _enter(self, candidate: _Candidate, stage: Stage) -> None:
+    def _enter(self, candidate: Candidate, stage: Stage) -> None:
         candidate.stage = stage
         self.report("stage", stage.value)
 
@@ -322,7 +315,7 @@ class Evaluator:
                         named = ", ".join(f"{group.name} ({assignment[group.id].label})" for group in bad[:4])
                         return f"the first groups with NaN or infinity are {named}"
         except Exception as error:
-            if _is_common(error):
+            if is_common(error):
                 raise
             return f"in which group could not be found ({type(error).__name__}: {error})"
         return "every group's own output is finite, so it arises outside the groups"
@@ -399,7 +392,7 @@ class Evaluator:
         try:
             return self.builder.build(lowered, out)
         except RefusedError as error:
-            _check_room(out, error)
+            check_room(out, error)
             raise
 
     def time_again(self, assignment: Assignment, out: Path) -> Latency:
@@ -570,58 +563,6 @@ class Evaluator:
         return next(self._batches(self.data, self.search_indices)).inputs
 
 
-class _Candidate:
-    """What is known of one candidate so far."""
-
-    def __init__(self, assignment: Assignment, out: Path) -> None:
-        self.assignment = assignment
-        self.out = out
-        self.stage = Stage.LOWER
-        self.failure: Failure | None = None
-        self.engine: Engine | None = None
-        self.session: Session | None = None
-        self.audit: Audit | None = None
-        self.layers: tuple[LayerTime, ...] = ()
-        self.keeps_layers = False
-        self.latency: Latency | None = None
-        self.accuracy: Accuracy | None = None
-        self.build_s: float | None = None
-
-    def failed(self, kind: FailureKind, message: str, group: str | None = None) -> None:
-        self.failure = Failure(self.stage, kind, message, group=group)
-
-    def summary(self) -> EngineSummary | None:
-        if self.audit is None or not self.layers:
-            return self.audit.summary if self.audit else None
-        moves_ms = sum(layer.ms for layer in self.layers if layer.moves)
-        return replace(self.audit.summary, moves_ms=moves_ms, profiled_ms=sum(layer.ms for layer in self.layers))
-
-    def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
-        if self.accuracy is None:
-            discard(self.out)
-
-    def evaluation(self, total_s: float, notes: tuple[str, ...]) -> Evaluation:
-        """`notes` are those of the backend."""
-        engine = self.engine
-        return Evaluation(
-            assignment=self.assignment,
-            failure=self.failure,
-            audit=self.audit.rows if self.audit else (),
-            latency=self.latency,
-            accuracy=self.accuracy,
-            size_bytes=engine.size_bytes if engine else None,
-            memory_bytes=self.session.memory_bytes if self.session else None,
-            build_s=self.build_s,
-            total_s=total_s,
-            artifact=str(engine.path) if engine and self.accuracy is not None else None,
-            notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ()), *notes),
-            engine=self.summary(),
-            profile=self.layers if self.keeps_layers else (),
-        )
-
-
 def _open_backend(job: Job) -> Backend:
     try:
         return open_backend(job.backend, job.device, job.options)
@@ -631,34 +572,6 @@ def _open_backend(job: Job) -> Backend:
         raise TargetError(
             f"starting backend {job.backend}: {type(error).__name__}: {error}. Its installation may be broken: "
             "try `bitfront doctor`, or install it anew."
-        ) from error
-
-
-def _is_common(error: Exception) -> bool:
-    """Whether an error is no fault of the candidate: every other would meet it too, or this process is done for."""
-    common = (DeviceError, OutOfMemoryError, MemoryError, OSError, RunError, InputError)
-    return isinstance(error, common) and not isinstance(error, ModelError)  # lowering refuses with ModelError
-
-
-def _meaning_of(error: OSError, out: Path) -> BitfrontError:
-    if error.errno == errno.ENOMEM:
-        return OutOfMemoryError(str(error))
-    return ArtifactError(f"writing the engine {out}: {error}. Make room, then resume the study.")
-
-
-def _check_room(out: Path, refusal: RefusedError) -> None:
-    """Builders that write files themselves may call a full disk a refusal: see whether as much again can be written.
-
-    Raises:
-        ArtifactError: it cannot.
-    """
-    try:
-        size = out.stat().st_size if out.is_file() else 0
-        with tempfile.TemporaryFile(dir=out.parent) as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, 2 * size))
-    except OSError as error:
-        raise ArtifactError(
-            f"writing the engine {out}: {error} (the builder said: {refusal}). Make room, then resume the study."
         ) from error
 
 
