@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision
 from studies import records, statements, tables
-from studies.runner import evaluation_digest
+from studies.outcomes import evaluation_digest
 from studies.store import Store
 
 SAMPLES = 2988  # of the example's search split

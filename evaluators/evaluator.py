@@ -207,10 +207,10 @@ class Evaluator:
             self._builder = None
 
     def _calibration_threads(self) -> int:
-        """Calibration runs on the processor; where candidates do too, on as many threads as they."""
+        """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
         if (self.job.device or "cpu").startswith("cpu"):
             return int(self.job.options.get("threads", 1))
-        return os.cpu_count() or 1
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     # -- candidates ------------------------------------------------------------------------------------------------
 

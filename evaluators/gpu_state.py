@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from search.errors import TargetError
+
 # Bits of NVML's clocks event reasons (nvml.h), which older drivers call throttle reasons. The others, such as an idle
 # GPU or clocks that somebody set, tell why clocks are what they are, not that they were taken away.
 _SLOWDOWNS = {
@@ -92,6 +94,33 @@ class GpuState:
         return others(running, _own_pids())
 
 
+def gpu_uuids(nvml: Any = None) -> list[str]:
+    """UUIDs (`GPU-…`) of the GPUs that this process may use, in the order of nvidia-smi.
+
+    CUDA_VISIBLE_DEVICES is not regarded; a container's limits are.
+
+    Args:
+        nvml: the pynvml module; imported where it is not given.
+
+    Raises:
+        TargetError: pynvml is not installed, there is no driver, or it finds no GPU.
+    """
+    try:
+        nvml = nvml or _import_pynvml()
+    except ImportError as error:
+        raise TargetError(f"counting GPUs: {error}. Install NVML's module: pip install nvidia-ml-py.") from None
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        raise TargetError(f"counting GPUs: NVML says: {error}. `bitfront doctor` shows what is missing.") from None
+    if not found:
+        raise TargetError("counting GPUs: there is none. `bitfront doctor` shows what is missing.")
+    return found
+
+
 def slowdowns(reasons: int) -> list[str]:
     """Those of NVML's clocks event reasons (a bit mask) that cost speed, in words."""
     return [words for bit, words in _SLOWDOWNS.items() if reasons & bit]
@@ -114,6 +143,10 @@ def _import_pynvml() -> Any:
     import pynvml
 
     return pynvml
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # older versions of pynvml give bytes
 
 
 def _find(nvml: Any, device: str | int) -> Any:

@@ -86,21 +86,51 @@ def expected_gains(
     return np.asarray(gains(log_ms, np.maximum(loss, 0), front_log_ms, front_loss, corner).mean(axis=1))
 
 
-def expected_improvements(
-    forecast: Forecast, budget_ms: float, best_loss: float, rng: np.random.Generator, least: float = 0.0
-) -> Floats:
+def expected_improvements(forecast: Forecast, budget_ms: float, best_loss: float | None, most: float) -> Floats:
     """(n,) expected reduction of the least loss within a latency budget, chance of keeping the budget included.
 
     Args:
-        best_loss: the least loss so far within the budget; a large number where there is none.
-        least: reduction that cannot be told from none.
+        best_loss: the least loss so far within the budget, less what cannot be told from it; None where nothing keeps
+            it: then candidates are ordered by their chance of keeping it, times what they stay below `most`.
     """
-    log_ms, loss = forecast.draws(_DRAWS, rng)
-    gained = np.maximum(best_loss - np.maximum(loss, 0) - least, 0)
-    return np.asarray((gained * (log_ms <= np.log(budget_ms))).mean(axis=1))
+    relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
+    kept = (np.log(budget_ms) - np.log(np.maximum(forecast.ms, 1e-12))) / relative
+    gained = _below(most if best_loss is None else best_loss, forecast.loss, _deviation(forecast.loss_std))
+    return _weighed(gained, kept, best_loss is not None)
 
 
-def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float, rng: np.random.Generator) -> Floats:
-    """(n,) expected reduction of the least log latency within an allowed loss, chance of keeping it included."""
-    log_ms, loss = forecast.draws(_DRAWS, rng)
-    return np.asarray((np.maximum(best_log_ms - log_ms, 0) * (loss <= max_loss)).mean(axis=1))
+def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float | None, most: float) -> Floats:
+    """(n,) expected reduction of the least log latency within an allowed loss, chance of keeping it included.
+
+    Args:
+        best_log_ms: the least so far within the allowed loss; None where nothing keeps it, as above.
+    """
+    kept = (max_loss - forecast.loss) / _deviation(forecast.loss_std)
+    relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
+    log_ms, best = np.log(np.maximum(forecast.ms, 1e-12)), most if best_log_ms is None else best_log_ms
+    return _weighed(_improvement(best - log_ms, relative), kept, best_log_ms is not None)
+
+
+def _weighed(gained: Floats, kept: Floats, absolute: bool) -> Floats:
+    """Gains times the chance that a limit is kept; else relative to the largest, so that no chance is too small."""
+    from scipy.special import log_ndtr
+
+    logs = np.log(np.maximum(gained, 1e-300)) + log_ndtr(kept)
+    return np.asarray(np.exp(logs if absolute else logs - logs.max(initial=-np.inf)))
+
+
+def _below(best: float, mean: Floats, std: Floats) -> Floats:
+    """(n,) expected max(best − max(X, 0), 0) of Gaussian X."""
+    return np.maximum(_improvement(best - mean, std) - _improvement(-mean, std), 0.0) if best > 0 else 0.0 * mean
+
+
+def _improvement(ahead: Floats, std: Floats) -> Floats:
+    """(n,) expected max(Z, 0) of Gaussians around `ahead`."""
+    from scipy.special import ndtr
+
+    z = ahead / std
+    return np.asarray(np.maximum(ahead * ndtr(z) + std * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi), 0.0))
+
+
+def _deviation(std: Floats) -> Floats:
+    return np.maximum(std, 1e-12)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from search import acquisition
+from search import acquisition, blocks
+from search.blocks import Tied
 from search.changes import Changes
 from search.errors import SolverError
+from search.hull import Point
 from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
 from search.solver import best_new, front, minima, within
 from search.structure import Structure
@@ -20,7 +22,6 @@ from search.values import Assignment, Precision
 
 if TYPE_CHECKING:
     from search.guided import History, Models
-    from search.hull import Point
 
 _POINTS = 24  # of the front under the models' means
 _DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
@@ -32,10 +33,15 @@ _GAP, _SOLVE_S = 1e-2, 0.5  # of solutions within a latency
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits to look for the best within: the quietest within each latency, the fastest within each noise."""
+    """Limits to look for the best within: the quietest within each latency, the fastest within each noise.
+
+    Attributes:
+        strict: whether they must be met, and are not only places to look at.
+    """
 
     ms: Sequence[float] = ()
     noise: Sequence[float] = ()
+    strict: bool = False
 
 
 class Pool:
@@ -61,51 +67,61 @@ class Pool:
         Args:
             drawn: whether posterior draws are wanted beside the models' means.
         """
-        points = self._front(models)
-        found = [self._stacked([point.codes for point in points])]
-        found.append(self._within(models.latency.mean(), models.loss.mean(), bounds))
+        every, scope = self._scopes(models)
+        points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean())
+        found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
+        points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
+        exact_s = _SOLVE_S if bounds.strict else 0.0
+        found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
-            found.append(self._drawn(models, points, rng))
-            found.append(self._within(models.latency.draw(rng), models.loss.draw(rng), bounds))
+            found.append(self._drawn(scope, models, points, rng))
+            found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), bounds, 0.0))
         found.append(self._given_back(points, models))
         found.append(self._neighbours(models, history, rng))
         codes, precisions = self._new(np.concatenate(found))
         # Of a small space all that was good may have been tried.
         return (codes, precisions) if len(codes) else self._new(self._next_best(models, points))
 
-    def _stacked(self, codes: list[NDArray[np.int64]]) -> Codes:
-        return np.array(codes, dtype=np.int64).reshape(len(codes), len(self.layout.members))
+    def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
+        return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
 
-    def _front(self, models: Models) -> list[Point]:
-        """The supported front of the models' means."""
-        latency = self.layout.pairwise(models.latency.mean().plus(self.barred))
-        return front(latency, self.layout.pairwise(models.loss.mean()), _POINTS)
+    def _scopes(self, models: Models) -> tuple[Tied, Tied]:
+        """What is decided on its own: all that promises to gain by it, and of that as much as is solved quickly."""
+        everything = np.arange(len(self.layout.members))
+        if len(everything) <= blocks.LARGE:
+            return (blocks.tied(self.layout, everything, self.barred),) * 2
+        coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
+        latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+        points = _front(coarse.layout, latency, noise)
+        every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
+        return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
 
-    def _within(self, latency: Costs, noise: Costs, bounds: Bounds) -> Codes:
-        """The best within each bound, which no weighing of the two need find."""
-        ms, errors = self.layout.pairwise(latency.plus(self.barred)), self.layout.pairwise(noise.plus(self.barred))
+    def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds, exact_s: float) -> Codes:
+        """The best within each bound, which no weighing of the two need find; near it where HiGHS has no time."""
+        layout = scope.layout
+        ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
         asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
         found = []
         for objective, limited, limit in asked:
             with suppress(SolverError):  # nothing was found in time: the other candidates have to do
-                solution = within(objective, limited, limit, _GAP, _SOLVE_S)
+                solution = within(objective, limited, limit, _GAP, exact_s)
                 found += [solution.codes] if solution is not None else []
-        return self._stacked(found)
+        return scope.expanded(self._stacked(found, layout))
 
-    def _drawn(self, models: Models, points: list[Point], rng: np.random.Generator) -> Codes:
+    def _drawn(self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator) -> Codes:
         """What is best under draws from the posterior, for weighings that the front's own corners stand for."""
         weights = _weights(points)
         if not len(weights):
             return self._stacked([])
         pairs = [
-            (self.layout.pairwise(models.latency.draw(rng).plus(self.barred)), self.layout.pairwise(draw))
+            (scope.layout.pairwise(models.latency.draw(rng).plus(self.barred)), scope.layout.pairwise(draw))
             for draw in (models.loss.draw(rng) for _ in range(_DRAWS))
         ]
         structure = Structure.of(*pairs[0])
         terms = [
             weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
         ]
-        return minima(structure, np.array(terms))[0]
+        return scope.expanded(minima(structure, np.array(terms))[0])
 
     def _given_back(self, points: list[Point], models: Models) -> Codes:
         """Predicted points with every higher precision that is predicted to cost no time.
@@ -153,6 +169,11 @@ class Pool:
         precisions = self.layout.precisions(codes)
         allowed = np.isfinite(self.layout.values(self.barred, precisions))
         return codes[allowed], precisions[allowed]
+
+
+def _front(layout: Layout, latency: Costs, noise: Costs) -> list[Point]:
+    """The supported front of two costs."""
+    return front(layout.pairwise(latency), layout.pairwise(noise), _POINTS)
 
 
 def _weights(points: list[Point]) -> NDArray[np.float64]:

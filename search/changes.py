@@ -21,8 +21,9 @@ class Changes:
         self._layout = layout
         self._latency = latency
         self._noise = noise
-        self._decision = np.concatenate([np.full(len(e), i) for i, e in enumerate(layout.effects)])
-        self._code = np.concatenate([np.arange(len(e)) for e in layout.effects])
+        sizes = layout.entries.sizes
+        self._decision = np.repeat(np.arange(len(sizes)), sizes)
+        self._code = np.arange(len(self._decision)) - layout.entries.starts[self._decision]
 
     def given_back(self, codes: NDArray[np.int64], slack: float) -> NDArray[np.int64]:
         """(decisions,) codes after the changes that take most noise away and keep the latency within `slack` of it."""
@@ -40,17 +41,19 @@ class Changes:
             codes[self._decision[best]] = self._code[best]
         return codes
 
+    def gains(self, weights: tuple[float, float], precisions: Precisions) -> NDArray[np.float64]:
+        """(decisions,) what the best change of each decision alone takes off a weighing of latency and noise."""
+        changed = weights[0] * self.by_change(self._latency, precisions)
+        changed = changed + weights[1] * self.by_change(self._noise, precisions)
+        starts = self._layout.entries.starts
+        return np.maximum(-np.minimum.reduceat(changed, starts), 0.0) if len(starts) else np.zeros(0)
+
     def by_change(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """What every change of one decision to one code adds to a cost.
 
         Exact for decisions about one group; of a block, edges inside it count as if only one end changed.
         """
-        by_group = self.by_group(costs, precisions)
-        parts = [
-            by_group[members, effects].sum(axis=1)
-            for members, effects in zip(self._layout.members, self._layout.effects, strict=True)
-        ]
-        return np.concatenate(parts)
+        return self._layout.entries.summed(self.by_group(costs, precisions))
 
     def by_group(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
         """(groups, precisions) what changing one group alone adds to a cost."""

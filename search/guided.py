@@ -22,12 +22,15 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import threadpool_limits
 
 from search import acquisition
-from search.acquisition import Forecast, Reference
+from search.acquisition import Forecast
+from search.aims import Aim as Aim
+from search.aims import Known, worth
 from search.candidates import Bounds, Pool
 from search.forecasts import MEASURED, Predicted, forecast_quality
 from search.layout import Layout, Precisions
 from search.priors import LatencyPrior, NoisePrior
 from search.surrogate import LatencyModel, LossModel, fit_latency, fit_loss, is_poor
+from search.transfer import Losses
 from search.values import Precision
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
@@ -39,24 +42,12 @@ _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What the search is for: limits that a pick must keep; None where there is none.
-
-    Attributes:
-        budget_ms: most latency.
-        max_loss: most loss.
-    """
-
-    budget_ms: float | None = None
-    max_loss: float | None = None
-
-
-@dataclass(frozen=True)
 class Priors:
-    """What profiles and sensitivities say before any mix was measured."""
+    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target."""
 
     latency: LatencyPrior
     noise: NoisePrior
+    losses: Losses | None = None
 
 
 @dataclass(frozen=True)
@@ -121,20 +112,6 @@ class Models:
     def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
         """(n,) expected latencies alone."""
         return self.layout.values(self.latency.mean(), precisions)
-
-
-@dataclass(frozen=True)
-class Known:
-    """Log milliseconds and loss of every trial that counts, (n,) each, and what gains are measured against."""
-
-    log_ms: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    corner: Reference
-    resolution: float
-
-    def front(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        kept = acquisition.front(self.log_ms, self.loss)
-        return self.log_ms[kept], self.loss[kept]
 
 
 class GuidedSampler(BaseSampler):
@@ -236,7 +213,14 @@ class GuidedSampler(BaseSampler):
         priors, rows = self.guidance.priors(), relevant(history)
         precisions = history.precisions[rows]
         latency = fit_latency(self.layout, priors.latency, precisions, history.ms[rows], history.spread[rows])
-        loss = fit_loss(self.layout, priors.noise, precisions, history.loss[rows], history.loss_std[rows])
+        there = priors.losses or Losses.none(len(self.layout.groups))
+        loss = fit_loss(
+            self.layout,
+            priors.noise,
+            np.concatenate([there.precisions, precisions]),
+            np.concatenate([there.loss, history.loss[rows]]),
+            np.concatenate([there.std, history.loss_std[rows]]),
+        )
         return Models(self.layout, latency, loss)
 
     def _bounds(self, models: Models, known: Known) -> Bounds:
@@ -244,10 +228,10 @@ class GuidedSampler(BaseSampler):
         aim = self.guidance.aim()
         bounds = Bounds()
         if aim.budget_ms is not None:
-            bounds = Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)])
+            bounds = Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
         elif aim.max_loss is not None:
             losses = [max(aim.max_loss - k * known.resolution / 2, 0.0) for k in (0, 1, 2)]
-            bounds = Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses])
+            bounds = Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses], strict=True)
         else:
             log_ms, loss = known.front()
             widest = np.argsort(np.diff(log_ms) * np.diff(loss))[:_GAPS]
@@ -275,11 +259,11 @@ class GuidedSampler(BaseSampler):
         """(n,) what each candidate is expected to gain."""
         wide = acquisition.expected_gains(forecast, *known.front(), known.corner, rng)
         aim = self.guidance.aim()
-        if (aim.budget_ms is None and aim.max_loss is None) or rng.random() < _WIDE:
+        if not aim.limited or rng.random() < _WIDE:
             return wide
-        narrow = _towards(aim, forecast, known, rng)
+        narrow = worth(aim, forecast, known)
         # Where nothing is left to gain at the limits, the front decides.
-        return narrow if narrow.max() > 0 else wide
+        return wide if narrow is None else narrow
 
     def _known(self, models: Models, history: History) -> Known:
         """What was measured and what is under way.
@@ -301,7 +285,7 @@ class GuidedSampler(BaseSampler):
         uniforms = {row.tobytes() for row in self._uniforms()}
         rows = [i for i, row in enumerate(history.precisions) if row.tobytes() in uniforms] or list(range(len(history)))
         corner = acquisition.reference(history.ms[rows], history.loss[rows], resolution)
-        return Known(log_ms, np.maximum(loss, 0), corner, resolution)
+        return Known(log_ms, np.maximum(loss, 0), corner, resolution, models.latency.tuning.noise)
 
     def _uniforms(self) -> Precisions:
         return self.layout.precisions_of(list(self.layout.space.baselines().values()))
@@ -372,18 +356,6 @@ def relevant(history: History) -> NDArray[np.int64]:
     best[:_FIRST] = np.minimum(best[:_FIRST], -1.0)  # the uniform assignments among them
     best[-_LAST:] = np.minimum(best[-_LAST:], -1.0)
     return np.sort(np.argsort(best, kind="stable")[:_MOST_ROWS])
-
-
-def _towards(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(n,) what each candidate is expected to gain at the limits."""
-    if aim.budget_ms is not None:
-        kept = known.log_ms <= np.log(aim.budget_ms)
-        best = float(known.loss[kept].min()) if kept.any() else known.corner.loss
-        return acquisition.expected_improvements(forecast, aim.budget_ms, best, rng, known.resolution / 8)
-    assert aim.max_loss is not None
-    kept = known.loss <= aim.max_loss
-    best = float(known.log_ms[kept].min()) if kept.any() else float(known.log_ms.max())
-    return acquisition.expected_speedups(forecast, aim.max_loss, best, rng)
 
 
 def _obeyed(trial: FrozenTrial) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,7 @@ class Layout:
         members: of every decision (its groups,) int64, by place in `groups`.
         fixed: (groups,) int8, the precision of groups that no decision is about; -1 elsewhere.
         space: whose decisions these are, in the order of `space.variables`.
+        blocks: (groups,) int64, number of the repeated structure that each group belongs to; empty where not known.
     """
 
     groups: tuple[str, ...]
@@ -78,12 +80,23 @@ class Layout:
     members: tuple[NDArray[np.int64], ...]
     fixed: Precisions
     space: Space
+    blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @cached_property
+    def entries(self) -> Entries:
+        """What every code of every decision gives its groups."""
+        return Entries.of(self.members, self.effects)
+
+    @cached_property
+    def _ends(self) -> Ends:
+        return Ends.of(self)
 
     def precisions(self, codes: Codes) -> Precisions:
         """(n, decisions) codes to (n, groups) int8 precisions."""
         found = np.repeat(self.fixed[None], len(codes), axis=0)
-        for column, (members, effects) in enumerate(zip(self.members, self.effects, strict=True)):
-            found[:, members] = effects[codes[:, column]]
+        found[:, self.entries.groups] = self.entries.given[
+            np.arange(len(self.entries.groups)), codes[:, self.entries.owners]
+        ]
         return found
 
     def codes_of(self, assignment: Assignment) -> Codes:
@@ -111,45 +124,111 @@ class Layout:
 
     def pairwise(self, costs: Costs) -> Pairwise:
         """The same cost as one over decisions."""
-        owner = np.full(len(self.groups), -1)
-        for decision, members in enumerate(self.members):
-            owner[members] = decision
-        base, unary = costs.base, [self._unary(costs, decision) for decision in range(len(self.members))]
-        base += float(sum(costs.nodes[g, self.fixed[g]] for g in np.flatnonzero(owner < 0)))
+        ends, undecided = self._ends, np.flatnonzero(self.fixed >= 0)
+        base = costs.base + float(costs.nodes[undecided, self.fixed[undecided]].sum())
+        unary = self.entries.by_code(costs.nodes)
+        tables = costs.edges[np.arange(len(self.edges))[:, None, None], ends.left[:, :, None], ends.right[:, None, :]]
+        base += float(tables[ends.fixed, 0, 0].sum())
+        for decision, edge in ends.alone:
+            size = len(unary[decision])
+            unary[decision] = unary[decision] + ends.line(edge, tables[edge])[:size]
         pairs: dict[tuple[int, int], NDArray[np.float64]] = {}
-        for edge, (source, target) in enumerate(self.edges):
-            table, (i, j) = self._table(costs.edges[edge], int(source), int(target), owner), owner[[source, target]]
-            if i < 0 and j < 0:
-                base += float(table[0, 0])
-            elif i == j:
-                unary[i] = unary[i] + np.diagonal(table)
-            elif i < 0 or j < 0:
-                unary[max(i, j)] = unary[max(i, j)] + (table[0] if i < 0 else table[:, 0])
-            else:
-                key, oriented = ((int(i), int(j)), table) if i < j else ((int(j), int(i)), table.T)
-                pairs[key] = pairs.get(key, 0.0) + oriented
-        return Pairwise(float(base), tuple(unary), pairs)
-
-    def _unary(self, costs: Costs, decision: int) -> NDArray[np.float64]:
-        members, effects = self.members[decision], self.effects[decision]
-        return np.asarray(costs.nodes[members, effects].sum(axis=1))
-
-    def _table(
-        self, edge: NDArray[np.float64], source: int, target: int, owner: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """(codes of the source's decision, codes of the target's) costs of one edge; one code where none decides."""
-        ends = []
-        for group in (source, target):
-            decision = owner[group]
-            if decision < 0:
-                ends.append(self.fixed[[group]])
-            else:
-                ends.append(self.effects[decision][:, self.members[decision] == group][:, 0])
-        return edge[ends[0][:, None], ends[1][None]]
+        for edge, key, turned in ends.between:
+            table = tables[edge].T if turned else tables[edge]
+            table = table[: len(unary[key[0]]), : len(unary[key[1]])]
+            pairs[key] = pairs[key] + table if key in pairs else table
+        return Pairwise(base, tuple(unary), pairs)
 
 
-def make_layout(groups: Sequence[str], edges: Sequence[Edge], space: Space) -> Layout:
-    """The layout of a model's groups (ids in graph order) and edges in a space."""
+@dataclass(frozen=True)
+class Entries:
+    """Decisions, flat.
+
+    Attributes:
+        sizes: (decisions,) how many codes each has.
+        groups, owners: (members,) a group that is decided about, by place, and its decision.
+        given: (members, most codes) int8 precision that each code gives it; codes that are missing give the last one's.
+    """
+
+    sizes: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    given: Precisions
+
+    @classmethod
+    def of(cls, members: Sequence[NDArray[np.int64]], effects: Sequence[Precisions]) -> Entries:
+        sizes = np.array([len(each) for each in effects], dtype=np.int64)
+        most, nothing = int(sizes.max(initial=1)), np.zeros(0, dtype=np.int64)
+        given = [each[np.minimum(np.arange(most), len(each) - 1)].T for each in effects]
+        owners = np.repeat(np.arange(len(members)), [len(each) for each in members])
+        flat = np.concatenate([np.zeros((0, most), np.int8), *given])
+        return cls(sizes, np.concatenate([nothing, *members]), owners, flat)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """(decisions,) where each decision's codes start, all codes of all decisions in a row."""
+        return np.asarray(np.cumsum(self.sizes) - self.sizes)
+
+    def summed(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(groups, `PRECISIONS`) to (codes of all decisions,): the sum over each decision's groups."""
+        member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
+        places = self.starts[self.owners[member]] + code
+        weights = nodes[self.groups[member], self.given[member, code]]
+        return np.asarray(np.bincount(places, weights, int(self.sizes.sum())), dtype=np.float64)
+
+    def by_code(self, nodes: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The same, of every decision (codes,)."""
+        return np.split(self.summed(nodes), self.starts[1:]) if len(self.sizes) else []
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Edges, by what is decided at their ends.
+
+    Attributes:
+        left, right: (edges, most codes) int8 precision at source and target, by code of their decisions.
+        fixed: edges between groups that no decision is about.
+        alone: (decision, edge) where one decision is at one end or at both.
+        between: (edge, (i, j) with i < j, whether j is at the source) where two decisions are.
+        kinds: of every edge 0 where no decision is about its source, 1 about its target, 2 where one is about both.
+    """
+
+    left: Precisions
+    right: Precisions
+    fixed: NDArray[np.int64]
+    alone: tuple[tuple[int, int], ...]
+    between: tuple[tuple[int, tuple[int, int], bool], ...]
+    kinds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layout: Layout) -> Ends:
+        owner = np.full(len(layout.groups), -1)
+        given = np.repeat(np.maximum(layout.fixed, 0)[:, None], layout.entries.given.shape[1], axis=1)
+        owner[layout.entries.groups] = layout.entries.owners
+        given[layout.entries.groups] = layout.entries.given
+        ends = owner[layout.edges].tolist()
+        alone = [(max(i, j), e) for e, (i, j) in enumerate(ends) if (i < 0) != (j < 0) or 0 <= i == j]
+        between = [(e, (min(i, j), max(i, j)), i > j) for e, (i, j) in enumerate(ends) if min(i, j) >= 0 and i != j]
+        return cls(
+            left=given[layout.edges[:, 0]],
+            right=given[layout.edges[:, 1]],
+            fixed=np.flatnonzero((owner[layout.edges] < 0).all(axis=1)),
+            alone=tuple(alone),
+            between=tuple(between),
+            kinds=tuple(0 if i < 0 else 1 if j < 0 else 2 for i, j in ends),
+        )
+
+    def line(self, edge: int, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(codes,) what an edge costs by the one decision at its ends."""
+        return table[0] if self.kinds[edge] == 0 else table[:, 0] if self.kinds[edge] == 1 else np.diagonal(table)
+
+
+def make_layout(groups: Sequence[str], edges: Sequence[Edge], space: Space, blocks: Sequence[str] = ()) -> Layout:
+    """The layout of a model's groups (ids in graph order) and edges in a space.
+
+    Args:
+        blocks: of every group the repeated structure that it belongs to; empty where not known.
+    """
     place = {group: i for i, group in enumerate(groups)}
     inner = [edge for edge in edges if edge.source is not None and edge.source != edge.target]
     ends = [[place[edge.source or ""], place[edge.target]] for edge in inner]
@@ -172,4 +251,5 @@ def make_layout(groups: Sequence[str], edges: Sequence[Edge], space: Space) -> L
         members=tuple(members),
         fixed=fixed,
         space=space,
+        blocks=np.unique(np.array(blocks, dtype=str), return_inverse=True)[1].astype(np.int64),
     )

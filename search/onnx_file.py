@@ -96,10 +96,15 @@ def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:
     """Digest of the file's bytes, its external data and the requested shapes; the same after the file has moved."""
     content = hashlib.sha256(path.read_bytes())
-    for location in sorted({where for _, where in _external(onnx.load(str(path), load_external_data=False))}):
+    for location in external_files(path):
         content.update((path.parent / location).read_bytes())
     requested = {name: [list(shape) for shape in (r.low, r.best, r.high)] for name, r in shapes.items()}
     return digest_of({"file": content.hexdigest(), "shapes": requested, "batch": batch})
+
+
+def external_files(path: Path) -> list[str]:
+    """Paths of the files of external data that a checked ONNX file reads, relative to its folder, sorted."""
+    return sorted({where for _, where in _external(onnx.load(str(path), load_external_data=False))})
 
 
 def _parse(path: Path) -> onnx.ModelProto:

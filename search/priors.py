@@ -261,7 +261,7 @@ def _scale(baseline: Baseline) -> float:
 
 def _kernel_floor(profiled: Sequence[Baseline]) -> float:
     """The least that any layer takes: a kernel that does nearly nothing."""
-    return min(_scale(b) * layer.ms for b in profiled for layer in b.profile if layer.ms > 0)
+    return min(_scale(b) * min((t.ms for t in b.profile if t.ms > 0), default=np.inf) for b in profiled)
 
 
 def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> float:

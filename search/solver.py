@@ -180,7 +180,7 @@ def within(
     Args:
         limit: what `limited` may be at most, to within rounding: 1e-9 of the limit and of the largest term.
         gap: stop when it is proven that no codes are better by more than this share of the value.
-        time_limit_s: of HiGHS, which is asked when the Lagrangian relaxation leaves a larger gap.
+        time_limit_s: of HiGHS, which is asked when the Lagrangian relaxation leaves a larger gap; 0 to leave it there.
         forbidden: (decisions,) codes that do not count.
 
     Returns:
@@ -196,7 +196,9 @@ def within(
     if chosen.fits:
         denied = {tuple(int(code) for code in codes) for codes in forbidden}
         known = Relaxation(chosen, objective.base, terms, both.finite[1], room, denied).solved(gap)
-    if not known.proven(gap):
+    if not known.proven(gap) and time_limit_s <= 0:
+        timed_out = True
+    elif not known.proven(gap):
         budget = both.finite[1], limit - limited.base
         found = program.solve(structure, terms, objective.base, budget, forbidden, gap, time_limit_s)
         timed_out = found is not None and found.timed_out

@@ -1,7 +1,8 @@
-"""The artifact store: a folder of files named by the SHA-256 of their content. Engines, ranges and profiles live here.
+"""Artifacts: files named by the SHA-256 of their content. Engines, ranges, and a study's model and data are such.
 
-Several processes may put and read at once: a file appears under its digest whole or not at all, and equal content is
-one file. What is needed is known to the database; this folder only keeps it.
+They lie in a folder, or in an object store with a folder of this host before it. Several processes may put and read at
+once: a file appears under its digest whole or not at all, and equal content is one file. What is needed is known to the
+database; artifacts only keep it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,43 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from search.errors import ArtifactError
 
+if TYPE_CHECKING:
+    from studies.artifact_store import Remote
+
 CHUNK_BYTES = 1 << 20
-STALE_S = 3600.0  # a temporary file this old belongs to a process that was killed
+STALE_S = 3600.0  # a temporary file this old belongs to a process that was killed, a copy this old is in no use
 DIGEST = re.compile(r"[0-9a-f]{64}")
 TEMPORARY = ".tmp-"
+_FETCHING = "fetching.lock"
 
 
 class Artifacts:
-    """A content-addressed folder. The folder is made by the first `put`; reading never makes it."""
+    """A content-addressed folder, or an object store and this host's copies of what it used from there.
 
-    def __init__(self, folder: Path) -> None:
+    A folder is made by the first `put`, that of copies by the first use too; reading a folder never makes it.
+
+    Args:
+        folder: where the files lie, or the copies.
+        remote: what is put goes there too, and what `folder` lacks comes from there.
+    """
+
+    def __init__(self, folder: Path, remote: Remote | None = None) -> None:
         self.folder = folder
+        self.remote = remote
+
+    @property
+    def place(self) -> str:
+        """Where artifacts lie, for messages."""
+        return str(self.folder) if self.remote is None else self.remote.bucket.url
 
     def put_file(self, path: Path, kind: str) -> str:
         """Copy a file in; its digest.
@@ -37,8 +56,8 @@ class Artifacts:
             kind: what it is, in one word, for messages: `engine`, `ranges`.
 
         Raises:
-            ArtifactError: the file cannot be read, or the folder cannot be written or is full; nothing half-written
-                stays.
+            ArtifactError: the file cannot be read, the folder cannot be written or is full, or the object store fails;
+                nothing half-written stays.
         """
         try:
             with path.open("rb") as source:
@@ -50,18 +69,45 @@ class Artifacts:
         """Store bytes; their digest. Raises as `put_file`."""
         return self._put(iter((data,)), kind)
 
+    def share(self, path: Path, kind: str) -> str:
+        """As `put_file` for a large file that stays where it is: copied or sent only where it lacks; no copy is kept
+        before an object store."""
+        try:
+            with path.open("rb") as source:
+                digest = hash_of(source)
+                if self.remote is None:
+                    return digest if self._path(digest).is_file() else self.put_file(path, kind)
+                if not self.remote.has(digest):
+                    source.seek(0)
+                    self.remote.write(digest, source)
+                return digest
+        except OSError as error:
+            raise ArtifactError(f"Could not read the {kind} {path} to keep it: {_reason(error)}.") from error
+
     def path(self, digest: str) -> Path:
-        """Where the file lies; ArtifactError when it is not there. Its content is not checked."""
+        """Where the file lies on this host; its content is checked only where it comes from the object store now.
+
+        Raises:
+            ArtifactError: it is not there, or its content is not what was stored.
+        """
         path = self._path(digest)
+        if not path.is_file() and self.remote is not None:
+            self._fetch(digest)
         if not path.is_file():
-            raise ArtifactError(
-                f"Artifact {digest} is not in {self.folder}: it was removed or the folder was moved. "
-                "Name the folder that holds it, or let it be built again."
-            )
+            raise self._missing(digest)
         return path
 
+    def copy(self, digest: str, target: Path) -> None:
+        """Write the file's content to a path of this host, checked while it is written.
+
+        Raises:
+            ArtifactError: as `path`, or the target cannot be written; nothing half-written stays.
+        """
+        with _filled(target) as temporary:
+            self._receive(digest, temporary)
+
     def __contains__(self, digest: str) -> bool:
-        return self._path(digest).is_file()
+        return self._path(digest).is_file() or (self.remote is not None and self.remote.has(digest))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[BinaryIO]:
@@ -70,6 +116,8 @@ class Artifacts:
         Raises:
             ArtifactError: it is not there, cannot be read, or its content is not what was stored.
         """
+        if self.remote is not None:
+            self._drop_damaged(digest)
         path = self.path(digest)
         try:
             file = path.open("rb")
@@ -86,16 +134,20 @@ class Artifacts:
 
     def remove(self, digest: str) -> None:
         """Delete the file; nothing happens when it is gone already."""
+        path = self._path(digest)
+        if self.remote is not None:
+            self.remote.remove(digest)
         try:
-            self._path(digest).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise ArtifactError(f"Could not remove artifact {digest} from {self.folder}: {_reason(error)}.") from error
 
     def prune(self, keep: Collection[str]) -> int:
-        """Delete every artifact that is not in `keep` and what killed processes left half-written.
+        """Delete every file of the folder that is not in `keep` and what killed processes left half-written.
 
         Call it while no evaluation of any study of the database is being recorded: an engine is put here before the
-        database knows of it.
+        database knows of it. An object store keeps all it has; only this host's copies go, which is safe at any time
+        because young ones stay.
 
         Returns:
             Bytes that were freed.
@@ -105,9 +157,15 @@ class Artifacts:
         """
         try:
             paths = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
-            return sum(_delete(path) for path in paths if _unwanted(path, keep))
+            return sum(_delete(path) for path in paths if self._unwanted(path, keep))
         except OSError as error:
             raise ArtifactError(f"Could not clean up {self.folder}: {_reason(error)}.") from error
+
+    def _unwanted(self, path: Path, keep: Collection[str]) -> bool:
+        temporary = path.name.startswith(TEMPORARY)
+        if not temporary and (path.name in keep or DIGEST.fullmatch(path.name) is None):
+            return False
+        return (self.remote is None and not temporary) or _is_old(path)
 
     def _path(self, digest: str) -> Path:
         if not DIGEST.fullmatch(digest):
@@ -121,6 +179,7 @@ class Artifacts:
             digest = _write(temporary, pieces)
             os.replace(temporary, self.folder / digest)
             _sync_folder(self.folder)
+            self._send(digest)
             return digest
         except OSError as error:
             raise ArtifactError(
@@ -131,19 +190,89 @@ class Artifacts:
             with suppress(OSError):  # the error that brought us here says more
                 temporary.unlink(missing_ok=True)
 
-    def _verify(self, file: BinaryIO, digest: str) -> None:
-        found = hashlib.sha256()
+    def _send(self, digest: str) -> None:
+        """Let the object store have a file of the folder, unless it has it."""
+        if self.remote is not None and not self.remote.has(digest):
+            with (self.folder / digest).open("rb") as file:
+                self.remote.write(digest, file)
+
+    def _fetch(self, digest: str) -> None:
+        """Let the folder have what the object store has; one of several processes of this host does it."""
+        from filelock import FileLock
+
         try:
-            while piece := file.read(CHUNK_BYTES):
-                found.update(piece)
-            file.seek(0)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / _FETCHING):
+                if not self._path(digest).is_file():
+                    self.copy(digest, self._path(digest))
+        except OSError as error:
+            raise ArtifactError(f"Could not keep artifact {digest} in {self.folder}: {_reason(error)}.") from error
+
+    def _receive(self, digest: str, out: Path) -> None:
+        """Write an artifact to a new file and see that it is what was stored."""
+        path = self._path(digest)
+        with out.open("xb") as target:
+            if path.is_file():
+                with path.open("rb") as source:
+                    shutil.copyfileobj(source, target, CHUNK_BYTES)
+            elif self.remote is None or not self.remote.read(digest, target):
+                raise self._missing(digest)
+        with out.open("rb") as file:
+            self._verify(file, digest)
+
+    def _missing(self, digest: str) -> ArtifactError:
+        return ArtifactError(
+            f"Artifact {digest} is not in {self.place}: it was removed or the folder was moved. "
+            "Name the folder that holds it, or let it be built again."
+        )
+
+    def _drop_damaged(self, digest: str) -> None:
+        """Let go of this host's copy where it is not what the object store has: it is fetched again."""
+        path = self._path(digest)
+        try:
+            with path.open("rb") as file:
+                good = hash_of(file) == digest
+            if not good:
+                path.unlink(missing_ok=True)
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise ArtifactError(f"Could not read artifact {digest} in {self.folder}: {_reason(error)}.") from error
-        if found.hexdigest() != digest:
+
+    def _verify(self, file: BinaryIO, digest: str) -> None:
+        try:
+            found = hash_of(file)
+            file.seek(0)
+        except OSError as error:
+            raise ArtifactError(f"Could not read artifact {digest} in {self.place}: {_reason(error)}.") from error
+        if found != digest:
             raise ArtifactError(
-                f"Artifact {digest} in {self.folder} was changed or damaged: its content has digest "
-                f"{found.hexdigest()}. Remove the file and let it be built again."
+                f"Artifact {digest} in {self.place} was changed or damaged: its content has digest {found}. Remove it "
+                "and let it be built again."
             )
+
+
+def hash_of(file: BinaryIO) -> str:
+    """SHA-256 of what is left to read of a file, as 64 hex digits."""
+    found = hashlib.sha256()
+    while piece := file.read(CHUNK_BYTES):
+        found.update(piece)
+    return found.hexdigest()
+
+
+@contextmanager
+def _filled(target: Path) -> Iterator[Path]:
+    """A new file beside `target` that takes its place at the end, or goes."""
+    temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ArtifactError(f"Could not write {target}: {_reason(error)}. Free some space, then try again.") from error
+    finally:
+        with suppress(OSError):  # the error that brought us here says more
+            temporary.unlink(missing_ok=True)
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> str:
@@ -166,16 +295,20 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _unwanted(path: Path, keep: Collection[str]) -> bool:
-    if path.name.startswith(TEMPORARY):
+def _is_old(path: Path) -> bool:
+    try:
         return time.time() - path.stat().st_mtime > STALE_S
-    return DIGEST.fullmatch(path.name) is not None and path.name not in keep
+    except FileNotFoundError:  # another process was faster
+        return False
 
 
 def _delete(path: Path) -> int:
-    size = path.stat().st_size
-    path.unlink()
-    return size
+    try:
+        size = path.stat().st_size
+        path.unlink()
+        return size
+    except FileNotFoundError:
+        return 0
 
 
 def _reason(error: OSError) -> str:

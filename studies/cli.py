@@ -1,42 +1,69 @@
-"""The command line. The only module that prints and exits.
+"""The command line. Only this module and the `cli_` modules beside it print and exit.
 
 Exit codes: 0 done, 2 refused before anything was made, 1 a run that could not go on, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import csv
-import functools
-import json
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from search.errors import BitfrontError, ConfigError, InputError, RunError
-from studies import (
-    __version__,
-    commands,
-    compare_trial,
-    comparison,
-    profiles,
-    sensitivity_plot,
-    sensitivity_table,
-    show_text,
-    tables_text,
+from search.errors import ConfigError
+from studies import __version__, cli_analyses, cli_workers, commands, show_text, tables_text, targets
+from studies.cli_base import (
+    AccuracyLimit,
+    Backend,
+    Batch,
+    Budget,
+    Calibration,
+    ConfigFile,
+    Csv,
+    DataPath,
+    Device,
+    Drop,
+    Gpus,
+    Granularity,
+    Json,
+    Keep,
+    Lease,
+    Many,
+    Memory,
+    ModelPath,
+    MoreTrials,
+    NewTarget,
+    Patience,
+    QuietFlag,
+    SensitivityTime,
+    Shape,
+    Storage,
+    Study,
+    Tf32,
+    Threads,
+    TimeLimit,
+    Trial,
+    Trials,
+    Typing,
+    WhichTarget,
+    Workers,
+    given_options,
+    option,
+    out,
+    print_csv,
+    print_finished,
+    print_front,
+    print_json,
+    print_table,
+    progress_for,
+    resumable,
+    verb,
 )
-from studies.config import OPTIONS, from_options
-from studies.progress import Display, Lines, Progress, Quiet
-from studies.standing import Standing
-from studies.store import default_url, hide_password
+from studies.config import from_options
+from studies.records import TargetRecord
 from studies.units import format_metric
-from studies.words import best_text, nearest_text, obedience_text
 
 app = typer.Typer(
     name="bitfront",
@@ -46,9 +73,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
-Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 @app.callback(invoke_without_command=True)
@@ -59,77 +83,13 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
-# Single options are lists too, so that one given twice is refused and not silently overridden.
-Many = list[str] | None
-
-
-def _option(name: str, text: str, metavar: str = "TEXT") -> Any:
-    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
-
-
-Storage = Annotated[
-    str | None, typer.Option("--storage", help="Study database. [default: sqlite:///bitfront.db]", metavar="URL")
-]
-Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
-Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
-Budget = Annotated[Many, _option("latency-budget", "Most time of one inference: 2.5ms, 800us.", "TIME")]
-Drop = Annotated[Many, _option("max-drop", "Most loss against FP32, in the metric's unit: 1%, 0.01.", "LOSS")]
-AccuracyLimit = Annotated[Many, _option("accuracy-limit", "Bound on the metric itself: 30dB for sqnr.", "VALUE")]
-Memory = Annotated[Many, _option("max-memory", "Most memory of an engine: 512MB, 2GiB.", "SIZE")]
-ModelPath = Annotated[Many, _option("model", "Where the model file is now, if it has moved.", "FILE")]
-DataPath = Annotated[Many, _option("data", "Where the data are now, if they have moved.", "DATA")]
-Trials = Annotated[Many, _option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
-MoreTrials = Annotated[Many, _option("trials", "New total of evaluations. [default: the study's own]", "N")]
-SensitivityTime = Annotated[
-    Many, _option("sensitivity-time", "Of the sensitivity pass. [default: 5 % of the study, 60s at most]", "TIME")
-]
-TimeLimit = Annotated[Many, _option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
-Patience = Annotated[Many, _option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
-]
-Backend = Annotated[Many, _option("backend", "auto, tensorrt or onnxruntime. [default: auto]", "NAME")]
-Device = Annotated[Many, _option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
-Batch = Annotated[Many, _option("batch", "Leading dimension of dynamic inputs.", "N")]
-Shape = Annotated[Many, _option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
-Threads = Annotated[Many, _option("threads", "Processor threads of one inference. [default: 1]", "N")]
-Keep = Annotated[Many, _option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
-Granularity = Annotated[Many, _option("granularity", "One choice per group or per block. [default: group]", "KIND")]
-Typing = Annotated[Many, _option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
-Calibration = Annotated[Many, _option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]
-
-
-def verb(function: Verb) -> Verb:
-    """Make a function a verb: its errors become one message and an exit code."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except KeyboardInterrupt:
-            err.print("interrupted")
-            raise typer.Exit(130) from None
-        except InputError as error:
-            err.print(f"error: {error}", markup=False)
-            raise typer.Exit(2) from None
-        except BitfrontError as error:
-            err.print(f"error: {error}", markup=False)
-            raise typer.Exit(1) from None
-
-    app.command(name=function.__name__.rstrip("_"))(run)
-    return function
-
-
 @verb
 def search(
     model: Annotated[str | None, typer.Argument(help="The ONNX model, in float32.", metavar="MODEL")] = None,
     data: Annotated[
-        Many, _option("data", "Calibration and evaluation data: .npz, folder, module:function.", "DATA")
+        Many, option("data", "Calibration and evaluation data: .npz, folder, module:function.", "DATA")
     ] = None,
-    study: Annotated[Many, _option("study", "Name of the study. [default: the model's file name]", "NAME")] = None,
+    study: Annotated[Many, option("study", "Name of the study. [default: the model's file name]", "NAME")] = None,
     latency_budget: Budget = None,
     max_drop: Drop = None,
     accuracy_limit: AccuracyLimit = None,
@@ -138,56 +98,61 @@ def search(
     time_limit: TimeLimit = None,
     sensitivity_time: SensitivityTime = None,
     patience: Patience = None,
-    storage: Annotated[Many, _option("storage", "Study database. [default: sqlite:///bitfront.db]", "URL")] = None,
-    artifacts: Annotated[Many, _option("artifacts", "Folder of engines. [default: beside the database]", "DIR")] = None,
+    storage: Annotated[Many, option("storage", "Study database. [default: sqlite:///bitfront.db]", "URL")] = None,
+    artifacts: Annotated[
+        Many, option("artifacts", "Folder, s3://… or gs://… of engines. [default: beside the database]", "PLACE")
+    ] = None,
     backend: Backend = None,
     device: Device = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    lease: Lease = None,
     threads: Threads = None,
     batch: Batch = None,
     shape: Shape = None,
-    metric: Annotated[Many, _option("metric", "top1 top5 agreement cosine sqnr mse miou module:function")] = None,
-    calibration_data: Annotated[Many, _option("calibration-data", "Data to calibrate on, apart.", "DATA")] = None,
-    final_data: Annotated[Many, _option("final-data", "Data for the final score, apart.", "DATA")] = None,
-    preprocess: Annotated[Many, _option("preprocess", "module:function that reads one image file.")] = None,
+    metric: Annotated[Many, option("metric", "top1 top5 agreement cosine sqnr mse miou module:function")] = None,
+    calibration_data: Annotated[Many, option("calibration-data", "Data to calibrate on, apart.", "DATA")] = None,
+    final_data: Annotated[Many, option("final-data", "Data for the final score, apart.", "DATA")] = None,
+    preprocess: Annotated[Many, option("preprocess", "module:function that reads one image file.")] = None,
     calibration: Calibration = None,
-    calibration_cache: Annotated[Many, _option("calibration-cache", "Ranges of a TensorRT cache.", "FILE")] = None,
-    sampler: Annotated[Many, _option("sampler", "guided, tpe, nsga2, gp, random. [default: guided]", "NAME")] = None,
+    calibration_cache: Annotated[Many, option("calibration-cache", "Ranges of a TensorRT cache.", "FILE")] = None,
+    sampler: Annotated[Many, option("sampler", "guided, tpe, nsga2, gp, random. [default: guided]", "NAME")] = None,
     granularity: Granularity = None,
     keep: Keep = None,
-    seed: Annotated[Many, _option("seed", "Of the sampler. [default: 0]", "N")] = None,
-    keep_engines: Annotated[Many, _option("keep-engines", "all, front or none. [default: front]", "WHICH")] = None,
+    seed: Annotated[Many, option("seed", "Of the sampler. [default: 0]", "N")] = None,
+    keep_engines: Annotated[Many, option("keep-engines", "all, front or none. [default: front]", "WHICH")] = None,
     evaluation_timeout: Annotated[
-        Many, _option("evaluation-timeout", "Of one evaluation. [default: 10m]", "TIME")
+        Many, option("evaluation-timeout", "Of one evaluation. [default: 10m]", "TIME")
     ] = None,
-    evaluation_memory: Annotated[Many, _option("evaluation-memory", "Limit of the evaluator process.", "SIZE")] = None,
-    repair: Annotated[Many, _option("repair", "Repairs of a refused assignment. [default: 0]", "N")] = None,
+    evaluation_memory: Annotated[Many, option("evaluation-memory", "Limit of the evaluator process.", "SIZE")] = None,
+    repair: Annotated[Many, option("repair", "Repairs of a refused assignment. [default: 0]", "N")] = None,
     typing: Typing = None,
-    workspace: Annotated[Many, _option("workspace", "Scratch memory of TensorRT. [default: 4GiB]", "SIZE")] = None,
-    optimization_level: Annotated[Many, _option("optimization-level", "Of TensorRT: 0 to 5. [default: 3]", "N")] = None,
+    workspace: Annotated[Many, option("workspace", "Scratch memory of TensorRT. [default: 4GiB]", "SIZE")] = None,
+    optimization_level: Annotated[Many, option("optimization-level", "Of TensorRT: 0 to 5. [default: 3]", "N")] = None,
     final_optimization_level: Annotated[
-        Many, _option("final-optimization-level", "Of exports. [default: the search's]", "N")
+        Many, option("final-optimization-level", "Of exports. [default: the search's]", "N")
     ] = None,
-    tf32: Annotated[Many, _option("tf32", "TF32 for FP32 in TensorRT: on, off. [default: on]", "SWITCH")] = None,
+    tf32: Tf32 = None,
     sparsity: Annotated[bool, typer.Option("--sparsity", help="Let TensorRT use sparse weights.")] = False,
     native_instancenorm: Annotated[
-        Many, _option("native-instancenorm", "TensorRT's own InstanceNormalization: on, off. [default: on]", "SWITCH")
+        Many, option("native-instancenorm", "TensorRT's own InstanceNormalization: on, off. [default: on]", "SWITCH")
     ] = None,
-    plugin: Annotated[Many, _option("plugin", "Plugin library of TensorRT; repeatable.", "FILE")] = None,
+    plugin: Annotated[Many, option("plugin", "Plugin library of TensorRT; repeatable.", "FILE")] = None,
     timing_cache: Annotated[
-        Many, _option("timing-cache", "TensorRT's timing cache, or none. [default: beside the engines]", "DIR")
+        Many, option("timing-cache", "TensorRT's timing cache, or none. [default: beside the engines]", "DIR")
     ] = None,
     config: ConfigFile = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Search the precisions of a model within a latency budget and an allowed loss."""
-    given = _given(locals())
+    given = given_options(locals())
     parsed = from_options(given, config)
-    with _progress(parsed.quiet) as progress:
+    with progress_for(parsed.quiet) as progress:
         progress.note(f"checking inputs for backend {_resolved(parsed.backend)}")
-        with _resumable(parsed.study, parsed.storage):
+        with resumable(parsed.study, parsed.storage, more=_crew(vars(parsed))):
             finished = commands.search(parsed, progress)
     if not parsed.quiet:
-        _print_finished(finished, parsed.storage)
+        print_finished(finished, parsed.storage)
 
 
 @verb
@@ -202,15 +167,26 @@ def resume(
     patience: Patience = None,
     model: ModelPath = None,
     data: DataPath = None,
+    backend: Backend = None,
+    device: Device = None,
+    threads: Threads = None,
+    typing: Typing = None,
+    tf32: Tf32 = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    lease: Lease = None,
+    target: WhichTarget = None,
+    new_target: NewTarget = False,
     storage: Storage = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Go on with a study, to where it was going or to a new total of trials."""
-    options = _given(locals(), "study", "storage", "quiet")
-    with _progress(quiet) as progress, _resumable(study, storage):
-        finished = commands.resume(study, options, storage, progress)
+    options = given_options(locals(), "study", "storage", "quiet")
+    more = _crew(options) + (f" --target {target}" if target is not None else "")
+    with progress_for(quiet) as progress, resumable(study, storage, more=more):
+        finished = commands.resume(study, options, storage, progress, target=target, new_target=new_target)
     if not quiet:
-        _print_finished(finished, storage)
+        print_finished(finished, storage)
 
 
 @verb
@@ -220,38 +196,41 @@ def front(
     max_drop: Drop = None,
     accuracy_limit: AccuracyLimit = None,
     max_memory: Memory = None,
+    target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
-    now, mixes = commands.front(study, _given(locals(), "study", "storage", "as_json", "as_csv"), storage)
+    options = given_options(locals(), "study", "storage", "as_json", "as_csv")
+    now, mixes = commands.front(study, options, storage, target)
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
-        _print_json(tables_text.front_json(now, mixes))
+        print_json(tables_text.front_json(now, mixes))
     elif as_csv:
-        _print_csv(tables_text.front_rows(now, mixes))
+        print_csv(tables_text.front_rows(now, mixes))
     else:
-        _print_front(now, mixes)
+        print_front(now, mixes)
 
 
 @verb
 def show(
     study: Study,
     trial: Trial,
+    target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """One evaluation: what was asked and got per group, measures, failure."""
-    shown = commands.show(study, trial, storage)
+    shown = commands.show(study, trial, storage, target)
     if as_json:
-        _print_json(show_text.shown_json(shown))
+        print_json(show_text.shown_json(shown))
         return
     for line in show_text.shown_lines(shown):
         out.print(line, markup=False)
     columns, rows = show_text.group_table(shown)
-    _print_table(rows, columns)
+    print_table(rows, columns)
 
 
 @verb
@@ -264,7 +243,7 @@ def export(
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
     ] = None,
     optimization_level: Annotated[
-        Many, _option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
+        Many, option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
     ] = None,
     latency_budget: Budget = None,
     max_drop: Drop = None,
@@ -272,14 +251,23 @@ def export(
     max_memory: Memory = None,
     model: ModelPath = None,
     data: DataPath = None,
+    target: WhichTarget = None,
     storage: Storage = None,
     quiet: QuietFlag = False,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
-    options = _given(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
-    with _progress(quiet) as progress:
+    options = given_options(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
+    with progress_for(quiet) as progress:
         done = commands.export(
-            study, folder, pick=pick, trial=trial, triton=triton, options=options, storage=storage, progress=progress
+            study,
+            folder,
+            pick=pick,
+            trial=trial,
+            triton=triton,
+            options=options,
+            storage=storage,
+            progress=progress,
+            target=target,
         )
     if not quiet:
         _print_exported(done)
@@ -293,176 +281,33 @@ def report(
     max_drop: Drop = None,
     accuracy_limit: AccuracyLimit = None,
     max_memory: Memory = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Show this target; repeated: side by side. [default: all]", metavar="TARGET"),
+    ] = None,
     storage: Storage = None,
 ) -> None:
     """Write one self-contained HTML file about a study."""
-    written = commands.report(study, file, _given(locals(), "study", "file", "storage"), storage)
+    options = given_options(locals(), "study", "file", "storage")
+    written = commands.report(study, file, options, storage, target or ())
     out.print(f"wrote {written}", markup=False)
-
-
-@verb
-def layers(
-    model: Annotated[str, typer.Argument(help="The ONNX model.", metavar="MODEL")],
-    data: Annotated[Many, _option("data", "Calibrate too: ranges decide on FP16.", "DATA")] = None,
-    backend: Backend = None,
-    device: Device = None,
-    threads: Threads = None,
-    batch: Batch = None,
-    shape: Shape = None,
-    keep: Keep = None,
-    granularity: Granularity = None,
-    calibration: Calibration = None,
-    typing: Typing = None,
-    as_json: Json = False,
-) -> None:
-    """Groups and edges of a model, what each may run in on this target, and why not."""
-    found = commands.layers(_given(locals(), "as_json"))
-    rows, edges = tables_text.layer_rows(found), tables_text.edge_rows(found)
-    if as_json:
-        _print_json({"target": found.target.to_json(), "groups": rows, "edges": edges})
-        return
-    cells = [{**row, "why_not": "; ".join(f"{p}: {why}" for p, why in row["why_not"].items())} for row in rows]
-    _print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"])
-    _print_table(edges, ["source", "target", "tensor", "elements"])
-    out.print(
-        f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
-        f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
-    )
-
-
-@verb
-def profile(
-    study: Study,
-    trial: Trial,
-    count: Annotated[int, typer.Option("--count", help="Inferences of a profiled run.", metavar="N")] = 50,
-    sort: Annotated[str, typer.Option("--sort", help="order or time.", metavar="ORDER")] = "order",
-    against: Annotated[int | None, typer.Option("--against", help="Another trial beside it.", metavar="TRIAL")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
-    model: ModelPath = None,
-    data: DataPath = None,
-    storage: Storage = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """What each layer of an engine takes, by group; moves and the rest apart."""
-    if as_json and as_csv:
-        raise ConfigError("printing the profile: --json and --csv were both given; give one.")
-    if sort not in profiles.ORDERS:
-        raise ConfigError(f"--sort {sort}: expected {' or '.join(profiles.ORDERS)}.")
-    options = _given({"model": model, "data": data})
-    with _progress(False) as progress:
-        found = commands.profile(
-            study, trial, count=count, again=again, against=against, options=options, storage=storage, progress=progress
-        )
-    delta = profiles.delta_rows(found[0], found[1], sort) if len(found) > 1 else []
-    if as_json:
-        rows = [one.to_json(sort) for one in found]
-        _print_json({**rows[0], **({"against": rows[1], "delta": delta} if delta else {})})
-    elif as_csv:
-        _print_csv(delta or found[0].layer_rows(sort))
-    elif delta:
-        _print_delta(found, delta)
-    else:
-        _print_profile(found[0], sort)
-
-
-@verb
-def compare(
-    study: Study,
-    trial: Trial,
-    groups: Annotated[bool, typer.Option("--groups", help="Group by group: where do they part?")] = False,
-    samples: Annotated[
-        int, typer.Option("--samples", help="Samples of the final split, at most.", metavar="N")
-    ] = compare_trial.DEFAULT_SAMPLES,
-    threshold: Annotated[
-        float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
-    ] = compare_trial.DEFAULT_THRESHOLD_DB,
-    model: ModelPath = None,
-    data: DataPath = None,
-    storage: Storage = None,
-    as_json: Json = False,
-) -> None:
-    """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
-    options = _given({"model": model, "data": data})
-    with _progress(False) as progress:
-        found = commands.compare(
-            study,
-            trial,
-            groups=groups,
-            samples=samples,
-            threshold_db=threshold,
-            options=options,
-            storage=storage,
-            progress=progress,
-        )
-    if as_json:
-        _print_json(found.to_json())
-        return
-    _print_comparison(found)
-
-
-@verb
-def sensitivity(
-    study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
-    data: Annotated[Many, _option("data", "Of a model: its data. Of a study: where they are now.", "DATA")] = None,
-    model: ModelPath = None,
-    sensitivity_time: SensitivityTime = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
-    max_kl: Annotated[float, typer.Option("--max-kl", help="Sensitive above, in nats.", metavar="NATS")] = 0.3,
-    min_overlap: Annotated[
-        float, typer.Option("--min-overlap", help="Of histograms; sensitive below.", metavar="SHARE")
-    ] = 0.7,
-    max_error_ratio: Annotated[
-        float, typer.Option("--max-error-ratio", help="Error over its mean; sensitive above.", metavar="RATIO")
-    ] = 2.0,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
-    backend: Backend = None,
-    device: Device = None,
-    threads: Threads = None,
-    batch: Batch = None,
-    shape: Shape = None,
-    keep: Keep = None,
-    calibration: Calibration = None,
-    typing: Typing = None,
-    storage: Storage = None,
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """What each layer alone adds to the error in a lower precision; no engine is built."""
-    if as_json and as_csv:
-        raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
-    options = _given(locals(), "storage")
-    if plot is not None:
-        sensitivity_plot.check(plot)
-    with _progress(as_json or as_csv) as progress:
-        found = commands.sensitivity(
-            study_or_model,
-            thresholds=sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio),
-            again=again,
-            options=options,
-            storage=storage,
-            progress=progress,
-        )
-    if plot is not None:
-        sensitivity_plot.write(found, plot)
-    if as_json:
-        _print_json(found.to_json())
-    elif as_csv:
-        _print_csv(found.table())
-    else:
-        _print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
-        out.print(found.headline(), markup=False)
 
 
 @verb
 def studies(storage: Storage = None, as_json: Json = False) -> None:
     """The studies of a database."""
-    names = ("name", "state", "ok", "failed", "running", "created_at", "model_path")
-    rows = [{name: getattr(row, name) for name in names} for row in commands.studies(storage)]
+    names = ("name", "state", "ok", "failed", "running", "targets", "created_at", "model_path")
+    known = commands.targets(storage)
+    rows = [vars(row) | {"targets": known.get(row.name, ())} for row in commands.studies(storage)]
+    found = [{name: row[name] for name in names} for row in rows]
     if as_json:
-        _print_json([{**row, "created_at": row["created_at"].isoformat()} for row in rows])
-    elif rows:
-        _print_table([{**row, "created_at": f"{row['created_at']:%Y-%m-%d %H:%M}"} for row in rows], names)
+        made = [{"created_at": row["created_at"].isoformat(), "targets": targets.rows(row["targets"])} for row in found]
+        print_json([{**row, **more} for row, more in zip(found, made, strict=True)])
+    elif found:
+        texts = [
+            {"created_at": f"{row['created_at']:%Y-%m-%d %H:%M}", "targets": _named(row["targets"])} for row in found
+        ]
+        print_table([{**row, **text} for row, text in zip(found, texts, strict=True)], names)
     else:
         out.print("no study yet")
 
@@ -492,7 +337,7 @@ def doctor(
     """What is installed, what can run here, and what is missing."""
     checks = commands.doctor(backend)
     if as_json:
-        _print_json([vars(check) for check in checks])
+        print_json([vars(check) for check in checks])
     else:
         for check in checks:
             mark = "[green]ok[/green]     " if check.good else "[red]missing[/red]"
@@ -509,11 +354,11 @@ def demo(
     quiet: QuietFlag = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""
-    with _progress(quiet) as progress:
+    with progress_for(quiet) as progress:
         done = commands.demo(folder, progress, trials)
     if quiet:
         return
-    _print_finished(done.finished, done.storage)
+    print_finished(done.finished, done.storage)
     _print_exported(done.engine)
     out.print(f"report: {done.report}", markup=False)
 
@@ -527,76 +372,23 @@ def dashboard(
     raise typer.Exit(commands.dashboard(storage, port))
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
+def _named(known: Sequence[TargetRecord]) -> str:
+    """By name, each but the only one with its number."""
+    shown = targets.names([record.target for record in known])
+    return "; ".join(shown if len(shown) < 2 else [f"{number}: {name}" for number, name in enumerate(shown, 1)])
 
 
-def _given(values: dict[str, Any], *without: str) -> dict[str, Any]:
-    """The options that were given, by their names on the command line."""
-    known = {name.replace("-", "_"): name for name in OPTIONS}
-    left = {known[name]: value for name, value in values.items() if name in known and name not in without}
-    return {name: value for name, value in left.items() if value is not None and value is not False}
+def _crew(options: Mapping[str, Any]) -> str:
+    """The options that say how many processes work, as they are written on the command line."""
+    given = {name: options.get(name) for name in ("gpus", "workers")}
+    texts = {name: value[0] if isinstance(value, list) else value for name, value in given.items() if value is not None}
+    return "".join(f" --{name} {text}" for name, text in texts.items())
 
 
 def _resolved(backend: str) -> str:
     from evaluators.backends.registry import resolve
 
     return resolve(backend)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    if quiet:
-        yield Quiet()
-    elif err.is_terminal:
-        with Display(err) as display:
-            yield display
-    else:
-        yield Lines(err)
-
-
-@contextmanager
-def _resumable(study: str, storage: str | None) -> Iterator[None]:
-    """Say how to go on with a run that is interrupted or cannot go on; SIGTERM is taken as Ctrl-C."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
-    way = f"go on with: bitfront resume {study}{where}"
-    try:
-        yield
-    except KeyboardInterrupt:
-        if commands.exists(study, storage):
-            err.print(way, markup=False)
-        raise
-    except RunError as error:
-        raise RunError(f"{error}\n{way}") if commands.exists(study, storage) else error from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-# -- printing ----------------------------------------------------------------------------------------------------------
-
-
-def _print_finished(finished: commands.Finished, storage: str | None) -> None:
-    now = finished.standing
-    out.print(f"{finished.reason}.", markup=False)
-    out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
-    _print_front(now, finished.mixes)
-    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
-    if now.picks.accurate is not None:
-        out.print(f"best within the limits: {best_text(now)}", markup=False)
-        out.print(f"export it with: bitfront export {now.study.name} --out engine/{where}", markup=False)
-
-
-def _print_front(now: Standing, mixes: Mapping[int, str]) -> None:
-    header, cells = tables_text.front_table(now, mixes)
-    _print_cells(header, cells)
-    if now.picks.accurate is None and len(now.table):
-        out.print("no evaluation keeps the limits; the nearest:")
-        for near in now.nearest():
-            out.print(f"  {nearest_text(now, near)}", markup=False)
 
 
 def _print_exported(done: Any) -> None:
@@ -609,69 +401,26 @@ def _print_exported(done: Any) -> None:
     out.print(f"{text}{'; ' if done.holds is not None else ''}{limits[done.holds]}", markup=False)
 
 
-def _print_profile(found: profiles.Profiled, sort: str) -> None:
-    for line in profiles.headline(found):
-        out.print(line, markup=False)
-    times = ["ms", "scaled_ms", "share"]
-    _print_texts(profiles, found.layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
-    _print_texts(profiles, found.group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times])
-    _print_texts(profiles, found.part_rows(), ["part", "layers", *times])
-
-
-def _print_delta(found: Sequence[profiles.Profiled], rows: Sequence[dict[str, Any]]) -> None:
-    for one in found:
-        for line in profiles.headline(one):
-            out.print(line, markup=False)
-    names = ["group", "node", "got", "got_against", "changed", "ms", "ms_against", "delta_ms"]
-    _print_texts(profiles, rows, names)
-
-
-def _print_comparison(found: comparison.Comparison) -> None:
-    out.print(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split", markup=False)
-    names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
-    _print_texts(comparison, found.output_rows(), names)
-    if found.groups is not None:
-        levels = ["sqnr_db", "inputs_db", "fall_db", "to_float_db", "emulation_to_float_db"]
-        _print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
-    out.print()
-    for line in found.verdicts():
-        out.print(line, markup=False)
-
-
-def _print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    out.print()
-    _print_table([kind.text_of(row) for row in rows], names)
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
-
-
-def _print_csv(rows: Sequence[dict[str, Any]]) -> None:
-    if rows:
-        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows({k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
-
-
-def _print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    _print_cells([name.replace("_", " ") for name in names], [[_cell(row[name]) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return (", " if value and isinstance(value[0], str) else "×").join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _print_cells(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, overflow="fold")
-    for row in cells:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    # A pipe has no width of its own: do not cut what a script may want to read.
-    (out if out.is_terminal else Console(width=200, highlight=False)).print(table)
+for function in (
+    search,
+    resume,
+    cli_workers.worker,
+    cli_workers.status,
+    front,
+    show,
+    export,
+    report,
+    cli_analyses.layers,
+    cli_analyses.profile,
+    cli_analyses.compare,
+    cli_analyses.sensitivity,
+    studies,
+    delete,
+    doctor,
+    demo,
+    dashboard,
+):
+    app.command()(function)
 
 
 def main() -> None:

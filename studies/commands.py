@@ -6,16 +6,17 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from search.forecasts import Predicted
-from search.values import Answer, LayerTime, Precision
+from search.values import Answer, Assignment, LayerTime, Precision
 from studies.compare_trial import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, compare_trial
 from studies.comparison import Comparison
 from studies.config import Limits, SearchConfig, from_options, limits_for
@@ -25,18 +26,23 @@ from studies.records import Assignments, EvaluationRecord, GroupRecord, StudyRec
 from studies.sensitivity_table import Sensitivities, Thresholds
 from studies.standing import Standing, standing
 from studies.store import Store, check_usable, default_url
+from studies.targets import choose, config_of, names, remember
 from studies.words import mix_text, nearest_text
 
 if TYPE_CHECKING:  # these import Optuna or ONNX, which reading verbs should not wait for
+    from optuna.storages import RDBStorage
+
     from search.model import Model
     from search.space import Space
     from search.values import Target
     from studies.doctor import Check
     from studies.export import Exported
-    from studies.runner import Runner, Work
+    from studies.proposals import Proposals
+    from studies.runner import Work
     from studies.setup import Checked
+    from studies.slots import Slot
+    from studies.status import StudyStatus
 
-_CONFIRMATIONS = 3
 PICKS = ("accurate", "fast", "knee")
 LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 
@@ -45,7 +51,7 @@ LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 class Mixes(Mapping[int, str]):
     """Evaluation id → its mix in words, made when asked for: of 10,000 evaluations a front shows a handful."""
 
-    assignments: Assignments
+    assignments: Mapping[int, Assignment]
 
     def __getitem__(self, evaluation_id: int) -> str:
         return mix_text(self.assignments[evaluation_id])
@@ -55,6 +61,29 @@ class Mixes(Mapping[int, str]):
 
     def __len__(self) -> int:
         return len(self.assignments)
+
+
+@dataclass(frozen=True)
+class _LateAssignments(Mapping[int, Assignment]):
+    """Some of a target's assignments, and all of them once another one is asked for."""
+
+    some: Assignments
+    target: int
+    url: str = field(repr=False)
+
+    @cached_property
+    def _all(self) -> Assignments:
+        with Store.open(self.url, write=False) as store:
+            return store.assignments(self.target)
+
+    def __getitem__(self, evaluation_id: int) -> Assignment:
+        return self.some[evaluation_id] if evaluation_id in self.some.texts else self._all[evaluation_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
 
 
 @dataclass(frozen=True)
@@ -120,111 +149,211 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         InputError: before anything was created.
         RunError: the run could not go on; the study can be resumed.
     """
+    from studies.fleet_run import as_in, crew_of
+    from studies.joining import target_of
+    from studies.places import open_artifacts
     from studies.setup import calibration_cache_of, check_artifacts, check_searchable, checked, create_study
+    from studies.shipping import put, ships
 
-    config = options if isinstance(options, SearchConfig) else from_options(options)
+    config, slots = crew_of(options if isinstance(options, SearchConfig) else from_options(options))
     _refuse_existing(config)
     check_artifacts(config)
     calibration_cache_of(config)
-    with checked(config) as good:
+    shown = progress or Quiet()
+    with as_in(slots), checked(config) as good:
         check_searchable(good)
+        files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:
-            shown = progress or Quiet()
-            return _run(store, good, create_study(store, good, shown), shown)
+            study = create_study(store, good, shown, files)
+            if not slots:
+                return _run(store, good, study, shown)
+            mine = target_of(store, study, good)
+    return _crewed(config, slots, shown, mine)
 
 
 def resume(
-    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None, progress: Progress | None = None
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+    *,
+    target: str | None = None,
+    new_target: bool = False,
 ) -> Finished:
     """Go on with a study, to its total of trials or a new one, as `bitfront resume`.
 
     Args:
         options: `trials`, limits, `time-limit`, and `model`, `data` where files have moved; texts as on the command
             line.
+        target: whose options the run takes and that it has to be, see `targets.choose`; None for the options of the
+            first, and whichever it is.
+        new_target: let the study have the target that this is, if it has not.
 
     Raises:
         StudyError: no such study, or model, data, space or target are not the study's.
     """
-    from studies.setup import check_artifacts, check_unchanged, checked, complete_study
+    which = _Which(target, new_target)
+    return _join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=True)
 
-    url = storage or default_url()
+
+def worker(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+    *,
+    target: str | None = None,
+    new_target: bool = False,
+) -> Finished:
+    """Work on a study, beside others that do, until it is done, as `bitfront worker`.
+
+    Args:
+        options: as `resume` takes them; where files lie and which device is meant holds for this worker alone.
+        target, new_target: as of `resume`.
+
+    Raises:
+        StudyError: no such study, another process works on it on SQLite, or model, data, space or target are not the
+            study's.
+    """
+    which = _Which(target, new_target)
+    return _join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=False)
+
+
+@dataclass(frozen=True)
+class _Which:
+    """The target that a run is to work on: named, added, or whichever of the study's it is."""
+
+    target: str | None = None
+    new: bool = False
+
+    def of(self, store: Store, study: StudyRecord) -> TargetRecord | None:
+        """Whose options the run starts from; None where the study has no target yet."""
+        if self.new and self.target is not None:
+            raise ConfigError("joining a study: give --target, for one that it has, or --new-target, not both.")
+        found = store.targets(study.id)
+        return choose(found, self.target, study.name) if found else None
+
+
+def _join(
+    name: str, options: Mapping[str, Any], url: str, progress: Progress, which: _Which, *, moved: bool
+) -> Finished:
+    """Work on a study that is there; `moved`: its files are from now on where the options say."""
+    from studies import shipping
+    from studies.fleet_run import as_in, crew_of
+    from studies.joining import target_of
+    from studies.setup import add_target, check_artifacts, check_unchanged, checked, complete_study
+
     with Store.open(url) as store:
         study = store.study(name)
-        config = SearchConfig.from_json(study.config, url).with_options(options or {})
+        meant = which.of(store, study)
+        config, slots = crew_of(config_of(study, meant, url).with_options(options))
         check_artifacts(config)
-        with checked(config) as good:
-            check_unchanged(good, study, next(iter(store.targets(study.id)), None))
+        config = shipping.here(store, study, config)
+        with as_in(slots), checked(config) as good:
+            check_unchanged(good, study, None if which.target is None else meant)
             complete_study(store, good, study.id)
-            return _run(store, good, study, progress or Quiet())
+            if which.new:
+                add_target(store, study, good, progress)
+            mine = target_of(store, study, good)
+            shipping.keep(store, study, config, progress)
+            if not slots:
+                return _run(store, good, study, progress, moved=moved)
+            remember(store, study, mine, config, moved=moved)
+    return _crewed(config, slots, progress, mine)
 
 
-def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Finished:
-    from studies.guidance import make_guidance
-    from studies.proposals import Proposals
+def _crewed(config: SearchConfig, slots: Sequence[Slot], progress: Progress, target: TargetRecord) -> Finished:
+    """Work on a study that is there with a process per slot."""
+    from studies.fleet_run import run_fleet
+
+    fingerprint = target.target.fingerprint
+    reason = run_fleet(config.study, config.storage, slots, progress, fingerprint)
+    with Store.open(config.storage, write=False) as store:
+        now = _standing(store, config.study, None, fingerprint)
+        obedience = store.obedience(now.target.id)
+        return Finished(now, reason, Mixes(store.assignments(now.target.id)), obedience)
+
+
+def _run(store: Store, good: Checked, study: StudyRecord, progress: Progress, *, moved: bool = True) -> Finished:
+    from studies.joining import prepared
     from studies.runner import Runner
-    from studies.setup import prepared, resolved
     from studies.store import close_optuna, optuna_reported, optuna_storage
 
     config = good.config
-    with prepared(store, good, study, progress) as work:
-        store.update_study(
-            study.id, state="running", config=resolved(config), model_path=str(Path(config.model).absolute())
-        )
+    with prepared(store, good, study, progress, state="starting") as work:
+        remember(store, study, work.target, config, moved=moved)
+        store.update_study(study.id, state="running")
         database = optuna_storage(config.storage)
-        state = "interrupted"
+        state: str | None = "interrupted"
         try:
             with optuna_reported(config.storage):
-                guidance = make_guidance(work) if config.sampler == "guided" else None
-                proposals = Proposals(
-                    database, work.target.optuna_study, work.space, config.sampler, config.seed, guidance
-                )
-                runner = Runner(work, proposals)
+                runner = Runner(work, _proposals(work, database))
                 runner.recover()
                 runner.settle_reference()
                 runner.enqueue_baselines()
                 reason = runner.run()
-            _confirm_finalists(work, runner)
-            state = "done"
+                state = "done" if runner.finish() else None
         except InputError as error:
             # Inputs were good when the run began: data that can no longer be read, a database made read-only.
             raise RunError(str(error)) from error
         finally:
             close_optuna(database)
             with suppress(BitfrontError):  # the error that brought us here says more
-                store.update_study(study.id, state=state)
-        obedience = Counter((row.asked, row.answer) for _, row in store.audits(work.target.id))
-        return Finished(runner.standing(), reason, Mixes(store.assignments(work.target.id)), obedience)
+                _leave(work, state)
+        obedience = store.obedience(work.target.id)
+        return Finished(_placed(store, runner.standing()), reason, Mixes(store.assignments(work.target.id)), obedience)
 
 
-def _confirm_finalists(work: Work, runner: Runner) -> None:
-    """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
-    from studies.finalists import confirm, finalist_rows
+def _proposals(work: Work, database: RDBStorage) -> Proposals:
+    from studies.guidance import make_guidance
+    from studies.proposals import Proposals
 
-    for _ in range(_CONFIRMATIONS):
-        now = runner.standing()
-        rows = [row for row in finalist_rows(now) if now.final_of(row) is None]
-        confirm(work, now, rows)
-        if not rows:
-            return
+    config, shared = work.config, work.store.shared
+    return Proposals(
+        database,
+        work.target.optuna_study,
+        work.space,
+        config.sampler,
+        config.seed,
+        make_guidance(work) if config.sampler == "guided" else None,
+        worker=work.lease.name if shared else "",
+        rank=work.lease.rank() if shared else 0,
+    )
+
+
+def _leave(work: Work, state: str | None) -> None:
+    """End the worker and say what becomes of the study: of one that others go on with, nothing."""
+    work.lease.end(failed=isinstance(sys.exc_info()[1], Exception))
+    store, lease_s = work.store, work.lease.lease_s
+    at_it = {target.id for target in store.targets(work.study.id) if store.live_workers(target.id, lease_s)}
+    if state == "done":
+        at_it.discard(work.target.id)  # those others only have to end
+    if state is not None and not at_it:
+        store.update_study(work.study.id, state=state)
 
 
 def front(
-    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None
+    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None, target: str | None = None
 ) -> tuple[Standing, Mapping[int, str]]:
     """Where a study stands, judged by its own limits or those given, as `bitfront front`.
+
+    Args:
+        target: which of the study's, see `targets.choose`; None for the first.
 
     Returns:
         The standing, and evaluation id → its mix in words.
     """
-    with Store.open(storage or default_url(), write=False) as store:
-        now = _standing(store, name, options)
-        return now, Mixes(store.assignments(now.target.id))
+    url = storage or default_url()
+    with Store.open(url, write=False) as store:
+        now = _standing(store, name, options, target)
+        shown = [int(now.table.id[row]) for row in {*now.front_rows(), *now.baselines()}]
+        return now, Mixes(_LateAssignments(store.assignments(now.target.id, shown), now.target.id, url))
 
 
-def show(name: str, trial: int, storage: str | None = None) -> Shown:
-    """One evaluation, as `bitfront show`."""
+def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> Shown:
+    """One evaluation on a target, the first if none is named, as `bitfront show`."""
     with Store.open(storage or default_url(), write=False) as store:
-        now = _standing(store, name, None)
+        now = _standing(store, name, None, target)
         record = store.evaluation(now.target.id, trial)
         refused = store.refused(now.target.id, record.asked) if record.asked is not None else ()
         groups = {group.id: group for group in store.groups(now.study.id)}
@@ -242,6 +371,7 @@ def export(
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
+    target: str | None = None,
 ) -> Exported:
     """Write the chosen engine to a folder, as `bitfront export`.
 
@@ -249,30 +379,35 @@ def export(
         pick: `accurate` (the default), `fast` or `knee`; or give a trial.
         triton: name of a Triton model repository entry to write as well.
         options: limits, `optimization-level`, and `model`, `data` where files have moved.
+        target: which of the study's; None for the first. It is exported where it was measured.
 
     Raises:
-        StudyError: nothing keeps the limits, or no such study, trial or pick.
+        StudyError: nothing keeps the limits, or no such study, target, trial or pick.
         ConfigError: the folder is not empty or cannot be written, or the backend has no optimization levels.
         ArtifactError: what was written does not work.
     """
     from studies import export as exports
     from studies.deploy import check_triton_name
-    from studies.setup import check_artifacts, check_unchanged, checked, final_options, prepared
+    from studies.joining import prepared
+    from studies.setup import check_artifacts, check_unchanged, checked, final_options
+    from studies.shipping import here
 
     exports.check_folder(out)
     if triton is not None:
         check_triton_name(triton)
     url = storage or default_url()
     with Store.open(url) as store:
-        now = _standing(store, name, options)
+        now = _standing(store, name, options, target)
         row = chosen_row(now, pick, trial)
-        config = _for_export(SearchConfig.from_json(now.study.config, url), options or {})
+        config = _for_export(config_of(now.study, now.target, url), options or {})
         check_artifacts(config)
+        config = here(store, now.study, config)
         how = f"trial {trial}" if trial is not None else pick or "accurate"
         request = exports.Request(int(now.table.trial[row]), how, final_options(config), triton)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
-            with prepared(store, good, now.study, progress or Quiet()) as work:
+            # No worker may throw away the engine meanwhile.
+            with prepared(store, good, now.study, progress or Quiet()) as work, work.lease.hold("prune"):
                 return exports.write(work, now, row, request, out)
 
 
@@ -300,6 +435,7 @@ def profile(
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
+    target: str | None = None,
 ) -> tuple[Profiled, ...]:
     """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
 
@@ -318,7 +454,7 @@ def profile(
     """
     url = storage or default_url()
     with Store.open(url, write=False) as store:
-        now = _standing(store, name, None)
+        now = _standing(store, name, None, target)
     trials = (trial,) if against is None else (trial, against)
     return profile_trials(
         url, now, trials, count=count, again=again, options=options or {}, progress=progress or Quiet()
@@ -335,6 +471,7 @@ def compare(
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
+    target: str | None = None,
 ) -> Comparison:
     """How far a trial's engine is from ONNX Runtime on the same data, and why, as `bitfront compare`.
 
@@ -348,16 +485,19 @@ def compare(
         StudyError: no such study or trial, a trial of which no engine was built, or another model.
         EvaluatorError: the engine cannot be loaded or run here.
     """
+    from studies.shipping import here
+
     url = storage or default_url()
     with Store.open(url, write=False) as store:
         study = store.study(name)
-        config = SearchConfig.from_json(study.config, url).with_options(options or {})
+        meant = _target(store, study, target)
+        config = config_of(study, meant, url).with_options(options or {})
         return compare_trial(
             store,
             study,
-            _first_target(store, study),
+            meant,
             trial,
-            config,
+            here(store, study, config),
             groups=groups,
             samples=samples,
             threshold_db=threshold_db,
@@ -373,6 +513,7 @@ def sensitivity(
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
+    target: str | None = None,
 ) -> Sensitivities:
     """What each group adds to the outputs' error alone in a lower precision, as `bitfront sensitivity`.
 
@@ -383,6 +524,7 @@ def sensitivity(
         again: measure anew what is stored.
         options: `sensitivity-time`, `data`, and of a study `model` where files have moved, of a model those of
             `layers`.
+        target: which of the study's; None for the first.
 
     Raises:
         StudyError: no such study, or model, data or target are not the study's.
@@ -391,6 +533,8 @@ def sensitivity(
     """
     from studies import sensitivities
 
+    if target is not None and _is_model_file(study_or_model):
+        raise ConfigError(f"--target: it belongs to a study, and {study_or_model} is an ONNX file. Leave it out.")
     judged, given, shown = thresholds or Thresholds(), dict(options or {}), progress or Quiet()
     judged.check()
     if _is_model_file(study_or_model):
@@ -402,7 +546,9 @@ def sensitivity(
             "ONNX file instead of a study."
         )
     url = storage or default_url()
-    return sensitivities.of_study(url, study_or_model, judged, again=again, options=given, progress=shown)
+    return sensitivities.of_study(
+        url, study_or_model, judged, again=again, options=given, progress=shown, wanted=target
+    )
 
 
 def _is_model_file(study_or_model: str) -> bool:
@@ -460,14 +606,49 @@ def exists(name: str, storage: str | None = None) -> bool:
         return False
 
 
-def report(name: str, out: Path, options: Mapping[str, Any] | None = None, storage: str | None = None) -> Path:
-    """Write the HTML report, as `bitfront report`."""
+def report(
+    name: str,
+    out: Path,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    targets: Sequence[str] = (),
+) -> Path:
+    """Write the HTML report, as `bitfront report`.
+
+    Args:
+        targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
+    """
     from studies import report as reports
     from studies.report_data import report_data
 
     with Store.open(storage or default_url(), write=False) as store:
-        reports.write(report_data(store, _standing(store, name, options)), out)
+        study = store.study(name)
+        every = [record.target.fingerprint for record in store.targets(study.id)]
+        wanted: Sequence[str | None] = targets or every or [None]
+        found = [_standing(store, name, options, one) for one in wanted]
+        reports.write(report_data(store, found[0], found[1:]), out)
     return out
+
+
+def status(name: str, storage: str | None = None) -> StudyStatus:
+    """Who works on a study, how fast, what failed, and where its front stands, as `bitfront status`."""
+    from studies.status import study_status
+
+    with Store.open(storage or default_url(), write=False) as store:
+        return study_status(store, name)
+
+
+def watch(name: str, storage: str | None = None, every_s: float = 2.0) -> Iterator[StudyStatus]:
+    """The same again and again, until the study is done and nobody works on it any more."""
+    from studies.status import study_status
+
+    with Store.open(storage or default_url(), write=False) as store:
+        while True:
+            now = study_status(store, name)
+            yield now
+            if now.over:
+                return
+            time.sleep(every_s)
 
 
 def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
@@ -476,12 +657,19 @@ def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
         return store.studies()
 
 
+def targets(storage: str | None = None) -> dict[str, tuple[TargetRecord, ...]]:
+    """The targets of every study of a database, by the study's name."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return {summary.name: store.targets(summary.id) for summary in store.studies()}
+
+
 def delete(name: str, storage: str | None = None) -> None:
     """Remove a study with its evaluations and engines, as `bitfront delete`."""
     import optuna
 
-    from studies.artifacts import Artifacts
-    from studies.setup import alone, artifacts_of, check_artifacts
+    from studies.joining import unused
+    from studies.places import open_artifacts
+    from studies.setup import check_artifacts
     from studies.store import close_optuna, optuna_storage
 
     url = storage or default_url()
@@ -490,9 +678,9 @@ def delete(name: str, storage: str | None = None) -> None:
         names = {target.optuna_study for target in store.targets(study.id)}
         config = SearchConfig.from_json(study.config, url)
         check_artifacts(config)
-        artifacts = Artifacts(artifacts_of(config))
+        artifacts = open_artifacts(config)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with alone(artifacts.folder, name):
+        with unused(store, study, config):
             # Our rows go last: until then the study is listed, and deleting it again finishes what was cut off.
             database = optuna_storage(url)
             for optuna_name in names & {s.study_name for s in database.get_all_studies()}:
@@ -591,21 +779,30 @@ def _refuse_existing(config: SearchConfig) -> None:
             )
 
 
-def _first_target(store: Store, study: StudyRecord) -> TargetRecord:
+def _target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
     targets = store.targets(study.id)
     if not targets:
         raise StudyError(
             f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
             f"`bitfront resume {study.name}`."
         )
-    return targets[0]
+    return choose(targets, wanted, study.name)
 
 
-def _standing(store: Store, name: str, options: Mapping[str, Any] | None) -> Standing:
+def _standing(store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None) -> Standing:
     study = store.study(name)
+    target = _target(store, study, wanted)
     given = {key: value for key, value in (options or {}).items() if key in LIMITS}
-    config = SearchConfig.from_json(study.config).with_options(given)
-    return standing(store, study, _first_target(store, study), _limits(config, study))
+    limits = _limits(config_of(study, target).with_options(given), study)
+    return _placed(store, standing(store, study, target, limits))
+
+
+def _placed(store: Store, now: Standing) -> Standing:
+    """With the place of its target among those of the study."""
+    known = store.targets(now.study.id)
+    place = [record.id for record in known].index(now.target.id)
+    name = names([record.target for record in known])[place] if len(known) > 1 else ""
+    return replace(now, number=place + 1, target_name=name)
 
 
 def _limits(config: SearchConfig, study: StudyRecord) -> Limits:

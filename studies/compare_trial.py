@@ -100,13 +100,12 @@ class _Run:
     def __init__(
         self, good: Checked, record: EvaluationRecord, target: TargetRecord, config: SearchConfig, progress: Progress
     ) -> None:
-        from studies.artifacts import Artifacts
-        from studies.setup import artifacts_of
+        from studies.places import open_artifacts
 
         self.good = good
         self.record = record
         self.progress = progress
-        self.artifacts = Artifacts(artifacts_of(config))
+        self.artifacts = open_artifacts(config)
         self.notes: list[str] = []
         self.warnings: list[str] = []
         ranges = good.folder / "ranges.json"

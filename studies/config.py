@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from search.errors import ConfigError
 from search.rules import KeepRule
 from search.values import Precision
 from studies import units
+from studies.artifact_store import parse
+from studies.slots import check_gpus
 from studies.units import Amount, ShapeSpec
 
 DEFAULT_STORAGE = "sqlite:///bitfront.db"
@@ -24,6 +27,7 @@ SAMPLERS = ("guided", "tpe", "nsga2", "gp", "random")
 GRANULARITIES = ("group", "block")
 KEEP_ENGINES = ("all", "front", "none")
 TYPINGS = ("auto", "weak", "strong")
+LEAST_LEASE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class SearchConfig:
         timing_cache: a folder, `none`, or None for the one beside the engines.
         sensitivity_time_s: for the sensitivity pass; None for a share of the study.
         repair: how many repairs a proposal gets whose build is refused.
+        lease_s: without a sign of life for so long a worker counts as lost, and others do its work.
+        gpus, workers: worker processes to start on this host, see `slots`; None: this process works itself.
     """
 
     model: str
@@ -83,11 +89,14 @@ class SearchConfig:
     plugins: tuple[str, ...] = ()
     timing_cache: str | None = None
     repair: int = 0
+    lease_s: float = 60.0
+    gpus: str | None = None
+    workers: int | None = None
     overrides: tuple[str, ...] = field(default=(), compare=False)
     given: tuple[str, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values of everything but `storage`, `overrides` and `given`."""
+        """Plain JSON values of all that belongs to the study, not to one run of it: `_NOT_STORED` says what is not."""
         data = asdict(self)
         for name in _NOT_STORED:
             del data[name]
@@ -128,7 +137,7 @@ class SearchConfig:
         return replace(self, **changes, given=tuple(sorted({*self.given, *given})))
 
 
-_NOT_STORED = ("storage", "overrides", "given")
+_NOT_STORED = ("storage", "gpus", "workers", "overrides", "given")
 
 
 @dataclass(frozen=True)
@@ -199,8 +208,16 @@ def from_options(options: Mapping[str, Any], config_file: Path | None = None) ->
     _check_together(values, problems)
     _raise_all(problems)
     values.setdefault("study", Path(values["model"]).stem)
+    values.setdefault("storage", default_url())
     overrides, all_given = filed.keys() & given.keys(), filed.keys() | given.keys()
     return SearchConfig(**values, overrides=tuple(sorted(overrides)), given=tuple(sorted(all_given)))
+
+
+def default_url() -> str:
+    """The database used when none is named: that of BITFRONT_STORAGE, where no other user of the machine can read its
+    password, else a file in the current folder.
+    """
+    return os.environ.get("BITFRONT_STORAGE") or DEFAULT_STORAGE
 
 
 def mask_password(url: str) -> str:
@@ -252,6 +269,11 @@ def _storage(text: str, option: str) -> str:
     return text
 
 
+def _artifacts(text: str, option: str) -> str:
+    parse(_text(text, option))
+    return text
+
+
 def _function(text: str, option: str) -> str:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", text):
         raise units.refusal(option, "package.module:function", text, "write it like mypackage.images:prepare")
@@ -279,6 +301,13 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
 
 def _switch(text: str, option: str) -> bool:
     return _choice("on", "off")(text, option) == "on"
+
+
+def _lease(text: str, option: str) -> float:
+    seconds = units.parse_duration_s(text, option)
+    if seconds < LEAST_LEASE_S:
+        raise units.refusal(option, f"at least {LEAST_LEASE_S:g}s", text, "a busy machine would lose its own workers")
+    return seconds
 
 
 def _whole(least: int = 1, most: int = 2**31 - 1) -> Callable[[str, str], int]:
@@ -338,7 +367,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("seed", "seed", _whole(least=0, most=2**32 - 1)),
         Option("threads", "threads", _whole(most=4096)),
         Option("keep-engines", "keep_engines", _choice(*KEEP_ENGINES)),
-        Option("artifacts", "artifacts", _text),
+        Option("artifacts", "artifacts", _artifacts),
         Option("evaluation-timeout", "evaluation_timeout_s", units.parse_duration_s),
         Option("evaluation-memory", "evaluation_memory_bytes", units.parse_size_bytes, clearable=True),
         Option("quiet", "quiet", _text, flag=True),
@@ -352,6 +381,9 @@ OPTIONS: Mapping[str, Option] = {
         Option("plugin", "plugins", _text, many=True, backend="tensorrt"),
         Option("timing-cache", "timing_cache", _text, backend="tensorrt"),
         Option("repair", "repair", _whole(least=0, most=1000)),
+        Option("lease", "lease_s", _lease),
+        Option("gpus", "gpus", check_gpus),
+        Option("workers", "workers", _whole(most=1024)),
     )
 }
 

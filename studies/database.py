@@ -1,89 +1,50 @@
-"""Opening the study database: what a URL means, whose tables it holds, and how its connections behave."""
+"""Opening the study database: whose tables it holds, and making or upgrading ours, by one process at a time."""
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, update
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, insert, inspect, select, update
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from search.errors import BitfrontError, RunError, StudyError
+from search.errors import BitfrontError, StudyError
+from studies.config import default_url
+from studies.connections import make_engine, one_at_a_time, writing
+from studies.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
+from studies.retries import InterruptedTransactionError, coming_back, cut_off, reason, reported, retried
 from studies.tables import VERSION, Base, Schema
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-OPTUNA_TABLES = frozenset({"studies", "trials", "alembic_version"})
+__all__ = [
+    "artifact_folder",
+    "check_shareable",
+    "check_usable",
+    "close_optuna",
+    "default_url",
+    "hide_password",
+    "open_engine",
+    "optuna_reported",
+    "optuna_storage",
+    "parse_url",
+    "reported",
+    "writing",
+]
+
+OUR_TABLES = frozenset(Base.metadata.tables)
+OPTUNA_TABLES = frozenset({"studies", "trials", "version_info"})
 SQLITE_HEADER = b"SQLite format 3\0"
-BUSY_S = 30
-CONNECT_S = 10
-WRITES = "bitfront_writes"  # execution option: the transaction is going to write
-SECRETS = ("password", "passwd", "passphrase", "secret", "token")
-DRIVERS = {"postgresql": ("postgresql+psycopg", "psycopg[binary]"), "mysql": ("mysql+pymysql", "pymysql")}
+TRIES = 15
 
 
-def default_url() -> str:
-    """The database used when none is named: a file in the current folder."""
-    return "sqlite:///bitfront.db"
-
-
-def parse_url(url: str) -> URL:
-    """Read a database URL; SQLite paths become absolute, so that a later chdir does not move the database.
-
-    Raises:
-        StudyError: it is no database URL, or names an SQLite database that is no file.
-    """
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (ArgumentError, ValueError):
-        # An unreadable URL is not repeated: nobody can tell where in it the password stands.
-        raise StudyError(
-            "The database URL cannot be read. Expected dialect://user:password@host/database, "
-            "say sqlite:///bitfront.db or postgresql+psycopg://me@db/studies, with special characters "
-            "in a password written as %40 and the like."
-        ) from None
-    if backend != "sqlite":
-        return parsed
-    if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
-        raise StudyError(
-            f"The database {hide_password(parsed)} is no plain file. A study must outlive its process: "
-            "give a path, say sqlite:///bitfront.db."
-        )
-    return parsed.set(database=os.path.abspath(parsed.database))
-
-
-def hide_password(url: URL | str) -> str:
-    """The URL with passwords, also those in its query, replaced by ***; fit for messages, logs and reports."""
-    parsed = make_url(url) if isinstance(url, str) else url
-    hidden = parsed.update_query_dict(dict.fromkeys(_secrets(parsed), "***"))
-    return hidden.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
-
-
-def artifact_folder(url: str, given: Path | None = None) -> Path:
-    """Where artifacts of this database lie: the folder given, else beside the SQLite file.
-
-    Raises:
-        StudyError: the database is on a server and no folder was given.
-    """
-    if given is not None:
-        return given.absolute()
-    parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        return Path(f"{parsed.database}.artifacts")
-    raise StudyError(
-        f"The database {hide_password(parsed)} is on a server, so engines need a folder of their own. "
-        "Name one that all workers of the study see."
-    )
-
-
+@retried
 def open_engine(url: str, *, create: bool, write: bool) -> Engine:
     """An engine on a database that holds our tables in their newest version.
 
@@ -95,9 +56,9 @@ def open_engine(url: str, *, create: bool, write: bool) -> Engine:
         StudyError: nothing there to read, not ours, too new, not reachable, or not writable.
     """
     parsed, write = parse_url(url), write or create
-    if parsed.get_backend_name() == "sqlite":
+    if is_file(parsed):
         _check_file(Path(str(parsed.database)), parsed, create=create, write=write)
-    engine = _engine(parsed, write=write)
+    engine = make_engine(parsed, write=write)
     try:
         _prepare(engine, parsed, create=create)
     except BaseException:
@@ -106,6 +67,7 @@ def open_engine(url: str, *, create: bool, write: bool) -> Engine:
     return engine
 
 
+@retried
 def check_usable(url: str) -> bool:
     """Check, creating nothing, that `open_engine(url, create=True)` will work; whether our tables are there already.
 
@@ -113,28 +75,22 @@ def check_usable(url: str) -> bool:
         StudyError: as `open_engine`.
     """
     parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite":
+    if is_file(parsed):
         _check_file(Path(str(parsed.database)), parsed, create=True, write=True)
     return _version_of(parsed, create=True) is not None
 
 
+@retried
 def optuna_storage(url: str) -> RDBStorage:
     """Optuna's storage in the same database, with the same connection settings. Imports Optuna.
 
     Creates Optuna's tables; call it only for a database that `Store.open` has opened for writing.
     """
-    from optuna.storages import RDBStorage
+    from optuna.exceptions import StorageInternalError
 
     parsed = parse_url(url)
-    with reported("open Optuna's tables", parsed):
-        storage = RDBStorage(
-            parsed.render_as_string(hide_password=False), engine_kwargs={"connect_args": _connect_args(parsed)}
-        )
-    if parsed.get_backend_name() == "sqlite":
-        event.listen(storage.engine, "connect", _set_pragmas)
-        storage.scoped_session.remove()
-        storage.engine.dispose()  # connections made before the listener
-    return storage
+    with reported("open Optuna's tables", parsed, StorageInternalError), one_at_a_time(parsed):
+        return _trials(url, TRIES)
 
 
 @contextmanager
@@ -142,11 +98,8 @@ def optuna_reported(url: str) -> Iterator[None]:
     """Turn what Optuna's storage raises into our errors, as `reported`."""
     from optuna.exceptions import StorageInternalError
 
-    with reported("store a trial", parse_url(url)):
-        try:
-            yield
-        except StorageInternalError as error:
-            raise error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error from error
+    with reported("store a trial", parse_url(url), StorageInternalError):
+        yield
 
 
 def close_optuna(storage: RDBStorage) -> None:
@@ -155,46 +108,20 @@ def close_optuna(storage: RDBStorage) -> None:
     storage.engine.dispose()
 
 
-@contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """One writing transaction: committed at the end, rolled back by any exception."""
-    with engine.connect() as connection:
-        connection.execution_options(**{WRITES: True})
-        with connection.begin():
-            yield connection
+def _trials(url: str, tries: int) -> RDBStorage:
+    from optuna.exceptions import StorageInternalError
 
+    from studies.trial_storage import RetriedStorage
 
-@contextmanager
-def reported(action: str, url: URL) -> Iterator[None]:
-    """Turn what the database driver raises into our errors, passwords left out.
-
-    Raises:
-        StudyError: the database is read-only, or has not the tables it should have.
-        RunError: anything else, such as a full disk or a lost server; the transaction was rolled back.
-    """
     try:
-        yield
-    except IntegrityError:
-        raise
-    except (SQLAlchemyError, sqlite3.Error) as error:
-        reason = _reason(error, url)
-        message = f"Could not {action} in {hide_password(url)}: {reason}."
-        if "readonly" in reason or "read-only" in reason:
-            raise StudyError(f"{message} Make the file and its folder writable, or work on a copy.") from None
-        raise RunError(f"{message} Nothing of this step was stored; `resume` goes on when the cause is gone.") from None
-
-
-def _reason(error: Exception, url: URL) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
-    for secret in (url.password, *_secrets(url).values()):
-        text = text.replace(str(secret), "***") if secret else text
-    return text
-
-
-def _secrets(url: URL) -> dict[str, Any]:
-    """What stands in the query of a URL and must not be shown."""
-    return {key: value for key, value in url.query.items() if any(word in key.lower() for word in SECRETS)}
+        return RetriedStorage(url)
+    except (DBAPIError, StorageInternalError) as error:
+        # Two processes on one SQLite file, or optuna-dashboard, may make Optuna's tables at the same moment: who comes
+        # second fails, and then finds them.
+        if tries == 1 or cut_off(error):
+            raise
+    time.sleep(0.1)
+    return _trials(url, tries - 1)
 
 
 def _check_file(path: Path, url: URL, *, create: bool, write: bool) -> None:
@@ -215,87 +142,24 @@ def _check_file(path: Path, url: URL, *, create: bool, write: bool) -> None:
         raise StudyError(f"Cannot write to {shown}: it is read-only. Make file and folder writable, or use a copy.")
 
 
-def _engine(url: URL, *, write: bool) -> Engine:
-    local = url.get_backend_name() == "sqlite"
-    target = _readable(url) if local and not write else url
-    try:
-        engine = create_engine(
-            target, json_serializer=_to_json, connect_args=_connect_args(url), pool_pre_ping=not local
-        )
-    except (ImportError, NoSuchModuleError) as error:
-        raise StudyError(_driver_missing(url, error)) from None
-    if local:
-        event.listen(engine, "connect", _set_pragmas if write else _set_reading_pragmas)
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _readable(url: URL) -> URL:
-    """Where the file or folder cannot be written, SQLite has to be told, or WAL databases do not open."""
-    path = Path(str(url.database))
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return url
-    query = {"uri": "true", "mode": "ro"}
-    if not Path(f"{path}-wal").exists():
-        query["immutable"] = "1"
-    return url.set(database=path.as_uri(), query=query)
-
-
-def _connect_args(url: URL) -> dict[str, Any]:
-    if url.get_backend_name() == "sqlite":
-        return {"timeout": BUSY_S}
-    if url.get_driver_name() in ("psycopg", "psycopg2", "pymysql", "mysqldb") and "connect_timeout" not in url.query:
-        return {"connect_timeout": CONNECT_S}
-    return {}
-
-
-def _driver_missing(url: URL, error: Exception) -> str:
-    scheme, package = DRIVERS.get(url.get_backend_name(), ("", ""))
-    hint = (
-        f"Install one with `pip install '{package}'` and write {scheme}://…"
-        if package
-        else "Known: " + ", ".join(["sqlite", *DRIVERS])
-    )
-    return f"No driver for the database {hide_password(url)}: {error}. {hint}."
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _set_pragmas(connection: Any, _: Any) -> None:
-    # WAL lets the readers of a running study work; NORMAL cannot corrupt a WAL database and saves an fsync a commit.
-    for pragma in (f"busy_timeout={BUSY_S * 1000}", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _set_reading_pragmas(connection: Any, _: Any) -> None:
-    for pragma in ("query_only=ON", f"busy_timeout={BUSY_S * 1000}"):
-        connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _begin(connection: Connection) -> None:
-    """Start the transaction ourselves: Python's sqlite3 starts none before DDL and reads.
-
-    A writer takes its lock at once: one that starts as a reader is refused, without waiting, when another wrote since.
-    """
-    writes = connection.get_execution_options().get(WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
 def _version_of(url: URL, *, create: bool) -> int | None:
     """Version of our tables, None without them; looks in a way that leaves a database that is not ours as it is."""
-    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+    if is_file(url) and not Path(str(url.database)).exists():
         return None
-    engine = _engine(url, write=False)
+    engine = make_engine(url, write=False)
     try:
-        with engine.connect() as connection:
-            version, tables = _look(connection)
+        version, tables = _looked(engine)
+        if version != VERSION and tables:
+            with one_at_a_time(url):  # another process may be in the middle of making them
+                version, tables = _looked(engine)
     except SQLAlchemyError as error:
-        raise StudyError(f"Cannot open the database {hide_password(url)}: {_reason(error, url)}.") from None
+        message = f"Cannot open the database {hide_password(url)}: {reason(error, url)}."
+        if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error):
+            raise InterruptedTransactionError(message, lost=True) from None
+        raise StudyError(message) from None
     finally:
         engine.dispose()
-    _check_ours(version, tables, url, create=create)
+    _check_ours(version, tables - OUR_TABLES, url, create=create)
     return version
 
 
@@ -307,8 +171,13 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
         with _upgrading(url) as upgrade:
             _upgrade(upgrade)
         return
-    with reported("create the tables", url), writing(engine) as connection:
+    with reported("create the tables", url), one_at_a_time(url), writing(engine) as connection:
         _create(connection)
+
+
+def _looked(engine: Engine) -> tuple[int | None, frozenset[str]]:
+    with engine.connect() as connection:
+        return _look(connection)
 
 
 def _look(connection: Connection) -> tuple[int | None, frozenset[str]]:
@@ -319,6 +188,10 @@ def _look(connection: Connection) -> tuple[int | None, frozenset[str]]:
 
 
 def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create: bool) -> None:
+    """Refuse a database by its version or by the tables in it that are not ours.
+
+    Some of ours without a version were left by a process that died while it made them on MySQL, one by one.
+    """
     shown = hide_password(url)
     if version is not None and version > VERSION:
         raise StudyError(
@@ -344,11 +217,11 @@ def _create(connection: Connection) -> None:
 @contextmanager
 def _upgrading(url: URL) -> Iterator[Connection]:
     """One writing transaction on an engine of its own: even a reader upgrades old tables, before it reads."""
-    if url.get_backend_name() == "sqlite":
+    if is_file(url):
         _check_file(Path(str(url.database)), url, create=False, write=True)
-    engine = _engine(url, write=True)
+    engine = make_engine(url, write=True)
     try:
-        with reported("upgrade the tables", url), writing(engine) as connection:
+        with reported("upgrade the tables", url), one_at_a_time(url), writing(engine) as connection:
             yield connection
     finally:
         engine.dispose()

@@ -43,14 +43,13 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
         )
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
-    number = work.store.next_round(work.target.id)
+    work.store.add_round(work.target.id, {int(label): found["latency"][label] for label in engines})
     for label in engines:
-        work.store.add_samples(int(label), number, found["latency"][label])
         if label in found["accuracy"]:
             work.store.set_final(int(label), found["accuracy"][label])
         else:
             work.progress.note(f"evaluation {label} fails on the final split: {found['failed'][label]}")
-    work.store.update_target(work.target.id, details={**work.target.details, "final_reference": found["reference"]})
+    work.store.add_details(work.target.id, final_reference=found["reference"])
 
 
 def engine_of(work: Work, now: Standing, row: int) -> Path:

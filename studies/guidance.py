@@ -8,14 +8,16 @@ from numpy.typing import NDArray
 from search.guided import Aim, Guidance, Priors
 from search.layout import PRECISIONS, Layout, make_layout
 from search.priors import Baseline, latency_prior, noise_prior
+from search.transfer import transferred
 from search.values import Precision
-from studies import sensitivities
+from studies import sensitivities, siblings
 from studies.runner import Work
 
 
 def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target; measures sensitivities first, where that has not been done."""
-    layout = make_layout([group.id for group in work.model.groups], work.model.edges, work.space)
+    groups = work.model.groups
+    layout = make_layout([g.id for g in groups], work.model.edges, work.space, [g.block for g in groups])
     source = _Source(work, layout, _errors(layout, sensitivities.ensure(work)))
     return Guidance(
         layout=layout,
@@ -46,14 +48,22 @@ class _Source:
         self._layout = layout
         self._noise = noise_prior(layout, errors)
         self._work_of = _multiply_adds(work, layout)
+        self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
         self._made: tuple[tuple[int, ...], Priors] | None = None
 
     def priors(self) -> Priors:
         known = tuple(self._work.store.baselines(self._work.target.id))
         if self._made is None or self._made[0] != known:
-            baselines = [self._baseline(number) for number in known]
-            self._made = (known, Priors(latency_prior(self._layout, baselines, self._work_of), self._noise))
+            self._made = (known, self._priors([self._baseline(number) for number in known]))
         return self._made[1]
+
+    def _priors(self, baselines: list[Baseline]) -> Priors:
+        latency = latency_prior(self._layout, baselines, self._work_of)
+        if self._elsewhere is None:
+            return Priors(latency, self._noise)
+        return Priors(
+            transferred(self._layout, latency, baselines, self._elsewhere), self._noise, self._elsewhere.losses()
+        )
 
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""

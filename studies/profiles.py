@@ -11,11 +11,11 @@ import numpy as np
 
 from search.errors import ConfigError, EvaluatorError, StudyError
 from search.values import Answer, AuditRow, LayerTime
-from studies.config import SearchConfig
 from studies.progress import Progress
 from studies.records import FAILED, RUNNING, EvaluationRecord, GroupRecord
 from studies.standing import Standing
 from studies.store import Store
+from studies.targets import config_of
 from studies.units import format_ms, format_percent
 from studies.words import mix_text
 
@@ -269,13 +269,16 @@ def _profile(
     progress: Progress,
 ) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
     """Evaluation id → its layers, stored too, and notes."""
-    from studies.setup import check_artifacts, check_unchanged, checked, prepared
+    from studies.joining import prepared
+    from studies.setup import check_artifacts, check_unchanged, checked
+    from studies.shipping import here
 
-    config = SearchConfig.from_json(now.study.config, url).with_options(options)
+    config = config_of(now.study, now.target, url).with_options(options)
     check_artifacts(config)
-    with Store.open(url) as store, checked(config) as good:
+    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)
-        with prepared(store, good, now.study, progress) as work:
+        # No worker may throw away an engine meanwhile.
+        with prepared(store, good, now.study, progress) as work, work.lease.hold("prune"):
             return {record.id: _profile_one(work, now, record, count) for record in records}
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +15,10 @@ from studies.records import EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_duration_s
 from studies.words import best_text, failures_text, outcome_text
+
+if TYPE_CHECKING:  # these import the store
+    from studies.status import StudyStatus
+    from studies.tallies import FinishedRow
 
 _LINE_EVERY_S = 5.0
 
@@ -33,6 +38,9 @@ class Progress(Protocol):
     def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         """A candidate is stored; `total` evaluations are wanted."""
 
+    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
+        """Many workers: where they and the study stand, and what was finished since the last time."""
+
 
 class Quiet:
     """Says nothing."""
@@ -44,6 +52,8 @@ class Quiet:
     def stage(self, trial: int, stage: str) -> None: ...
 
     def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
+
+    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None: ...
 
 
 class Lines:
@@ -64,7 +74,19 @@ class Lines:
     def stage(self, trial: int, stage: str) -> None: ...
 
     def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        self.note(f"{len(standing.table)}/{total} trial {record.trial}: {outcome_text(record, standing)}")
+        self.note(f"{standing.done}/{total} trial {record.trial}: {outcome_text(record, standing)}")
+
+    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
+        from studies.status_text import finished_lines
+
+        for line in finished_lines(now, finished):
+            self.note(line)
+
+
+class Notes(Lines):
+    """Of a worker whose parent tells of finished candidates: the rest."""
+
+    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
 
 
 class Display:
@@ -103,7 +125,7 @@ class Display:
         if self._ran == 1:
             self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
         rate = self._ran / max(time.monotonic() - self._start, 1e-3)
-        done = len(standing.table)
+        done = standing.done
         self._facts = [
             ("evaluations", f"{done} of {total}"),
             ("last", f"trial {record.trial}: {outcome_text(record, standing)}"),
@@ -113,6 +135,11 @@ class Display:
             ("failures", failures_text(standing)),
         ]
         self._draw()
+
+    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
+        from studies.status_text import drawing
+
+        self._live.update(drawing(now))
 
     def _draw(self) -> None:
         table = Table.grid(padding=(0, 2))

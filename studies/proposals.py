@@ -1,10 +1,11 @@
-"""Optuna's side of a study: its trials, what they are told, and what a killed run left open."""
+"""Optuna's side of a study: its trials, what they are told, and what lost workers left open."""
 
 from __future__ import annotations
 
 import random
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from search.guided import Guidance
     from search.quality import Quality
 
+WORKER = "bitfront:worker"
+"""User attribute of a trial: the worker that asked for it, where several may."""
 _RETRY = "bitfront:retry"
 _RETRIES = 3
+_APART = 1_000_003  # between the seeds of two workers: more than a study has trials
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,10 @@ class Proposals:
         name: of the Optuna study, made when it is not there.
         space: what the sampler's integer codes stand for.
         sampler: by name.
+        seed: of the study; workers of other ranks draw other numbers from it.
         guidance: what the guided sampler is told; not needed by others.
+        worker: by name, where others may ask for trials meanwhile; it marks its own.
+        rank: how many of the workers now alive came before it.
     """
 
     def __init__(
@@ -58,27 +65,41 @@ class Proposals:
         sampler: str,
         seed: int,
         guidance: Guidance | None = None,
+        worker: str = "",
+        rank: int = 0,
     ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space = space
+        self.worker = worker
         self._states = optuna.trial.TrialState
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
-        self.study.sampler = make_sampler(sampler, seed, len(self.study.get_trials(deepcopy=False)), guidance)
+        own = seed if sampler == "guided" else seed + rank * _APART
+        self.study.sampler = make_sampler(sampler, own, len(self.study.get_trials(deepcopy=False)), guidance)
         if len(self.study.get_trials(deepcopy=False)) == 0:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.study.set_metric_names(["latency_ms", "loss"])
-        self._random = random.Random(seed)
+        self._random = random.Random(seed + rank * _APART)
         self.poor = False
         """Whether the guided sampler found its forecasts poor when it last made one."""
 
     def ask(self) -> tuple[optuna.Trial, Assignment]:
         """The next trial and the assignment it proposes."""
+        import optuna
+
+        while True:
+            # Stopped for longer than a lease in the middle of asking: others have closed that trial meanwhile.
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                return self._asked()
+
+    def _asked(self) -> tuple[optuna.Trial, Assignment]:
         trial = self.study.ask()
+        if self.worker:
+            trial.set_user_attr(WORKER, self.worker)
         codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
         predicted = getattr(self.study.sampler, "predicted", {}).pop(trial.number, None)
         if predicted is not None:
@@ -91,10 +112,24 @@ class Proposals:
         return forecast_quality(self.study.get_trials(deepcopy=False))
 
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Finish a trial."""
+        """Finish a trial; nothing happens to one that another worker has finished.
+
+        Where that closed it as failed, taking this worker for lost, its assignment is proposed again: then the result
+        is there, and a trial tells Optuna of it.
+        """
+        import optuna
+
+        try:
+            state = self._told(trial, outcome)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            state = self.study.get_trials(deepcopy=False)[trial.number].state
+        if outcome.values is not None and state == self._states.FAIL:
+            self.enqueue(self.space.assignment({name: int(code) for name, code in trial.params.items()}))
+
+    def _told(self, trial: optuna.Trial, outcome: Outcome) -> optuna.trial.TrialState:
+        """The state that it has now."""
         if outcome.values is None:
-            self.study.tell(trial.number, state=self._states.FAIL)
-            return
+            return self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True).state
         with warnings.catch_warnings():
             # A trial that was killed between this and being told has its constraints already.
             warnings.simplefilter("ignore", UserWarning)
@@ -102,13 +137,13 @@ class Proposals:
                 trial.set_constraint(key, value)
         if outcome.measured is not None:
             trial.set_user_attr(MEASURED, list(outcome.measured))
-        self.study.tell(trial.number, outcome.values)
+        return self.study.tell(trial.number, outcome.values, skip_if_finished=True).state
 
     def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:
-        """Let a coming `ask` give this assignment; nothing happens when it is already waiting."""
+        """Let a coming `ask` give this assignment; nothing happens when it is waiting already or under way."""
         codes = self.space.codes(assignment)
-        waiting = self.study.get_trials(deepcopy=False, states=(self._states.WAITING,))
-        if all(t.system_attrs.get("fixed_params") != codes for t in waiting):
+        coming = self.study.get_trials(deepcopy=False, states=(self._states.WAITING, self._states.RUNNING))
+        if all(t.system_attrs.get("fixed_params") != codes for t in coming):
             self.study.enqueue_trial(codes, user_attrs=dict(attributes or {}))
 
     def enqueue_neighbour(self, assignment: Assignment) -> Assignment:
@@ -131,11 +166,37 @@ class Proposals:
 
         return optuna.Trial(self.study, trial._trial_id)
 
+    def handle(self, number: int) -> optuna.Trial:
+        """As `reopened`, by number."""
+        return self.reopened(self.study.get_trials(deepcopy=False)[number])
+
+    def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
+        """What a trial proposes; None where it was cut off before all of that was settled."""
+        from optuna.trial import FrozenTrial
+
+        # A trial that was enqueued carries what it proposes from the start.
+        fixed = trial.system_attrs.get("fixed_params", {}) if isinstance(trial, FrozenTrial) else {}
+        params = {**fixed, **trial.params}
+        if not all(variable.id in params for variable in self.space.variables):
+            return None
+        return self.space.assignment({variable.id: int(params[variable.id]) for variable in self.space.variables})
+
     def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:
         """Close a trial whose evaluation was cut off, and let its assignment be proposed again a few times."""
-        self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
-        retries = int(trial.user_attrs.get(_RETRY, 0))
-        complete = all(variable.id in trial.params for variable in self.space.variables)
-        if complete and retries < _RETRIES:
-            codes = {variable.id: int(trial.params[variable.id]) for variable in self.space.variables}
-            self.enqueue(self.space.assignment(codes), {_RETRY: retries + 1})
+        self._close(trial)
+        retries, asked = int(trial.user_attrs.get(_RETRY, 0)), self.asked_by(trial)
+        if asked is not None and retries < _RETRIES:
+            self.enqueue(asked, {_RETRY: retries + 1})
+
+    def put_back(self, trial: FrozenTrial | optuna.Trial) -> None:
+        """Close a trial that was not evaluated for no fault of its own; its assignment is proposed again."""
+        self._close(trial)
+        retries, asked = int(trial.user_attrs.get(_RETRY, 0)), self.asked_by(trial)
+        if asked is not None:
+            self.enqueue(asked, {_RETRY: retries} if retries else None)
+
+    def _close(self, trial: FrozenTrial | optuna.Trial) -> None:
+        import optuna
+
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another worker did just now
+            self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)

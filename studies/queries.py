@@ -34,6 +34,7 @@ from search.values import (
 )
 from studies import records, tables
 from studies.database import hide_password, reported
+from studies.retries import retried
 
 if TYPE_CHECKING:
     from search.model import Edge
@@ -182,12 +183,15 @@ class Reader:
         )
         return records.FinalTable(**_columns(names, self._rows(query)))
 
-    def assignments(self, study_target_id: int) -> records.Assignments:
-        """Evaluation id → assignment for one target; texts are read now, parsed when asked for."""
+    def assignments(self, study_target_id: int, ids: Sequence[int] | None = None) -> records.Assignments:
+        """Evaluation id → assignment for one target, or for a few of it; texts are read now, parsed when asked for."""
         e = tables.Evaluation
         query = select(e.id, cast(e.assignment, Text)).where(e.study_target_id == study_target_id).order_by(e.id)
+        if ids is not None:
+            query = query.where(e.id.in_(list(ids)))
         return records.Assignments({row[0]: row[1] for row in self._rows(query)})
 
+    @retried
     def evaluation(self, study_target_id: int, trial: int) -> records.EvaluationRecord:
         """Everything stored of the evaluation that answers this Optuna trial.
 
@@ -200,6 +204,7 @@ class Reader:
                 raise StudyError(_unknown_trial(connection, study_target_id, trial))
         return found
 
+    @retried
     def answer(self, study_target_id: int, trial: int) -> records.EvaluationRecord | None:
         """As `evaluation`, and None where no evaluation answers the trial."""
         t = tables.Trial
@@ -223,6 +228,7 @@ class Reader:
         found = [row.id for row in self._rows(query) if codes in (row.assignment, row.asked_assignment)]
         return tuple(self.load(evaluation_id) for evaluation_id in found)
 
+    @retried
     def find(self, study_target_id: int, digest: str) -> records.EvaluationRecord | None:
         """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
         e = tables.Evaluation
@@ -231,6 +237,7 @@ class Reader:
             evaluation_id = connection.scalar(query)
             return None if evaluation_id is None else _evaluation(connection, evaluation_id)
 
+    @retried
     def load(self, evaluation_id: int) -> records.EvaluationRecord:
         """Everything stored of an evaluation by its id, as `evaluations` gives it; KeyError when it is gone."""
         with self._reading("read an evaluation") as connection:
@@ -240,19 +247,14 @@ class Reader:
         """Evaluations in flight, or left behind by a worker that died; oldest first."""
         e, lease, trials = tables.Evaluation, tables.Lease, _lowest_trials(study_target_id)
         query = (
-            select(e.id, e.digest, trials.c.trial, e.worker, lease.heartbeat, tables.utc_now().label("now"))
+            select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
+            .add_columns(tables.utc_now().label("now"))
             .outerjoin(lease, lease.evaluation_id == e.id)
             .outerjoin(trials, trials.c.evaluation_id == e.id)
             .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
             .order_by(e.id)
         )
         return tuple(_running(row) for row in self._rows(query))
-
-    def next_round(self, study_target_id: int) -> int:
-        """The number for the next round of measuring again, ≥ 1."""
-        s, e = tables.Sample, tables.Evaluation
-        query = select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(e.study_target_id == study_target_id)
-        return max(self._rows(query)[0][0] or 0, 0) + 1
 
     def confirmed(self, study_target_id: int) -> dict[int, float]:
         """Evaluation id → latency in ms of the latest round that measured it again; those never repeated are absent."""
@@ -271,6 +273,7 @@ class Reader:
         query = select(e.id, e.engine).where(e.study_target_id == study_target_id, e.engine.is_not(None))
         return {row[0]: EngineSummary(**row[1]) for row in self._rows(query.order_by(e.id))}
 
+    @retried
     def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:
         """Evaluation id → what was predicted of it before it was built.
 
@@ -314,6 +317,7 @@ class Reader:
         with reported(action, self._url), self._engine.connect() as connection:
             yield connection
 
+    @retried
     def _rows(self, query: Query) -> Sequence[Row]:
         with self._reading("read the study") as connection:
             return connection.execute(query).all()
@@ -383,7 +387,7 @@ def _group(row: Row) -> records.GroupRecord:
 
 def _running(row: Row) -> records.RunningRecord:
     age = None if row.heartbeat is None else (row.now - row.heartbeat).total_seconds()
-    return records.RunningRecord(row.id, row.digest, row.trial, row.worker, age)
+    return records.RunningRecord(row.id, row.digest, row.trial, row.worker, age, row.takeovers)
 
 
 def _artifact(row: Row) -> records.ArtifactRecord:

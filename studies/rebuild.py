@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,8 +12,9 @@ from evaluators.job import Limits as EarlyLimits
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, EvaluatorError
 from search.values import Answer, Assignment, Evaluation, digest_of
+from studies.outcomes import evaluation_digest
 from studies.records import EXPORT, OK, RUNNING, EvaluationRecord
-from studies.runner import Work, evaluation_digest
+from studies.runner import Work
 from studies.standing import Standing
 
 _LEVEL = "optimization_level"
@@ -71,8 +71,8 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
     while True:
         digest = digest_of({"rebuild_of": plain, "number": number})
         record = work.store.find(work.target.id, digest)
-        if record is not None and record.status == RUNNING:
-            work.store.abandon(record.id)  # its process was killed: only one at a time works on a study
+        if record is not None and record.status == RUNNING and _is_left_behind(work, record.id):
+            work.store.abandon(record.id)
             record = None
         if record is None:
             return None, digest
@@ -81,14 +81,21 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
         number += 1
 
 
+def _is_left_behind(work: Work, number: int) -> bool:
+    """Whether the process that built it was killed: on SQLite only one at a time works on a study."""
+    ages_s = {running.id: running.heartbeat_age_s for running in work.store.running(work.target.id)}
+    age_s = ages_s.get(number)
+    return not work.store.shared or age_s is None or age_s > work.lease.lease_s
+
+
 def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
-    number = work.store.begin(work.target.id, assignment, digest, f"pid-{os.getpid()}", None, EXPORT)
+    number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
     out = work.folder / f"{number}.engine"
     with _abandoned_when_interrupted(work, number):
         evaluation = work.keeper.evaluate(assignment, out, EarlyLimits())
         artifact = work.artifacts.put_file(Path(evaluation.artifact), "engine") if evaluation.artifact else None
         out.unlink(missing_ok=True)
-        work.store.record(number, evaluation, artifact)
+        work.store.record(number, evaluation, artifact, worker=work.lease.name)
     failure = evaluation.failure
     if failure is not None:
         raise ArtifactError(

@@ -31,6 +31,10 @@ class LostEvaluationError(BitfrontError):
     """Internal: the running row is gone or finished; another worker took it for abandoned."""
 
 
+class FullStudyError(BitfrontError):
+    """Internal: there are as many evaluations as are wanted, those that are running included."""
+
+
 @dataclass(frozen=True)
 class NewStudy:
     """All that is known when a study is created; every mapping is JSON-serialisable.
@@ -120,6 +124,8 @@ class TargetRecord:
         ranges_digest: artifact with the calibrated ranges; None before calibration.
         latency_band: relative half-width inside which two latencies are a tie; None until measured.
         reference_ms: latency of the baseline that relative targets are scaled to.
+        options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
+            for the study's first target.
     """
 
     id: int
@@ -132,6 +138,7 @@ class TargetRecord:
     reference_ms: float | None
     capability: Capability | None
     details: dict[str, Any]
+    options: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -214,13 +221,81 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class RunningRecord:
-    """An evaluation in flight; `heartbeat_age_s` by the database's clock, None when its lease is gone."""
+    """An evaluation in flight.
+
+    Attributes:
+        heartbeat_age_s: of its lease, by the database's clock; None when that is gone.
+        takeovers: how many workers have taken it over from one that was lost.
+    """
 
     id: int
     digest: str
     trial: int | None
     worker: str
     heartbeat_age_s: float | None
+    takeovers: int = 0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A running evaluation that was taken over just now.
+
+    Attributes:
+        worker: who had it and was lost with it.
+        takeovers: of this evaluation until now, this one included.
+    """
+
+    id: int
+    worker: str
+    takeovers: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Evaluations of one target; those that exports built again are not among them."""
+
+    finished: int
+    running: int
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """A process that worked or works on one target of a study. `host` is for people and goes no further.
+
+    Attributes:
+        state: `starting`, `calibrating`, `searching`, `waiting` for others, `finishing`, `measuring` what is stored
+            already, `ended`, or `failed`.
+        heartbeat_age_s: by the database's clock.
+        evaluations: that it has finished.
+        evaluation_id, trial: what it is at now.
+    """
+
+    id: int
+    study_target_id: int
+    name: str
+    host: str
+    device: str
+    pid: int
+    state: str
+    started_at: datetime
+    ended_at: datetime | None
+    heartbeat_age_s: float
+    evaluations: int
+    evaluation_id: int | None
+    trial: int | None
+
+    def live(self, lease_s: float) -> bool:
+        """Whether it has not ended and was heard of within a lease."""
+        return self.ended_at is None and self.heartbeat_age_s <= lease_s
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """Something that one worker of a target does for all; `heartbeat_age_s` by the database's clock."""
+
+    name: str
+    worker: str
+    heartbeat_age_s: float
 
 
 @dataclass(frozen=True)
@@ -292,6 +367,23 @@ class Assignments(Mapping[int, Assignment]):
 
     def __len__(self) -> int:
         return len(self.texts)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a study's inputs that lies among the artifacts, for hosts that lack it.
+
+    Attributes:
+        role: the option that named it: `model`, `data`, ….
+        position: 0 for the file itself; a model's external data follow.
+        name: what it is called, relative to the folder of the file itself.
+    """
+
+    role: str
+    position: int
+    name: str
+    digest: str
+    size_bytes: int
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ class Repairs:
         if self._allowed:
             self.unbuildable = work.store.unbuildable(work.target.id)
 
+    def refresh(self) -> None:
+        """Learn what other workers have learnt."""
+        if self._allowed and self._work.store.shared:
+            self.unbuildable |= self._work.store.unbuildable(self._work.target.id)
+
     def buildable(self, asked: Assignment) -> Assignment:
         """What is built for a proposal: itself, or its repair where a part of it is known to be refused."""
         # Never None: what a group runs in when its variable is at its highest precision is never learnt.

@@ -12,7 +12,7 @@ from evaluators.process import EvaluatorProcess, ProcessDiedError
 from search.errors import EvaluatorError
 from search.values import Assignment, Latency, Precision
 from studies.finalists import engine_of
-from studies.records import OK
+from studies.records import OK, TargetRecord
 from studies.standing import Standing
 
 if TYPE_CHECKING:
@@ -25,15 +25,18 @@ _NOISY_BAND = 0.05
 
 
 def settle_reference(work: Work) -> None:
-    """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
-    target = work.target
-    if target.reference_ms is None and target.target.relative:
+    """Measure the float baseline that relative latencies are scaled to, once for all workers of the target."""
+
+    def measure() -> None:
         work.progress.step("measuring the FP32 baseline", 0, 1)
         uniform = work.space.uniform(Precision.FP32)
         # The median of several: every later latency is scaled by it.
         reference_ms = median(_rebuilt(work, uniform).raw_ms for _ in range(_REPEATS))
-        work.store.update_target(target.id, reference_ms=reference_ms)
-        _reload_target(work)
+        work.store.update_target(work.target.id, reference_ms=reference_ms)
+
+    if work.target.target.relative:
+        work.lease.once("reference", lambda: _reloaded(work).reference_ms is not None, measure)
+        _reloaded(work)
     if work.target.reference_ms is not None:
         work.keeper.adopt(reference_ms=work.target.reference_ms)
 
@@ -41,17 +44,22 @@ def settle_reference(work: Work) -> None:
 def settle_band(work: Work, now: Standing) -> bool:
     """Measure and store how repeatable a latency is, on the last uniform baseline; False where none was built.
 
-    One engine is timed in fresh processes, and its assignment built anew in a warm one; the band is the larger spread.
+    One worker does it for all. One engine is timed in fresh processes, and its assignment built anew in a warm one; the
+    band is the larger spread.
     """
     built = [row for row in now.baselines() if now.table.status[row] == OK]
     if not built:
         return False
-    rebuild = _rebuild_spread(work, now, built[-1])
-    repeatability = _process_spread(work, now, built[-1])
-    band = max(_LEAST_BAND, repeatability, rebuild)
-    details = {**work.target.details, "repeatability": repeatability, "rebuild": rebuild}
-    work.store.update_target(work.target.id, latency_band=band, details=details)
-    _reload_target(work)
+
+    def measure() -> None:
+        rebuild = _rebuild_spread(work, now, built[-1])
+        repeatability = _process_spread(work, now, built[-1])
+        work.store.add_details(work.target.id, repeatability=repeatability, rebuild=rebuild)
+        work.store.update_target(work.target.id, latency_band=max(_LEAST_BAND, repeatability, rebuild))
+
+    work.lease.once("band", lambda: _reloaded(work).latency_band is not None, measure)
+    band = _reloaded(work).latency_band
+    assert band is not None
     noisy = ": the machine is busy or its clock is not steady" if band > _NOISY_BAND else ""
     work.progress.note(f"latencies within {band:.1%} of each other count as a tie{noisy}")
     return True
@@ -60,7 +68,7 @@ def settle_band(work: Work, now: Standing) -> bool:
 def drift(work: Work, now: Standing, row: int) -> float:
     """Time the FP32 baseline of `row` again, as a further round of its own evaluation; how much slower it runs."""
     latency = _rebuilt(work, _assignment(work, now, row))
-    work.store.add_samples(int(now.table.id[row]), work.store.next_round(work.target.id), latency)
+    work.store.add_round(work.target.id, {int(now.table.id[row]): latency})
     return latency.raw_ms / float(now.table.raw_ms[row]) - 1
 
 
@@ -121,5 +129,7 @@ def _assignment(work: Work, now: Standing, row: int) -> Assignment:
     return work.store.assignments(work.target.id)[int(now.table.id[row])]
 
 
-def _reload_target(work: Work) -> None:
+def _reloaded(work: Work) -> TargetRecord:
+    """The target as it is stored now, which becomes that of the work."""
     work.target = next(t for t in work.store.targets(work.study.id) if t.id == work.target.id)
+    return work.target

@@ -19,6 +19,7 @@ from studies.config import Limits
 from studies.forecast_figure import forecast_figure
 from studies.forecasts import Forecasts, error_text, ranks_text
 from studies.plots import BLUE, GREY, ORANGE, OTHER_COLOUR, PRECISION_COLOURS, RED, Figure, frame, plain, widened
+from studies.report_targets import SideBySide
 from studies.units import format_bytes, format_metric, format_ms, format_percent
 
 
@@ -143,6 +144,7 @@ class ReportData:
         forecasts: predicted against measured; None where nothing was predicted.
         environment: name → value, flat.
         notes: sentences to show first: a budget nobody met, warnings.
+        beside: this target beside others of the study; None where it is shown alone.
     """
 
     study: str
@@ -164,6 +166,7 @@ class ReportData:
     forecasts: Forecasts | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    beside: SideBySide | None = None
 
     @property
     def front(self) -> list[EvaluationRow]:
@@ -244,6 +247,8 @@ def limit_texts(data: ReportData) -> list[str]:
 def figures(data: ReportData) -> dict[str, Figure]:
     """Plotly figures, as plain JSON values, of what there is data for, in the order of the page."""
     found: dict[str, Figure] = {}
+    if data.beside is not None:
+        found |= data.beside.figures(_loss_title(data.metric), 100 if data.metric.ratio else 1)
     if any(row.measured for row in data.evaluations):
         found["front"] = front_figure(data)
     if data.hypervolume:
@@ -270,11 +275,15 @@ def front_figure(data: ReportData) -> Figure:
         _baseline_points(data, [row for row in rows if row.baseline]),
     ]
     view = _view(data)
-    unit = "percentage points" if data.metric.ratio else data.metric.unit
-    layout = frame("latency (ms)", f"loss of {data.metric.name}" + (f" ({unit})" if unit else ""), height=460)
+    layout = frame("latency (ms)", _loss_title(data.metric), height=460)
     layout["xaxis"]["range"], layout["yaxis"]["range"] = view
     layout["shapes"], layout["annotations"] = _limit_lines(data)
     return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
+
+
+def _loss_title(metric: Metric) -> str:
+    unit = "percentage points" if metric.ratio else metric.unit
+    return f"loss of {metric.name}" + (f" ({unit})" if unit else "")
 
 
 def hypervolume_figure(data: ReportData) -> Figure:

@@ -10,14 +10,19 @@ from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.report_targets import side_by_side
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.words import holds, mix_text, nearest_text
 
 
-def report_data(store: Store, now: Standing) -> ReportData:
-    """Everything the report shows of one target's evaluations, judged by the standing's limits."""
+def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
+    """Everything the report shows of one target's evaluations, judged by the standing's limits.
+
+    Args:
+        others: other targets of the study, to lay beside it.
+    """
     metric = now.study.metric
     assignments = store.assignments(now.target.id)
     groups = store.groups(now.study.id)
@@ -57,6 +62,7 @@ def report_data(store: Store, now: Standing) -> ReportData:
         forecasts=forecasts.compared(store, now),
         environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
         notes=_notes(now),
+        beside=side_by_side(store, [now, *others]) if others else None,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,23 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from evaluators.job import Limits as EarlyLimits
 from evaluators.process import EvaluatorProcess
 from search.model import Model
 from search.space import Space
-from search.values import Assignment, Evaluation, Stage, digest_of
-from studies import pareto, repeatability
+from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
+from studies import finalists, repeatability, upkeep
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig
-from studies.forecasts import poor_text, quality_text
+from studies.leases import WorkerLease
+from studies.open_trials import OpenTrials
+from studies.outcomes import asked_unless_built, digest_in, outcome
 from studies.progress import Progress
-from studies.proposals import Outcome, Proposals
-from studies.records import FAILED, OK, EvaluationRecord, StudyRecord, TargetRecord
+from studies.proposals import Proposals
+from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
 from studies.standing import Standing, standing
-from studies.store import Store
+from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
+from studies.targets import config_of
 
 if TYPE_CHECKING:
     import optuna
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _DRIFT_EVERY = 20
 _PRUNE_EVERY = 10
 _SAME_IN_A_ROW = 3
-_NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
+_MOST_TAKEOVERS = 3
+_CONFIRMATIONS = 3
+_AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
 
 
 @dataclass
@@ -42,6 +44,7 @@ class Work:
     """What a run holds open.
 
     Attributes:
+        lease: of this process, which is a worker of the target.
         knobs: of the backend; part of every evaluation's digest.
         engine_file: what an exported engine is called.
         folder: of this run alone; engines are built here before they are kept.
@@ -50,6 +53,7 @@ class Work:
     store: Store
     artifacts: Artifacts
     keeper: EvaluatorProcess
+    lease: WorkerLease
     study: StudyRecord
     target: TargetRecord
     config: SearchConfig
@@ -68,45 +72,36 @@ class Runner:
     def __init__(self, work: Work, proposals: Proposals) -> None:
         self.work = work
         self.proposals = proposals
-        self.worker = f"pid-{os.getpid()}"
         self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
+        self._trials = work.config.trials
+        self._finished = 0
         self._repeats = 0
-        self._poor = False
+        self._next_look = 0.0
+        self._quality = upkeep.Quality(work, proposals)
         self.repairs = Repairs(work)
+        self.open_trials = OpenTrials(work, proposals, self.repairs)
 
     # -- before the loop -------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Close what a killed run left open; its assignments are proposed again."""
-        store, target = self.work.store, self.work.target
-        for running in store.running(target.id):
-            store.abandon(running.id)
-        for trial in self.proposals.open_trials():
-            record = self._record_of(trial)
-            if record is None:
-                self.proposals.give_up(trial)
-            else:
-                if trial.number not in record.trials:
-                    asked = self._asked_by(trial)
-                    store.link_trial(target.id, trial.number, record.id, asked=_unless(asked, record))
-                self.proposals.tell(self.proposals.reopened(trial), self._outcome(record))
+        """Close what lost workers left open; their assignments are proposed again.
 
-    def _record_of(self, trial: optuna.trial.FrozenTrial) -> EvaluationRecord | None:
-        """The finished evaluation of a trial that was killed between being recorded, or found known, and being told."""
-        target = self.work.target.id
-        record = self.work.store.answer(target, trial.number)
-        if record is None and all(variable.id in trial.params for variable in self.work.space.variables):
-            record = self.work.store.find(target, self._digest(self.repairs.buildable(self._asked_by(trial))))
-        return record if record is not None and record.status in (OK, FAILED) else None
-
-    def _asked_by(self, trial: optuna.trial.FrozenTrial) -> Assignment:
-        return self.work.space.assignment({name: int(code) for name, code in trial.params.items()})
+        On SQLite that is all there is, for this process holds the study's lock; elsewhere what other workers may still
+        be at is left alone.
+        """
+        store = self.work.store
+        if not store.shared:
+            for running in store.running(self.work.target.id):
+                store.abandon(running.id)
+        self.open_trials.settle(alone=not store.shared)
 
     def enqueue_baselines(self) -> None:
         """Every uniform assignment that has not been evaluated goes first."""
-        for assignment in self.work.space.baselines().values():
-            if self.work.store.find(self.work.target.id, self._digest(self.repairs.buildable(assignment))) is None:
-                self.proposals.enqueue(assignment)
+        with self.work.lease.hold("baselines"):
+            for assignment in self.work.space.baselines().values():
+                digest = digest_in(self.work, self.repairs.buildable(assignment))
+                if self.work.store.find(self.work.target.id, digest) is None:
+                    self.proposals.enqueue(assignment)
 
     def settle_reference(self) -> None:
         """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
@@ -114,8 +109,11 @@ class Runner:
 
     def settle_band(self, now: Standing) -> Standing:
         """Once the baselines are there, measure how repeatable a latency is."""
-        due = self.work.target.latency_band is None and len(now.table) >= len(self._roles)
-        return self.standing() if due and repeatability.settle_band(self.work, now) else now
+        if self.work.target.latency_band is not None or now.done < len(self._roles):
+            return now
+        if any(now.table.status[row] == RUNNING for row in now.baselines()):
+            return now
+        return self.standing() if repeatability.settle_band(self.work, now) else now
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -129,66 +127,216 @@ class Runner:
             now = self.settle_band(now)
             reason = self._enough(now, deadline)
             if reason:
-                self._note_quality()
-                self._prune(now)
+                self._quality.note_last()
                 return reason
-            now = self._one_trial(now)
+            now = self._next(now)
 
     def standing(self) -> Standing:
         return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
 
     def _enough(self, now: Standing, deadline: float | None) -> str:
-        config, done = self.work.config, len(now.table)
-        if done >= config.trials:
+        config, done = self.work.config, now.done
+        if done >= self._wanted(done):
             return f"{done} evaluations are done"
-        if self.repairs.all_built(done):
+        if done == len(now.table) and self.repairs.all_built(done):
             size, refused = self.work.space.size_without(self.repairs.unbuildable), bool(self.repairs.unbuildable)
             return f"every one of the {size} assignments{' that can be built' * refused} has been evaluated"
         if deadline is not None and time.monotonic() >= deadline:
-            return f"the time limit is reached with {done} of {config.trials} evaluations done"
+            return f"the time limit is reached with {done} of {self._trials} evaluations done"
         if config.patience is not None and _stalled(now, config.patience):
             return f"the last {config.patience} evaluations gained no hypervolume; {done} are done"
         return ""
 
+    def _wanted(self, there: int) -> int:
+        """How many evaluations there should be; another worker may have raised that."""
+        if there >= self._trials and self.work.store.shared:
+            study = self.work.store.study(self.work.study.name)
+            self._trials = max(self._trials, config_of(study, self.work.target).trials)
+        return self._trials
+
+    def _next(self, now: Standing) -> Standing:
+        """Do what is next: what a lost worker left, a trial, or waiting; where the study stands afterwards."""
+        work = self.work
+        if work.store.shared and work.lease.steady:
+            taken = work.store.take_over(work.target.id, work.lease.name, work.lease.lease_s)
+            if taken is not None:
+                return self._go_on_with(taken, now)
+            self._look_around()
+        there = len(now.table)
+        if there >= self._wanted(there) or self.repairs.all_built(there):
+            return self._waited(now)
+        work.lease.state("searching")
+        return self._one_trial(now)
+
     def _one_trial(self, now: Standing) -> Standing:
         """Ask, evaluate, record, tell; repair what is refused; where the study stands afterwards."""
         trial, asked = self.proposals.ask()
-        self._note_change()
-        wanted: Assignment | None = self.repairs.buildable(asked)
-        left = min(self.work.config.repair, self.work.config.trials - len(now.table) - 1)
+        self._quality.note_change()
+        self.repairs.refresh()
+        return self._pursue(trial, asked, self.repairs.buildable(asked), now)
+
+    def _pursue(
+        self, trial: optuna.Trial, asked: Assignment, first: Assignment, now: Standing, number: int | None = None
+    ) -> Standing:
+        """Evaluate what a trial asked for, and its repairs.
+
+        Args:
+            first: what is built for it.
+            number: the evaluation of that, where it was begun already.
+        """
+        wanted: Assignment | None = first
+        left = min(self.work.config.repair, self._trials - len(now.table) - 1)
         while wanted is not None:
-            known = self.work.store.find(self.work.target.id, self._digest(wanted))
-            if known is not None:
-                self._answer_again(trial, asked, known)
-                return now
-            record, wanted = self._carry_out(trial, asked, wanted, left)
-            left -= 1
+            if number is None:
+                number = self._begun(trial, asked, wanted)
+            if number is None:
+                return self.standing() if self.work.store.shared else now
+            record, wanted = self._carry_out(trial, asked, wanted, number, left)
+            number, left = None, left - 1
+            if record is None:
+                return self.standing()
             if wanted is None:
-                self.proposals.tell(trial, self._outcome(record))
+                self.proposals.tell(trial, outcome(self.work, record))
+                self.open_trials.tell_others(record, trial.number)
             now = self.standing()
-            self.work.progress.finished(record, now, self.work.config.trials)
+            self.work.progress.finished(record, now, self._trials)
+            self._finished += 1
         self._now_and_then(now)
         return now
 
+    def _begun(self, trial: optuna.Trial, asked: Assignment, wanted: Assignment) -> int | None:
+        """A new evaluation of a trial; None where one that is there answers it, or no more are wanted."""
+        store, target, digest = self.work.store, self.work.target.id, digest_in(self.work, wanted)
+        known = store.find(target, digest)
+        if known is None:
+            role, proposed = self._roles.get(asked.digest, ""), asked if asked != wanted else None
+            worker, most = self.work.lease.name, self._trials
+            try:
+                return store.begin(target, wanted, digest, worker, trial.number, role, asked=proposed, most=most)
+            except KnownEvaluationError:  # another worker began it just now
+                known = store.find(target, digest)
+            except FullStudyError:  # others began the last ones
+                known = None
+        if known is None or not self._answered(trial, asked, known):
+            self.proposals.put_back(trial)
+        return None
+
     def _carry_out(
-        self, trial: optuna.Trial, asked: Assignment, wanted: Assignment, left: int
-    ) -> tuple[EvaluationRecord, Assignment | None]:
+        self, trial: optuna.Trial, asked: Assignment, wanted: Assignment, number: int, left: int
+    ) -> tuple[EvaluationRecord | None, Assignment | None]:
         """Evaluate and record one assignment of a trial; with its repair, where it is refused and repairs are left."""
         self._repeats = 0
-        store, target, role = self.work.store, self.work.target.id, self._roles.get(asked.digest, "")
-        proposed = asked if asked != wanted else None
-        number = store.begin(target, wanted, self._digest(wanted), self.worker, trial.number, role, asked=proposed)
+        role = self._roles.get(asked.digest, "")
         with self._abandoned_when_interrupted(number, trial):
             evaluation = self._evaluate(number, trial.number, wanted, role)
             repaired = self.repairs.learn(trial.number, evaluation, left)
-            store.record(number, evaluation, self._keep(evaluation), repaired=repaired is not None)
-        return replace(store.load(number), trial=trial.number), repaired
+            if not self._record(number, evaluation, repaired=repaired is not None):
+                return None, None
+        return replace(self.work.store.load(number), trial=trial.number), repaired
 
-    def _answer_again(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> None:
-        """Tell a trial what is stored of an evaluation that is there already."""
-        self.work.store.link_trial(self.work.target.id, trial.number, known.id, asked=_unless(asked, known))
-        self.proposals.tell(trial, self._outcome(known))
+    def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
+        """Store a result; False where another worker, which took this one for lost, was faster."""
+        store, worker, artifact = self.work.store, self.work.lease.name, self._keep(evaluation)
+        try:
+            store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+        except LostEvaluationError:
+            note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
+            self.work.progress.note(f"evaluation {number}: {note}")
+            if artifact is not None and store.forget_artifact(artifact):
+                self.work.artifacts.remove(artifact)
+            return False
+        return True
+
+    def _answered(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
+        """Let an evaluation that is there answer a trial, at once or when it is finished; False where it is gone."""
+        store, target = self.work.store, self.work.target.id
+        try:
+            store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
+            # Read again: whoever finishes it tells those trials that are linked to it by then.
+            known = store.load(known.id) if known.status == RUNNING else known
+        except (LostEvaluationError, KeyError):
+            return False
+        if known.status != RUNNING:
+            self.proposals.tell(trial, outcome(self.work, known))
         self._escape_repeats(known.evaluation.assignment)
+        return True
+
+    # -- other workers ---------------------------------------------------------------------------------------------
+
+    def _go_on_with(self, taken: Taken, now: Standing) -> Standing:
+        """Carry out what another worker began, unless it was lost with too many."""
+        try:
+            record = self.work.store.load(taken.id)
+        except KeyError:
+            return self.standing()
+        if record.role == EXPORT or record.trial is None:
+            self.work.store.abandon(taken.id)  # of an export that was killed: nobody waits for it
+            return self.standing()
+        self.work.lease.state("searching")
+        self.work.progress.note(f"trial {record.trial}: going on with it, worker {taken.worker} is gone")
+        trial, assignment = self.proposals.handle(record.trial), record.evaluation.assignment
+        if taken.takeovers > _MOST_TAKEOVERS:
+            self._give_up(trial, taken.id, assignment, taken.takeovers)
+            return self.standing()
+        return self._pursue(trial, record.asked or assignment, assignment, now, taken.id)
+
+    def _give_up(self, trial: optuna.Trial, number: int, assignment: Assignment, times: int) -> None:
+        said = f"lost with its worker {times} times, at which stage is not known"
+        failure = Failure(Stage.LOWER, FailureKind.CRASHED, said)
+        if self._record(number, Evaluation(assignment, failure)):
+            record = replace(self.work.store.load(number), trial=trial.number)
+            self.proposals.tell(trial, outcome(self.work, record))
+            self.open_trials.tell_others(record, trial.number)
+            self.work.progress.finished(record, self.standing(), self._trials)
+
+    def _look_around(self) -> None:
+        """Now and then, see to the trials of lost workers."""
+        if time.monotonic() >= self._next_look:
+            self.open_trials.settle()
+            self._next_look = time.monotonic() + self.work.lease.lease_s / 2
+
+    def _waited(self, now: Standing) -> Standing:
+        """Nothing is left to begin: wait a moment for what others are at, which may be lost with them."""
+        work = self.work
+        work.lease.state("waiting")
+        work.lease.wait("waiting for evaluations of other workers", now.done, self._trials)
+        self.open_trials.settle()
+        counts = work.store.counts(work.target.id)
+        same = (counts.finished, counts.running) == (now.done, len(now.table) - now.done)
+        return now if same else self.standing()
+
+    def finish(self) -> bool:
+        """Confirm the finalists, unless another worker does or will; whether the study is done now.
+
+        Raises:
+            EvaluatorError: the evaluator process dies over it.
+        """
+        work = self.work
+        work.lease.state("finishing")
+        now = self.standing()
+        complete = now.done >= self._trials or self.repairs.all_built(now.done)
+        if not complete and not _AT_WORK.isdisjoint(work.lease.others().values()):
+            self.open_trials.settle()
+            return False
+        with work.lease.try_hold("finalists") as mine:
+            if not mine:
+                return False
+            self.open_trials.settle_all()
+            with work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
+                upkeep.prune(work, self.standing())
+                self._confirm_finalists()
+            return True
+
+    def _confirm_finalists(self) -> None:
+        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
+        for _ in range(_CONFIRMATIONS):
+            now = self.standing()
+            rows = [row for row in finalists.finalist_rows(now) if now.final_of(row) is None]
+            finalists.confirm(self.work, now, rows)
+            if not rows:
+                return
+
+    # -- one evaluation --------------------------------------------------------------------------------------------
 
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.folder / f"{number}.engine"
@@ -230,8 +378,12 @@ class Runner:
             yield
         except BaseException:
             with suppress(Exception):  # what cannot be cleaned up now, on a full disk say, `recover` will
-                if self.work.store.abandon(number):  # else it was recorded just before, and `recover` will tell it
+                trials = self.work.store.load(number).trials
+                # Else it was recorded just before, and others or `recover` will tell it; or another one has it now.
+                if self.work.store.abandon(number, self.work.lease.name):
                     self.proposals.give_up(trial)
+                    for other in set(trials) - {trial.number}:
+                        self.proposals.give_up(self.proposals.handle(other))
             raise
 
     def _escape_repeats(self, assignment: Assignment) -> None:
@@ -241,89 +393,14 @@ class Runner:
             self.proposals.enqueue_neighbour(assignment)
 
     def _now_and_then(self, now: Standing) -> None:
-        done = len(now.table)
-        if done % _DRIFT_EVERY == 0:
-            self._check_drift(now)
-        if done % _PRUNE_EVERY == 0:
-            self._prune(now)
-
-    def _note_change(self) -> None:
-        """Say when the sampler's forecasts turn poor, and when they are good again."""
-        if self.proposals.poor == self._poor:
-            return
-        self._poor = self.proposals.poor
-        found = self.proposals.quality()
-        if found is not None:
-            self.work.progress.note(
-                poor_text(found) if self._poor else f"forecasts are good again: {quality_text(found)}"
-            )
-
-    def _note_quality(self) -> None:
-        found = self.proposals.quality()
-        if found is not None:
-            self.work.progress.note(f"forecasts of the latency: {quality_text(found)}")
-
-    def _check_drift(self, now: Standing) -> None:
-        """Time the FP32 baseline again, as a further round of its own evaluation."""
-        row = now.row_of("baseline:fp32")
-        if row is None:
-            return
-        drift = repeatability.drift(self.work, now, row)
-        if abs(drift) > 0.1:
-            how = "scaled by it, so they stay comparable" if self.work.target.target.relative else "affected"
-            self.work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
-
-    def _prune(self, now: Standing) -> None:
-        """Let go of engines that are on no front any more."""
-        if self.work.config.keep_engines == "all":
-            return
-        held = now.table.artifact != ""
-        kept = now.front | _unlimited_front(now) if self.work.config.keep_engines == "front" else np.zeros_like(held)
-        released = self.work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
-        for digest in released:
-            self.work.artifacts.remove(digest)
-
-    # -- what Optuna is told ---------------------------------------------------------------------------------------
-
-    def _digest(self, assignment: Assignment) -> str:
-        return evaluation_digest(assignment, self.work.target.ranges_digest or "", self.work.knobs)
-
-    def _outcome(self, record: EvaluationRecord) -> Outcome:
-        evaluation = record.evaluation
-        if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:
-            return Outcome(None, {})
-        refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
-        amounts = {"obeyed": float(refused)}
-        limits, latency_ms, accuracy = self.work.limits, evaluation.latency.value_ms, evaluation.accuracy
-        if limits.latency_budget_ms is not None:
-            amounts["latency"] = latency_ms - limits.latency_budget_ms
-        if limits.max_drop is not None:
-            amounts["drop"] = accuracy.loss - limits.max_drop
-        if limits.accuracy_limit is not None:
-            better = bool(self.work.study.metric["higher_is_better"])
-            amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
-        if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
-            amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)
-        loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
-        measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
-        return Outcome((latency_ms, accuracy.loss), amounts, measured)
-
-
-def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
-    """Names an evaluation on its target: assignment, ranges and builder knobs."""
-    return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})
-
-
-def _unless(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
-    """What was asked, where the evaluation is of its repair."""
-    return asked if asked != record.evaluation.assignment else None
+        if self._finished % _DRIFT_EVERY == 0:
+            upkeep.check_drift(self.work, now)
+        if self._finished % _PRUNE_EVERY == 0:
+            with self.work.lease.try_hold("prune") as mine:
+                if mine:
+                    upkeep.prune(self.work, now)
 
 
 def _stalled(now: Standing, patience: int) -> bool:
-    volumes = now.hypervolumes()
+    volumes = now.hypervolumes()[now.table.status != RUNNING]
     return len(volumes) > patience and bool(volumes[-1] <= volumes[-1 - patience])
-
-
-def _unlimited_front(now: Standing) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Limits may be changed later, so the front without them keeps its engines too."""
-    return pareto.front(now.latency_ms, now.table.loss, now.band, now.loss_band, now.complete)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.process import ProcessDiedError
 from search.errors import EvaluatorError
 from search.values import Precision
-from studies.records import GroupRecord, SensitivityRecord, StudyRecord
+from studies.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
 from studies.sensitivity_table import Sensitivities, Thresholds
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
@@ -30,7 +30,7 @@ LEAST_S = 5.0
 
 
 def ensure(work: Work) -> Errors:
-    """The error that each group adds to the outputs in each lower precision; measured once per study and target.
+    """The error that each group adds to the outputs in each lower precision; one worker measures it for all.
 
     Returns:
         (group id, precision) → noise over power of the outputs with that group alone in it; infinite where outputs are
@@ -39,11 +39,20 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    known = work.store.sensitivities(work.target.id)
-    if known:
-        return known
-    measure(work)
+    work.lease.once("sensitivity", lambda: bool(work.store.sensitivities(work.target.id)), lambda: _settle(work))
     return work.store.sensitivities(work.target.id)
+
+
+def _settle(work: Work) -> None:
+    """Take what holds on another target of the study, else measure."""
+    from studies.siblings import known_sensitivities
+
+    known = known_sensitivities(work)
+    if known:
+        work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
+        work.store.set_sensitivities(work.target.id, known)
+    else:
+        measure(work)
 
 
 def measure(work: Work) -> tuple[str, ...]:
@@ -111,41 +120,53 @@ def _expected_s(work: Work) -> float | None:
 
 
 def of_study(
-    url: str, name: str, thresholds: Thresholds, *, again: bool, options: Mapping[str, Any], progress: Progress
+    url: str,
+    name: str,
+    thresholds: Thresholds,
+    *,
+    again: bool,
+    options: Mapping[str, Any],
+    progress: Progress,
+    wanted: str | None = None,
 ) -> Sensitivities:
     """The sensitivities of a study's groups; measured and stored where they were not.
 
     Args:
         options: `sensitivity-time`, and `model` and `data` where files have moved.
+        wanted: which of the study's targets, see `targets.choose`; None for the first.
 
     Raises:
-        StudyError: no such study, one that was interrupted before it began, or model, data or target are not its own.
+        StudyError: no such study or target, one that was interrupted before it began, or model, data or target are not
+            its own.
         EvaluatorError: the model cannot be run.
     """
-    from studies.config import SearchConfig
     from studies.store import Store
+    from studies.targets import choose, config_of
 
     with Store.open(url, write=False) as store:
         study = store.study(name)
-        config = SearchConfig.from_json(study.config, url).with_options(options)
         targets = store.targets(study.id)
-        rows = store.sensitivity_rows(targets[0].id) if targets and not again else ()
+        target = choose(targets, wanted, name) if targets else None
+        config = config_of(study, target, url).with_options(options)
+        rows = store.sensitivity_rows(target.id) if target is not None and not again else ()
         groups = store.groups(study.id)
     notes: tuple[str, ...] = ()
     if not rows:
         with Store.open(url) as store:
-            rows, notes, groups = _measure_study(store, study, config, progress)
+            rows, notes, groups = _measure_study(store, study, target, config, progress)
     return Sensitivities(name, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
 
 
 def _measure_study(
-    store: Store, study: StudyRecord, config: SearchConfig, progress: Progress
+    store: Store, study: StudyRecord, target: TargetRecord | None, config: SearchConfig, progress: Progress
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
-    from studies.setup import check_artifacts, check_unchanged, checked, complete_study, prepared
+    from studies.joining import prepared
+    from studies.setup import check_artifacts, check_unchanged, checked, complete_study
+    from studies.shipping import here
 
     check_artifacts(config)
-    with checked(config) as good:
-        check_unchanged(good, study, next(iter(store.targets(study.id)), None))
+    with checked(here(store, study, config)) as good:
+        check_unchanged(good, study, target)
         complete_study(store, good, study.id)
         with prepared(store, good, study, progress) as work:
             notes = measure(work)

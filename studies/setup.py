@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from evaluators import calibration_cache
 from evaluators.backends.registry import open_backend, resolve
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
 from search import model as models
-from search.errors import ConfigError, EvaluatorError, MetricError, StudyError
+from search.errors import ArtifactError, ConfigError, EvaluatorError, MetricError, StudyError
 from search.model import Model
 from search.samplers import check_sampler
 from search.space import Space, make_space
-from search.values import Capability, Ranges, Target, digest_of
+from search.values import Capability, Ranges, Target
 from studies import environment
-from studies.artifacts import Artifacts
 from studies.config import OPTIONS, Limits, SearchConfig, limits_for
+from studies.places import artifacts_folder as artifacts_of
+from studies.places import bucket_of, local_folder, open_artifacts
 from studies.progress import Progress
-from studies.records import Choice, NewStudy, StudyRecord, TargetRecord
-from studies.runner import Work
-from studies.store import Store, artifact_folder
+from studies.records import FileRecord, NewStudy, StudyRecord, TargetRecord
+from studies.store import Store
+from studies.targets import foreign, options_of, own
 
 _WORK_PREFIX = "bitfront-run-"
 _TIMING_CACHE = "timing-cache"  # a folder among the engines
@@ -71,7 +69,7 @@ def checked(config: SearchConfig) -> Iterator[Checked]:
     check_sampler(config.sampler)
     check_backend_options(config)
     model = load_model(config)
-    with _work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
+    with work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
         try:
             keeper.call("try_out")
         except MetricError as error:
@@ -130,13 +128,21 @@ def check_searchable(good: Checked) -> None:
 
 
 def check_artifacts(config: SearchConfig) -> None:
-    """Refuse a folder for engines that cannot be written; creates nothing.
+    """Refuse a place for engines that cannot be used; creates nothing.
 
     Raises:
-        ConfigError: it is a file or may not be written.
-        StudyError: the database is on a server and no folder was given.
+        ConfigError: a folder is a file or may not be written; a bucket cannot be reached or its client is missing.
+        StudyError: the database is on a server and no place was given.
     """
-    _check_folder("--artifacts", artifacts_of(config), "engines are kept there")
+    remote = open_artifacts(config).remote
+    if remote is None:
+        _check_folder("--artifacts", artifacts_of(config), "engines are kept there")
+        return
+    _check_folder("XDG_CACHE_HOME", artifacts_of(config), "copies of artifacts are kept there")
+    try:
+        remote.check()
+    except ArtifactError as error:
+        raise ConfigError(f"--artifacts {config.artifacts}: {error}") from error
 
 
 def check_backend_options(config: SearchConfig) -> None:
@@ -179,8 +185,12 @@ def calibration_cache_of(config: SearchConfig) -> dict[str, float] | None:
     return None if config.calibration_cache is None else calibration_cache.read_file(Path(config.calibration_cache))
 
 
-def create_study(store: Store, good: Checked, progress: Progress) -> StudyRecord:
-    """Write the study's row, its groups and its target: from here on it can be resumed."""
+def create_study(store: Store, good: Checked, progress: Progress, files: Sequence[FileRecord] = ()) -> StudyRecord:
+    """Write the study's row, its groups and its target: from here on it can be resumed.
+
+    Args:
+        files: of its inputs, that lie among the artifacts.
+    """
     config = good.config
     new = NewStudy(
         name=config.study,
@@ -195,7 +205,9 @@ def create_study(store: Store, good: Checked, progress: Progress) -> StudyRecord
         },
         environment=environment.collect(),
     )
-    complete_study(store, good, store.create_study(new))
+    study_id = store.create_study(new)
+    store.set_files(study_id, files)
+    complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
     return store.study(config.study)
 
@@ -215,8 +227,8 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
     for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
         if data[name] and Path(data[name]).exists():
             data[name] = str(Path(data[name]).absolute())
-    if config.artifacts:
-        data["artifacts"] = str(Path(config.artifacts).absolute())
+    if config.artifacts and bucket_of(config) is None:
+        data["artifacts"] = str(artifacts_of(config).absolute())
     data["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
     if config.timing_cache and config.timing_cache != "none":
         data["timing_cache"] = str(Path(config.timing_cache).absolute())
@@ -227,10 +239,10 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
     """Refuse to go on with other inputs than the study was made of.
 
     Args:
-        target: None where the study has none yet.
+        target: that it has to be; None where the study has none yet, or any.
 
     Raises:
-        StudyError: naming all that changed.
+        StudyError: naming all that changed, or how this host differs from the target.
     """
     changed = []
     if good.model.digest != study.model_digest:
@@ -245,8 +257,6 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
-    if target is not None:
-        changed += [f"target: {line}" for line in target.target.differences(good.target)]
     if good.described("metric") != study.metric:
         changed.append(f"the metric was {study.metric['name']}, is {good.described('metric')['name']}")
     if changed:
@@ -255,112 +265,19 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
             + "\n  - ".join(changed)
             + "\nGive the original files (--model, --data say where they have moved), or start a new study."
         )
+    if target is not None and target.target.fingerprint != good.target.fingerprint:
+        raise foreign(study.name, [target], good.target)
 
 
-@contextmanager
-def prepared(store: Store, good: Checked, study: StudyRecord, progress: Progress) -> Iterator[Work]:
-    """Calibrate, fix the space, and hold the study for this process alone.
-
-    Raises:
-        StudyError: another process runs this study, or its space changed.
-    """
-    config = good.config
-    target = store.targets(study.id)[0]
-    artifacts = Artifacts(artifacts_of(config))
-    with alone(artifacts.folder, study.name):
-        ranges = _ranges(store, artifacts, good, target, progress)
-        path = good.folder / "ranges.json"
-        path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
-        good.keeper.adopt(ranges=str(path))
-        space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-        _fix_space(store, target, space)
-        target = next(t for t in store.targets(study.id) if t.id == target.id)
-        yield Work(
-            store=store,
-            artifacts=artifacts,
-            keeper=good.keeper,
-            study=study,
-            target=target,
-            config=config,
-            limits=good.limits,
-            space=space,
-            model=good.model,
-            knobs=good.described("knobs"),
-            engine_file=str(good.keeper.description["engine_file"]),
-            folder=good.folder,
-            progress=progress,
-        )
-
-
-def artifacts_of(config: SearchConfig) -> Path:
-    return artifact_folder(config.storage, Path(config.artifacts) if config.artifacts else None)
-
-
-def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Ranges:
-    """The calibrated ranges: the study's own, those of an earlier study of the same content, or new ones."""
-    if target.ranges_digest is not None and target.ranges_digest in artifacts:
-        return _read(artifacts, target.ranges_digest)
-    asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
-    key = good.keeper.call("calibration_key", asked)
-    cached = store.artifact(key)
-    if cached is not None and cached.digest in artifacts:
-        progress.note("calibration: ranges of an earlier study with the same model and data")
-        digest = cached.digest
+def add_target(store: Store, study: StudyRecord, good: Checked, progress: Progress) -> None:
+    """Let the study have the target that this process is, with the options it was given; once is enough."""
+    known = own(store.targets(study.id), good.target)
+    if known is None:
+        options = options_of(study, resolved(good.config))
+        name = f"{study.name}@{good.target.fingerprint[:12]}"
+        store.add_target(study.id, good.target, name, capability=good.capability, options=options)
     else:
-        digest = _calibrate(store, artifacts, good, asked, key, progress)
-    if target.ranges_digest not in (None, digest):
-        raise StudyError(
-            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
-            "the calibration cache or this bitfront is another one. Start a new study."
-        )
-    store.update_target(target.id, ranges_digest=digest)
-    return _read(artifacts, digest)
-
-
-def _read(artifacts: Artifacts, digest: str) -> Ranges:
-    return Ranges.from_json(json.loads(artifacts.read_bytes(digest)))
-
-
-def _calibrate(
-    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: Progress
-) -> str:
-    try:
-        found = good.keeper.call(
-            "calibrate",
-            asked,
-            lambda event, value: progress.step("calibrating", value[0], value[1]) if event == "progress" else None,
-        )
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"calibrating: {death.told()}") from death
-    for note in found["notes"]:
-        progress.note(f"calibration: {note}")
-    data = json.dumps(found["ranges"], sort_keys=True).encode()
-    digest = artifacts.put_bytes(data, "ranges")
-    store.add_artifact(digest, "ranges", len(data), key=key)
-    return digest
-
-
-def _fix_space(store: Store, target: TargetRecord, space: Space) -> None:
-    """Store the space of a new study; refuse another one for a study that has one."""
-    if target.space_digest is None:
-        codes = {group: variable.precisions for variable in space.variables for group in variable.groups}
-        rows = [
-            Choice(
-                group,
-                choice.precision,
-                codes[group].index(choice.precision) if choice.precision in codes.get(group, ()) else None,
-                choice.offered,
-                choice.reason,
-            )
-            for group, choices in space.choices.items()
-            for choice in choices
-        ]
-        store.set_choices(target.id, space.digest, rows)
-    elif target.space_digest != space.digest:
-        raise StudyError(
-            "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "
-            "ranges or precisions of the target. Start a new study for it."
-        )
+        progress.note(f"this host is a target of the study already, {known.target.fingerprint[:12]}; going on with it")
 
 
 def _job(config: SearchConfig, folder: Path) -> Job:
@@ -407,7 +324,7 @@ def final_options(config: SearchConfig) -> dict[str, Any]:
 def _timing_cache(config: SearchConfig) -> str | None:
     if config.timing_cache == "none":
         return None
-    folder = Path(config.timing_cache) if config.timing_cache else artifacts_of(config) / _TIMING_CACHE
+    folder = Path(config.timing_cache) if config.timing_cache else local_folder(config) / _TIMING_CACHE
     return str(folder.absolute())
 
 
@@ -420,24 +337,7 @@ def _bounds(config: SearchConfig) -> ProcessLimits:
 
 
 @contextmanager
-def alone(folder: Path, study: str) -> Iterator[None]:
-    """One process at a time runs or deletes a study; the kernel frees the lock of a process that dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{digest_of(study)[:16]}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StudyError(
-            f"running study {study!r}: another process is running it on this database. Wait for it or stop it first."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _work_folder() -> Iterator[Path]:
+def work_folder() -> Iterator[Path]:
     """A folder for this run's temporary files; those of runs that were killed go too."""
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-"))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from studies import pareto
 from studies.config import Limits
 from studies.queries import Reader
-from studies.records import EXPORT, OK, EvaluationTable, FinalTable, StudyRecord, TargetRecord
+from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -24,6 +24,8 @@ class Standing:
 
     Attributes:
         confirmed_ms: (n,) float64, latency measured again beside the other finalists; NaN where it was not.
+        number: place of the target in the study, from 1.
+        target_name: what tells it from the study's other targets; empty where there is no other.
     """
 
     study: StudyRecord
@@ -32,6 +34,13 @@ class Standing:
     table: EvaluationTable
     finals: FinalTable
     confirmed_ms: Floats
+    number: int = 1
+    target_name: str = ""
+
+    @cached_property
+    def done(self) -> int:
+        """How many evaluations are finished; those that are running have rows too."""
+        return int((self.table.status != RUNNING).sum())
 
     @property
     def higher_is_better(self) -> bool:

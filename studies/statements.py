@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Delete, Update, delete, insert, select
+from sqlalchemy import Connection, Delete, Update, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from search.values import Accuracy, Answer, Assignment, Evaluation, Latency, LayerTime
@@ -54,6 +54,40 @@ def replace_rows(
     connection.execute(delete(table).where(*(columns[name] == value for name, value in owner.items())))
     if rows:
         connection.execute(insert(table), [{**owner, **row} for row in rows])
+
+
+def lock(connection: Connection, table: type[Any], row_id: int) -> None:
+    """Let no other transaction lock this row until the end of this one; rows that refer to it may still be added."""
+    connection.execute(select(table.id).where(table.id == row_id).with_for_update(key_share=True))
+
+
+def check_room(connection: Connection, study_target_id: int, digest: str, most: int) -> None:
+    """Refuse one evaluation more than a target may have; until the transaction ends no other begins one.
+
+    Raises:
+        FullStudyError: there are `most`, and none of them has this digest.
+    """
+    lock(connection, tables.StudyTarget, study_target_id)
+    e = tables.Evaluation
+    of_target = e.study_target_id == study_target_id
+    there = connection.scalar(select(func.count()).where(of_target, e.role != records.EXPORT)) or 0
+    if there >= most and connection.scalar(select(e.id).where(of_target, e.digest == digest)) is None:
+        raise records.FullStudyError(f"there are {there} evaluations, and no more than {most} are wanted")
+
+
+def is_result_of(connection: Connection, evaluation_id: int, worker: str) -> bool:
+    """Whether an evaluation is finished, by this worker."""
+    e = tables.Evaluation
+    finished = (e.id == evaluation_id, e.status != records.RUNNING, e.worker == worker)
+    return connection.scalar(select(e.id).where(*finished)) is not None
+
+
+def is_round(connection: Connection, round_number: int, latencies: Mapping[int, Latency]) -> bool:
+    """Whether a round is of these evaluations, with these latencies."""
+    s = tables.Sample
+    this = (s.round == round_number, s.role == "candidate", s.evaluation_id.in_(latencies))
+    found = connection.execute(select(s.evaluation_id, s.value_ms).where(*this)).all()
+    return {row[0]: row[1] for row in found} == {i: finite(latency.value_ms) for i, latency in latencies.items()}
 
 
 def changed(connection: Connection, statement: Update | Delete) -> bool:
@@ -168,6 +202,15 @@ def held_artifacts(connection: Connection, condition: Any) -> set[str]:
     return set(connection.scalars(select(artifact).distinct().where(condition, artifact.is_not(None))))
 
 
+def held_by_study(connection: Connection, study_id: int) -> set[str]:
+    """Digests of all artifacts that a study refers to: engines, ranges, its model and data."""
+    t, file = tables.StudyTarget, tables.File
+    targets = select(t.id).where(t.study_id == study_id)
+    held = held_artifacts(connection, tables.Evaluation.study_target_id.in_(targets))
+    held |= {digest for digest in connection.scalars(select(t.ranges_digest).where(t.study_id == study_id)) if digest}
+    return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
+
+
 def forget_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
     """Delete the rows of those artifacts that nothing refers to any more; their digests."""
     unused: set[str] = set()
@@ -175,6 +218,8 @@ def forget_unused(connection: Connection, digests: Iterable[str]) -> frozenset[s
         used = held_artifacts(connection, tables.Evaluation.artifact.in_(chunk))
         ranges = tables.StudyTarget.ranges_digest
         used.update(connection.scalars(select(ranges).where(ranges.in_(chunk))))
+        files = tables.File.digest
+        used.update(connection.scalars(select(files).where(files.in_(chunk))))
         free = [digest for digest in chunk if digest not in used]
         connection.execute(delete(tables.Artifact).where(tables.Artifact.digest.in_(free)))
         unused.update(free)

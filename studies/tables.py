@@ -24,6 +24,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    literal,
     true,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -32,7 +33,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-VERSION = 4
+VERSION = 5
 MYSQL_NAMES = ("mysql", "mariadb")
 
 
@@ -92,6 +93,32 @@ def _utc_now_postgresql(element: utc_now, compiler: SQLCompiler, **_: Any) -> st
 @compiles(utc_now, *MYSQL_NAMES)
 def _utc_now_mysql(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
     return "utc_timestamp(6)"
+
+
+class utc_ago(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
+    """So many seconds before now, by the database's own clock, UTC."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(literal(float(seconds), Double()))
+
+
+@compiles(utc_ago, "sqlite")
+def _utc_ago_sqlite(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
+    seconds = compiler.process(element.clauses, **options)
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('-%.3f seconds', {seconds}))"
+
+
+@compiles(utc_ago, "postgresql")
+def _utc_ago_postgresql(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
+    return f"timezone('utc', clock_timestamp()) - make_interval(secs => {compiler.process(element.clauses, **options)})"
+
+
+@compiles(utc_ago, *MYSQL_NAMES)
+def _utc_ago_mysql(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
+    return f"utc_timestamp(6) - INTERVAL {compiler.process(element.clauses, **options)} * 1000000 MICROSECOND"
 
 
 DIGEST = String(64)
@@ -165,6 +192,17 @@ class StudyTarget(Base):
     reference_ms: Mapped[float | None]
     capability: Mapped[dict[str, Any] | None]
     details: Mapped[dict[str, Any]]
+    options: Mapped[dict[str, Any] | None]
+
+
+class File(Base):
+    __tablename__ = "bf_file"
+    study_id: Mapped[int] = _parent("bf_study.id", primary_key=True)
+    role: Mapped[str] = mapped_column(WORD, primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(DIGEST, index=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str]
 
 
 class Group(Base):
@@ -208,7 +246,8 @@ class Evaluation(Base):
     __tablename__ = "bf_evaluation"
     __table_args__ = (
         UniqueConstraint("study_target_id", "digest"),
-        Index(None, "study_target_id", "status"),
+        # All that is counted: how many there are, and who made them.
+        Index(None, "study_target_id", "status", "role", "worker"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     study_target_id: Mapped[int] = _parent("bf_study_target.id")
@@ -234,6 +273,7 @@ class Evaluation(Base):
     build_s: Mapped[float | None]
     total_s: Mapped[float | None]
     attempts: Mapped[int] = mapped_column(default=1)
+    takeovers: Mapped[int] = mapped_column(default=0, server_default="0")
     not_obeyed: Mapped[int] = mapped_column(default=0)
     opaque: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime] = mapped_column(default=utc_now())
@@ -283,6 +323,8 @@ class Audit(Base):
 
 class Sample(Base):
     __tablename__ = "bf_sample"
+    # What was measured again, of which there is little, is looked for among what was measured once.
+    __table_args__ = (Index(None, "round"),)
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     role: Mapped[str] = mapped_column(WORD, primary_key=True)
@@ -325,6 +367,29 @@ class Sensitivity(Base):
 class Lease(Base):
     __tablename__ = "bf_lease"
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True, autoincrement=False)
+    worker: Mapped[str] = mapped_column(NAME)
+    acquired: Mapped[datetime] = mapped_column(default=utc_now())
+    heartbeat: Mapped[datetime] = mapped_column(default=utc_now())
+
+
+class Worker(Base):
+    __tablename__ = "bf_worker"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_target_id: Mapped[int] = _parent("bf_study_target.id", index=True)
+    name: Mapped[str] = mapped_column(NAME, unique=True)
+    host: Mapped[str] = mapped_column(NAME)
+    device: Mapped[str] = mapped_column(NAME)
+    pid: Mapped[int]
+    state: Mapped[str] = mapped_column(WORD)
+    started_at: Mapped[datetime] = mapped_column(default=utc_now())
+    heartbeat: Mapped[datetime] = mapped_column(default=utc_now())
+    ended_at: Mapped[datetime | None]
+
+
+class Task(Base):
+    __tablename__ = "bf_task"
+    study_target_id: Mapped[int] = _parent("bf_study_target.id", primary_key=True)
+    name: Mapped[str] = mapped_column(WORD, primary_key=True)
     worker: Mapped[str] = mapped_column(NAME)
     acquired: Mapped[datetime] = mapped_column(default=utc_now())
     heartbeat: Mapped[datetime] = mapped_column(default=utc_now())

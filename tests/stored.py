@@ -21,11 +21,12 @@ from search.values import (
     Precision,
     Target,
 )
+from servers import mariadb_url, postgresql_url
 from studies import tables
 from studies.records import NewStudy
 from studies.store import Store
 
-SERVER = os.environ.get("BITFRONT_TEST_URL")  # a PostgreSQL or MySQL database whose bf_ tables may be dropped
+GIVEN = os.environ.get("BITFRONT_TEST_URL")  # one more, say MySQL 8: a database whose bf_ tables may be dropped
 TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {"trials": 3}, {"n": 1}, {"name": "top1"}, {"ü": [1]}, {"python": "3"})
 ENGINE = EngineSummary(layers=9, moves=3, opaque=1, sparse=2, moves_ms=0.125, profiled_ms=1.5)
@@ -40,17 +41,24 @@ LAYERS = (
     LayerTime("conv + relu", "CaskConvolution", "g000", False, 0.25),
     LayerTime("Reformatting CopyNode", "Reformat", None, True, 0.125),
 )
-KINDS = ["sqlite", *(["server"] if SERVER else [])]
+SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
+KINDS = ["sqlite", *SERVERS]
 
 
 def fresh_url(kind: str, tmp_path: Path) -> str:
-    """An empty database: a file, or the server's with our tables dropped."""
-    if kind == "sqlite" or SERVER is None:
+    """An empty database: a file, a new one on a server, or the one given with our tables dropped."""
+    if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'a.db'}"
-    engine = create_engine(SERVER)
+    if kind == "given":
+        return _emptied(str(GIVEN))
+    return postgresql_url() if kind == "postgresql" else mariadb_url()
+
+
+def _emptied(url: str) -> str:
+    engine = create_engine(url)
     tables.Base.metadata.drop_all(engine)
     engine.dispose()
-    return SERVER
+    return url
 
 
 def assignment(*codes: int) -> Assignment:

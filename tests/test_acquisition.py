@@ -14,10 +14,12 @@ from search.acquisition import (
     Reference,
     expected_gains,
     expected_improvements,
+    expected_speedups,
     front,
     gains,
     reference,
 )
+from search.aims import Aim, Known, worth
 from studies import pareto
 
 CORNER = Reference(1.0, 1.0)
@@ -63,10 +65,41 @@ def test_certain_forecasts_gain_what_they_gain():
     assert found[1] == 0
 
 
+def single(ms, ms_std, loss, loss_std):
+    return Forecast(*(np.atleast_1d(np.array(part, dtype=float)) for part in (ms, ms_std, loss, loss_std)))
+
+
 def test_uncertainty_is_worth_something_and_a_budget_is_kept():
-    rng = np.random.default_rng(0)
-    sure = Forecast(np.array([1.0]), np.zeros(1), np.array([0.5]), np.zeros(1))
-    unsure = Forecast(np.array([1.0]), np.zeros(1), np.array([0.5]), np.array([0.2]))
-    assert expected_improvements(sure, 2.0, 0.5, rng)[0] == 0
-    assert expected_improvements(unsure, 2.0, 0.5, rng)[0] > 0.01
-    assert expected_improvements(unsure, 0.5, 0.5, rng)[0] == 0
+    assert expected_improvements(single(1.0, 0, 0.5, 0), 2.0, 0.5, 1.0)[0] == pytest.approx(0)
+    assert expected_improvements(single(1.0, 0, 0.5, 0.2), 2.0, 0.5, 1.0)[0] > 0.01
+    assert expected_improvements(single(1.0, 0, 0.5, 0.2), 0.5, 0.5, 1.0)[0] == pytest.approx(0)
+
+
+def test_expected_gains_within_limits_are_what_many_draws_say():
+    forecast, rng = (
+        single([1.0, 0.9, 1.1], [0.05, 0.02, 0.3], [0.03, 0.001, 0.08], [0.02, 0.01, 0.05]),
+        np.random.default_rng(1),
+    )
+    log_ms, loss = forecast.draws(400_000, rng)
+    drawn = np.maximum(0.04 - np.maximum(loss, 0), 0) * (log_ms <= np.log(1.02))
+    assert expected_improvements(forecast, 1.02, 0.04, 1.0) == pytest.approx(drawn.mean(axis=1), rel=0.02)
+    drawn = np.maximum(0.05 - log_ms, 0) * (loss <= 0.02)
+    assert expected_speedups(forecast, 0.02, 0.05, 1.0) == pytest.approx(drawn.mean(axis=1), rel=0.02)
+
+
+def test_while_nothing_keeps_a_limit_the_likeliest_to_keep_it_is_worth_most():
+    far = single([2.0, 1.5, 1.9], [0.02, 0.02, 0.02], [0.0, 0.01, 0.0], [0.01, 0.01, 0.01])
+    assert np.argmax(expected_improvements(far, 1.0, None, 0.05)) == 1
+    assert expected_improvements(far, 1.0, None, 0.05).max() == 1
+    lossy = single([0.5, 1.0], [0.01, 0.01], [0.5, 0.3], [0.01, 0.01])
+    assert np.argmax(expected_speedups(lossy, 0.01, None, 1.0)) == 1
+
+
+def test_where_nothing_is_left_to_gain_at_the_limits_they_say_nothing():
+    known = Known(np.log([1.0, 0.5]), np.array([0.0, 0.1]), Reference(np.log(1.02), 0.105), 0.01, 0.005)
+    sure = single([0.9, 0.6], [0.001, 0.001], [0.05, 0.08], [0.001, 0.001])
+    assert worth(Aim(budget_ms=1.1), sure, known) is None
+    better = worth(Aim(budget_ms=0.7), sure, known)
+    assert better is not None
+    assert better[1] == pytest.approx(0.02 - 0.01 / 8, rel=0.1)
+    assert worth(Aim(max_loss=0.06), sure, known) is not None

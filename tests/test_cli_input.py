@@ -555,7 +555,7 @@ def test_resume_on_another_target(studied: Path) -> None:
         path = "$.versions.onnxruntime"
         connection.execute("update bf_target set description = json_set(description, ?, '0.9')", [path])
     connection.close()
-    refused("resume", "small", "--trials", 9, says=["changed", "target: ", "onnxruntime", "0.9"])
+    refused("resume", "small", "--trials", 9, says=["another target", "onnxruntime: 0.9 there", "--new-target"])
 
 
 def test_resume_with_another_space(studied: Path) -> None:

@@ -21,13 +21,14 @@ from search.values import Assignment, Precision
 from stored import LAYERS, count
 from studies import tables
 from studies.database import artifact_folder, default_url, hide_password
-from studies.records import SensitivityRecord
+from studies.records import Counts, SensitivityRecord, Taken
 from studies.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
 SCHEMA_V1 = Path(__file__).parent / "data" / "schema_v1.db"
 SCHEMA_V2 = Path(__file__).parent / "data" / "schema_v2.db"
 SCHEMA_V3 = Path(__file__).parent / "data" / "schema_v3.db"
+SCHEMA_V4 = Path(__file__).parent / "data" / "schema_v4.db"
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
 NOBODY = 65534
 
@@ -51,6 +52,15 @@ def columns(path: Path) -> dict[str, set[tuple[str, str, bool]]]:
     shape = {name: {(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(name)} for name in ours}
     engine.dispose()
     return shape
+
+
+def indexes(path: Path) -> set[tuple[str, tuple[str | None, ...]]]:
+    engine = create_engine(url_of(path))
+    found = inspect(engine)
+    ours = [name for name in found.get_table_names() if name.startswith("bf_")]
+    there = {(str(i["name"]), tuple(i["column_names"])) for name in ours for i in found.get_indexes(name)}
+    engine.dispose()
+    return there
 
 
 def test_reading_never_creates_a_database(tmp_path: Path) -> None:
@@ -194,6 +204,26 @@ def test_version_3_is_upgraded_with_its_rows(tmp_path: Path) -> None:
         assert count(store, tables.Sensitivity) == 0
     Store.open(url_of(tmp_path / "new.db"), create=True).close()
     assert columns(path) == columns(tmp_path / "new.db")
+
+
+def test_version_4_is_upgraded_with_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    shutil.copy(SCHEMA_V4, path)
+    with Store.open(url_of(path)) as store:
+        (target,) = store.targets(store.study("old").id)
+        assert (store.counts(target.id), len(store.sensitivity_rows(target.id))) == (Counts(1, 1), 1)
+        (running,) = store.running(target.id)
+        assert (running.worker, running.trial, running.takeovers) == ("pid-1", 1, 0)
+        name = store.join_worker(target.id, host="here", device="CPU", pid=1)
+        assert store.take_task(target.id, "band", name, 60)
+        assert store.take_over(target.id, name, 60) == Taken(running.id, "pid-1", 1)
+        (worker,) = store.workers(target.id)
+        assert (worker.name, worker.evaluations, worker.trial) == (name, 0, 1)
+        assert store.delete_study("old") == {"c" * 64}
+        assert [count(store, table) for table in (tables.Worker, tables.Task)] == [0, 0]
+    Store.open(url_of(tmp_path / "new.db"), create=True).close()
+    assert columns(path) == columns(tmp_path / "new.db")
+    assert indexes(path) == indexes(tmp_path / "new.db")
 
 
 def test_an_upgrade_leaves_the_tables_of_optuna_alone(tmp_path: Path) -> None:

@@ -22,12 +22,24 @@ from studies import commands, config
 from studies.cli import app
 from studies.doctor import Check
 from studies.export import Exported
+from studies.status import StudyStatus
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
+TOPICS |= {"workers", "targets", "artifacts", "servers", "kubernetes"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
+OTHER_PROGRAMS |= {
+    "--scale",
+    "--no-deps",
+    "--from-literal",
+    "--type",
+    "--patch",
+    "--username",
+    "--dbname",
+}  # its compose
+OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
 OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--needs", "--shard"}  # the proof on a GPU
 OTHER_PROGRAMS |= {"--seconds", "--dry-run", "--python", "--train-python", "--wait", "--parts", "--models"}  # its lease
 OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py
@@ -266,7 +278,7 @@ def check_call(call: ast.Call) -> None:
 
 
 def returned(name: str) -> Any:
-    names = {"Exported": Exported, "Space": Space, "Target": Target, "Check": Check}
+    names = {"Exported": Exported, "Space": Space, "Target": Target, "Check": Check, "StudyStatus": StudyStatus}
     return typing.get_type_hints(getattr(commands, name), localns=names)["return"]
 
 

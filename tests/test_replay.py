@@ -5,79 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime
 
 from benchmarks import samplers
-from benchmarks.replay import (
-    best,
-    direct,
-    gaussian,
-    known,
-    measured,
-    picture,
-    problem,
-    sampled,
-    scores,
-    simulator,
-    tables,
-)
+from benchmarks.replay import best, direct, known, measured, noise, picture, problem, sampled, scores, simulator, tables
 from benchmarks.replay.bench import Bench, Spent, run
+from benchmarks.replay.noise import Noise
 from benchmarks.replay.problem import Problem
+from replayed import LETTERS, trained, written
 from search.values import Precision
 from studies.pareto import hypervolume
-
-LETTERS = "fhi"
-
-
-def trained(groups: int = 6, count: int = 60, int8_loss: float = 0.03, noise: float = 0.0) -> dict[str, Any]:
-    """Rows as benchmarks/h200/rows.py writes them, of a chain whose latency and loss are known."""
-    rng = np.random.default_rng(0)
-    codes = [[p] * groups for p in range(3)] + rng.integers(3, size=(count, groups)).tolist()
-    return {
-        "network": "chain",
-        "groups": [f"/layer{i}/Conv" for i in range(groups)],
-        "edges": [[-1, 0, 100], *([i, i + 1, 1000 * (i + 1)] for i in range(groups - 1))],
-        "rows": [row(code, int8_loss, noise * rng.standard_normal()) for code in codes],
-    }
-
-
-def row(codes: list[int], int8_loss: float, noise: float) -> dict[str, Any]:
-    times, changes = (4.0, 2.0, 1.0), sum(a != b for a, b in pairwise(codes))
-    loss = int8_loss * sum(c == 2 for c in codes) / len(codes) + noise
-    a = "".join(LETTERS[code] for code in codes)
-    ms = 0.1 + 0.1 * sum(times[code] for code in codes) + 0.05 * changes
-    return {
-        "a": a,
-        "got": a,
-        "lat": ms,
-        "spread": 0.004,
-        "loss": loss,
-        "loss_low": loss - 0.004,
-        "loss_high": loss + 0.004,
-    }
-
-
-def written(tmp_path: Path, content: dict[str, Any]) -> measured.Rows:
-    file = tmp_path / "chain.json"
-    file.write_text(json.dumps(content))
-    return measured.read_trained(file)
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> known.Network:
     folder = tmp_path_factory.mktemp("chain")
     return known.network(written(folder, trained()), folder, rounds=1)
-
-
-def one_feature(precisions: gaussian.Precisions) -> gaussian.Floats:
-    return precisions.mean(axis=1, keepdims=True)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -89,6 +37,8 @@ def test_rows_of_trained_networks_are_read_with_their_sampling_error(tmp_path: P
     assert rows.baselines == {"fp32": 0, "fp16": 1, "int8": 2}
     assert rows.layout.edges.tolist() == [[i, i + 1] for i in range(5)]
     assert rows.error_sd == pytest.approx(np.full(63, 0.004 / 1.96))
+    assert rows.alone is None
+    assert rows.noise == Noise()
 
 
 def test_rows_that_failed_or_ran_otherwise_are_left_out_and_opaque_ones_kept(tmp_path: Path) -> None:
@@ -108,6 +58,33 @@ def test_latencies_of_another_gpu_are_scaled_by_its_uniform_engines(tmp_path: Pa
     content["workers"] = {"2of2": {label: 1.1 * ms for label, ms in zip(("fp32", "int8"), plain[[0, 2]], strict=True)}}
     content["rows"][5] |= {"worker": "2of2", "lat": 1.1 * plain[5]}
     assert written(tmp_path, content).latency_ms == pytest.approx(plain)
+
+
+def test_studies_on_other_gpus_are_scaled_by_their_own_baselines(tmp_path: Path) -> None:
+    content = trained()
+    plain = written(tmp_path, content).latency_ms
+    for source, factor in (("study", 1.0), ("tpe", 1.2)):
+        again = [dict(content["rows"][i]) for i in range(3)]
+        for label, each in zip(("fp32", "fp16", "int8"), again, strict=True):
+            content["rows"].append(each | {"role": f"baseline:{label}", "source": source, "lat": factor * each["lat"]})
+    content["rows"].append(content["rows"][7] | {"source": "tpe", "lat": 1.2 * plain[7]})
+    found = written(tmp_path, content)
+    assert found.latency_ms[-1] == pytest.approx(plain[7])
+    assert found.latency_ms[:63] == pytest.approx(plain)
+
+
+def test_what_the_study_told_its_sampler_is_told_again(tmp_path: Path) -> None:
+    content = trained()
+    content["sensitivities"] = [[0, "i", 0.02], [3, "h", 0.001], [5, "i", None]]
+    content["profiles"] = {"f": [["a", "Conv", 0, False, 0.4], ["b", "Reformat", None, True, 0.1]]}
+    rows = written(tmp_path, content)
+    assert rows.alone is not None
+    assert rows.alone[:, 0].tolist() == [0.0] * 6
+    assert (rows.alone[0, 2], rows.alone[3, 1], rows.alone[5, 2]) == (0.02, 0.001, 1.0)
+    assert np.isnan(rows.alone).sum() == 9
+    assert [layer.group for layer in rows.profiles[Precision.FP32]] == ["g000", None]
+    of = problem.make(simulator.make(rows))
+    assert of.sensitivity(0) is rows.alone
 
 
 def test_a_precision_that_no_row_has_is_not_offered(tmp_path: Path) -> None:
@@ -144,66 +121,6 @@ def test_the_synthetic_loss_rises_from_nothing_and_saturates() -> None:
     assert loss[-1] == pytest.approx(2 * measured.INT8_LOSS)
 
 
-# -- simulators --------------------------------------------------------------------------------------------------------
-
-
-def test_the_gradient_of_the_posterior_is_its_derivative() -> None:
-    rng = np.random.default_rng(1)
-    precisions = rng.integers(3, size=(12, 4)).astype(np.int8)
-    edges = np.array([[0, 1], [1, 2], [0, 3]])
-    posterior = gaussian._Posterior(
-        precisions, rng.standard_normal(12), np.full(12, 0.1), edges, one_feature(precisions)
-    )
-    at = posterior.prior.flat + 0.3 * rng.standard_normal(len(posterior.prior.flat))
-    numeric = approx_fprime(at, lambda flat: posterior(flat)[0], 1e-6)
-    assert posterior(at)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-4)
-
-
-def test_a_simulator_predicts_assignments_that_it_has_not_seen(chain: known.Network) -> None:
-    assert chain.simulator.held_out.latency < 0.02
-    unseen = [[0, 2, 2, 1, 1, 0], [2, 0, 1, 2, 0, 1]]
-    truth = [row(codes, 0.03, 0.0) for codes in unseen]
-    ms, loss = chain.simulator.predict(np.array(unseen, np.int8))
-    assert ms == pytest.approx([each["lat"] for each in truth], rel=0.05)
-    assert loss == pytest.approx([each["loss"] for each in truth], abs=0.003)
-
-
-def test_simulators_of_measured_networks_are_good_enough() -> None:
-    rows = measured.read("mobilenet_v2_random")
-    held_out = simulator.cross_validate(rows)
-    simulator.check_errors(rows.name, held_out)
-    assert held_out.latency < 0.025
-    assert held_out.latency_rank > 0.95
-    assert vars(known.by_name(rows.name).simulator.held_out) == pytest.approx(vars(held_out), rel=0.05)
-
-
-def test_what_is_too_poor_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(measured.RowsError, match="needs at least 25 rows, got 13"):
-        simulator.make(written(tmp_path, trained(count=10)))
-    with pytest.raises(measured.RowsError, match="no uniform assignment loses anything"):
-        simulator.make(written(tmp_path, trained(int8_loss=0.0)))
-    noise, rng = trained(groups=4, count=30), np.random.default_rng(2)
-    for each in noise["rows"]:
-        each["lat"] = float(rng.uniform(0.5, 2.0))
-    with pytest.raises(measured.RowsError, match=r"too poor .* latency is wrong by .*; latencies correlate by"):
-        simulator.make(written(tmp_path, noise))
-
-
-def test_a_kept_simulator_answers_the_same_and_is_not_searched_again(tmp_path: Path) -> None:
-    rows = written(tmp_path, trained(groups=4, count=30))
-    first = known.network(rows, tmp_path, rounds=1)
-    kept = next(tmp_path.glob("replay_*.json"))
-    before = kept.stat().st_mtime_ns
-    again = known.network(rows, tmp_path, rounds=1)
-    assert kept.stat().st_mtime_ns == before
-    assert again.front.codes.tolist() == first.front.codes.tolist()
-    assert again.volume == pytest.approx(first.volume)
-    precisions = rows.precisions
-    assert again.simulator.predict(precisions)[0] == pytest.approx(first.simulator.predict(precisions)[0])
-    known.network(replace(rows, digest="other rows"), tmp_path, rounds=1)
-    assert kept.stat().st_mtime_ns > before
-
-
 # -- problems ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +131,7 @@ def test_measurements_repeat_and_scatter_around_the_truth(chain: known.Network) 
     found = [chain.problem.evaluate(codes, seed) for seed in range(400)]
     ratios = np.array([m.latency_ms for m in found]) / ms
     assert ratios.mean() == pytest.approx(1, abs=0.002)
-    assert ratios.std() == pytest.approx(problem.REBUILD_SD, rel=0.15)
+    assert ratios.std() == pytest.approx(noise.REBUILD_SD, rel=0.15)
     assert np.mean([m.loss for m in found]) == pytest.approx(loss, abs=0.001)
     assert 0.9 < np.mean([m.loss_low <= loss <= m.loss_high for m in found]) < 0.99
 
@@ -365,10 +282,13 @@ def test_a_run_is_resumed_shown_and_refused_with_other_numbers(
 
 def results() -> dict[str, Any]:
     def runs(rises: list[list[float]]) -> dict[str, Any]:
-        return {str(seed): {"steps": rises} for seed in range(3)}
+        return {str(seed): {"steps": rises, "trials": 40} for seed in range(3)}
 
-    about = {"held_out": {"rows": 9, "latency": 0.02, "latency_rank": 0.9, "loss": 0.001, "loss_rank": 0.8}}
-    about |= {"trained": True, "front": 5, "tried": 1000, "uniform_share": 0.5}
+    held = {"rows": 9, "latency_rank": 0.9, "loss_rank": 0.8, "noise": 0.0005, "typical_loss": 0.01}
+    held |= {"latency": 0.02, "latency_process": 0.021, "latency_trees": 0.03}
+    held |= {"loss": 0.001, "loss_process": 0.0012, "loss_trees": 0.0013}
+    about: dict[str, Any] = {"held_out": held, "trained": True, "front": 5, "tried": 1000, "uniform_share": 0.5}
+    about |= {"misfit": [0.02, 0.1], "not_additive": 0.03, "noise": vars(Noise(repeated=12))}
     about["budgets"] = {f"{q:g}": {"ms": 1.0, "loss": 0.01, "band": 0.02} for q in scores.QUANTILES}
     near = {"0": {"found": 0.0005}, "1": {"found": 0.01}, "2": {"found": None}}
     return {
@@ -386,10 +306,13 @@ def results() -> dict[str, Any]:
 
 def test_tables_say_how_many_trials_others_need() -> None:
     text = tables.text(results(), samplers.LABELS)
-    assert "| guided | 3 | 90.0% | 90.0% | 90.0% | 90.0%–90.0% | 10 |" in text
-    assert "| random | 3 | 50.0% | 50.0% | 50.0% | 50.0%–50.0% | 35 |" in text
-    assert "| TPE, multivariate | 3 | 50.0% | 50.0% | 50.0% | 50.0%–50.0% | more than 40 |" in text
-    assert "| guided | +1.00 points; 1, 2 of 3 |" in text
+    assert "| guided | 3 | 90.0% | 90.0% | 90.0% ± 0.0% | 10 | 0.3× |" in text
+    assert "| random | 3 | 50.0% | 50.0% | 50.0% ± 0.0% | 35 | 1.2× |" in text
+    assert "| TPE, multivariate | 3 | 50.0% | 50.0% | 50.0% ± 0.0% | more than 40 | more than 1.3× |" in text
+    assert "| guided | 2 of 3 (1); +1.00 points |" in text
+    assert "| ResNet-18 | 9 | 2.0% | 2.1% | 3.0% | 0.900 | 0.10 | 0.12 | 0.13 | 0.05 | 0.800 |" in text
+    assert "| ResNet-18 | 2.0%, 10.0% | 3.0% | 0.60% (from 12 repeats) | 1000 | 5 of 1,000 | 50.0% |" in text
+    assert "| ResNet-18 | 90.0% ± 0.0% | 1.2× (random) | 2 of 3, 2 of 3, 2 of 3 |" in text
     assert "too few rows" in text
 
 

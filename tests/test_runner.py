@@ -125,11 +125,64 @@ def test_an_assignment_that_is_always_cut_off_is_not_proposed_for_ever(space: Sp
     assert made.ask()[1] == wanted
 
 
-def test_what_waits_already_is_not_enqueued_twice(space: Space) -> None:
+def test_what_waits_already_or_is_under_way_is_not_enqueued_twice(space: Space) -> None:
     made = proposals(space)
     for _ in range(2):
         made.enqueue(space.uniform(Precision.FP32))
+    made.ask()
+    made.enqueue(space.uniform(Precision.FP32))
     assert len(made.study.trials) == 1
+
+
+def test_what_was_not_begun_for_lack_of_room_is_proposed_again_as_often_as_it_takes(space: Space) -> None:
+    made = proposals(space)
+    wanted = space.uniform(Precision.INT8)
+    made.enqueue(wanted)
+    for _ in range(6):
+        trial, assignment = made.ask()
+        assert assignment == wanted
+        made.put_back(trial)
+    assert [trial.state.name for trial in made.study.trials] == ["FAIL"] * 6 + ["WAITING"]
+
+
+def test_a_trial_that_was_lost_before_it_had_its_parameters_is_proposed_again_if_it_was_enqueued(space: Space) -> None:
+    made = proposals(space)
+    wanted = space.uniform(Precision.INT8)
+    made.enqueue(wanted)
+    enqueued, bare = made.study.ask(), made.study.ask()
+    open_trials = made.open_trials()
+    assert [made.asked_by(trial) for trial in open_trials] == [wanted, None]
+    for trial in open_trials:
+        made.give_up(trial)
+    assert [made.study.trials[trial.number].state.name for trial in (enqueued, bare)] == ["FAIL", "FAIL"]
+    assert made.ask()[1] == wanted
+
+
+def test_a_result_for_a_trial_that_another_worker_closed_is_told_by_a_later_one(space: Space) -> None:
+    made = proposals(space)
+    (closed, asked), (finished, _) = made.ask(), made.ask()
+    made.study.tell(closed.number, state=optuna.trial.TrialState.FAIL)
+    made.study.tell(finished.number, (1.0, 0.0))
+    outcome = Outcome((1.5, 0.01), {"latency": 0.5}, (0.01, 0.0, 1.0))
+    made.tell(closed, outcome)
+    made.tell(finished, outcome)
+    made.tell(finished, Outcome(None, {}))
+    made.give_up(finished)
+    assert [trial.state.name for trial in made.study.trials][:2] == ["FAIL", "COMPLETE"]
+    assert made.study.trials[finished.number].values == [1.0, 0.0]
+    assert made.ask()[1] == asked
+
+
+def test_workers_draw_other_numbers_from_one_seed_and_sign_what_they_ask_for(space: Space) -> None:
+    asked = []
+    for rank in range(3):
+        made = Proposals(optuna.storages.InMemoryStorage(), "s", space, "random", 0, worker=f"w-{rank}", rank=rank)
+        asked.append([made.ask()[1].digest for _ in range(8)])
+        assert {trial.user_attrs["bitfront:worker"] for trial in made.study.trials} == {f"w-{rank}"}
+    assert len({tuple(each) for each in asked}) == 3
+    alone = proposals(space)
+    assert [alone.ask()[1].digest for _ in range(8)] == asked[0]
+    assert alone.study.trials[0].user_attrs == {}
 
 
 def test_failures_are_told_as_such_and_limits_as_constraints(space: Space) -> None:

@@ -68,8 +68,8 @@ def test_the_whole_way(here: Path) -> None:
 
     said = ok("resume", "way", "--trials", 5)
     assert "5 evaluations are done" in said
-    assert json.loads(ok("studies", "--json"))[0] | {"created_at": ""} == {
-        "name": "way", "state": "done", "ok": 5, "failed": 0, "running": 0, "created_at": "",
+    assert json.loads(ok("studies", "--json"))[0] | {"created_at": "", "targets": 1} == {
+        "name": "way", "state": "done", "ok": 5, "failed": 0, "running": 0, "targets": 1, "created_at": "",
         "model_path": str(here / "in/model.onnx"),
     }  # fmt: skip
     assert "way" in ok("studies")

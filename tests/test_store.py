@@ -252,11 +252,8 @@ def test_a_running_evaluation_has_a_lease_until_it_ends(store: Store, target: in
     assert (running.id, running.digest, running.trial, running.worker) == (evaluation_id, "d" * 64, 0, "w0")
     assert running.heartbeat_age_s is not None
     assert running.heartbeat_age_s >= 0
-    assert store.heartbeat(evaluation_id, "w0")
-    assert not store.heartbeat(evaluation_id, "w1")
     store.record(evaluation_id, measured(assignment(1)))
-    assert store.running(target) == ()
-    assert not store.heartbeat(evaluation_id, "w0")
+    assert (store.running(target), count(store, tables.Lease)) == ((), 0)
 
 
 def test_the_lease_goes_by_the_clock_of_the_database_in_utc(store: Store, target: int) -> None:
@@ -285,14 +282,15 @@ def test_what_is_abandoned_leaves_nothing(store: Store, target: int) -> None:
 
 
 def test_measuring_again_adds_rounds(store: Store, target: int) -> None:
-    evaluation_id = finish(store, target, 0, 1)
-    assert store.next_round(target) == 1
+    one, two = finish(store, target, 0, 1), finish(store, target, 1, 2)
     again = Latency(1.75, 1.75, 0.25, None, np.array([1.75]), np.empty(0), (), {"enqueue": 0.25}, {"before": {}})
-    store.add_samples(evaluation_id, 1, again)
+    assert store.add_round(target, {one: again}) == 1
     first, second = store.evaluation(target, 0).rounds
     assert (first.number, second.number, plain(second.latency)) == (0, 1, plain(again))
     assert plain(store.evaluation(target, 0).evaluation.latency) == plain(first.latency)
-    assert (store.next_round(target), list(store.evaluations(target).latency_ms)) == (2, [1.5])
+    assert store.add_round(target, {one: again, two: again}) == 2
+    assert [round_.number for round_ in store.evaluation(target, 1).rounds] == [0, 2]
+    assert list(store.evaluations(target).latency_ms) == [1.5, 1.5]
 
 
 def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:

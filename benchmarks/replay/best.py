@@ -51,7 +51,7 @@ def find(problem: Problem, rounds: int = ROUNDS, seed: int = 0) -> Front:
     rng = np.random.default_rng(seed)
     front = measured(problem, np.array(list(problem.baselines.values())))
     for _ in range(rounds):
-        fresh = np.concatenate([_random(problem, 2000, rng), _blocky(problem, 2000, rng)])
+        fresh = np.concatenate([random(problem, 2000, rng), blocky(problem, 2000, rng)])
         front = improved(problem, joined(problem, front, np.concatenate([fresh, _crossed(front, rng)])))
     return front
 
@@ -105,11 +105,12 @@ def undominated(ms: Floats, loss: Floats) -> NDArray[np.int64]:
     return np.asarray(order[loss[order] < least])
 
 
-def _random(problem: Problem, count: int, rng: np.random.Generator) -> Codes:
+def random(problem: Problem, count: int, rng: np.random.Generator) -> Codes:
+    """(count, decisions), every precision equally likely."""
     return np.stack([rng.integers(width, size=count) for width in problem.widths], axis=1)
 
 
-def _blocky(problem: Problem, count: int, rng: np.random.Generator) -> Codes:
+def blocky(problem: Problem, count: int, rng: np.random.Generator) -> Codes:
     """Random precisions by stretches: changes between neighbours cost, so these are better than random ones."""
     widths = np.array(problem.widths)
     rows = rng.integers(widths.max(), size=(count, len(widths)))

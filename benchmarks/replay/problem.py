@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.measured import Rows
+from benchmarks.replay.noise import Noise
 from benchmarks.replay.simulator import Simulator
 from evaluators.accuracy import paired_interval
 from search.layout import PRECISIONS, Codes, Layout, Precisions
 from search.values import LayerTime, Precision
 from studies.pareto import Reference, reference_of
 
-REBUILD_SD = 0.006
-"""Relative standard deviation of the latency between two builds of one assignment. Chosen, not fitted: on the H200
-three builds of a uniform engine stayed within 1 %, two once differed by 2.1 %."""
 TIE_BAND = 0.01
-SAMPLES = 1000
-_CHURN, _ALWAYS = 0.5, 0.001
 _SENSITIVITY_SD = 0.25
 
 Floats = NDArray[np.float64]
@@ -43,17 +39,21 @@ class Problem:
 
     Attributes:
         truth: (n, groups) precisions to (n,) ms and (n,) loss without noise.
-        noise: (n, groups) precisions to (n,) error of the output, without noise.
+        output_error: (n, groups) precisions to (n,) error of the output, without noise.
         baselines: label → (decisions,) codes of the uniform assignments, the highest precision first.
         profiles: layers of the uniform engines; empty where they were not profiled.
+        noise: of measurements.
+        alone: (groups, `PRECISIONS`) output error of each group alone, where that was measured.
     """
 
     name: str
     layout: Layout
     truth: Truth
-    noise: Callable[[Precisions], Floats]
+    output_error: Callable[[Precisions], Floats]
     baselines: Mapping[str, Codes]
     profiles: Mapping[Precision, tuple[LayerTime, ...]]
+    noise: Noise = field(default_factory=Noise)
+    alone: Floats | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -73,16 +73,19 @@ class Problem:
         """A measurement with noise; the same codes and seed give the same one, as a stored evaluation does."""
         rng = np.random.default_rng([seed, *(int(code) for code in codes)])
         ms, loss = (float(column[0]) for column in self.measures(codes[None]))
-        measured = ms * float(np.exp(REBUILD_SD * rng.standard_normal()))
-        differences = _differences(loss, rng)
+        measured = ms * float(np.exp(self.noise.latency_sd * rng.standard_normal()))
+        differences = self.noise.differences(loss, rng, np.random.default_rng([seed, 6007]))
         low, high = paired_interval(differences, ratio=True)
         return Measurement(measured, float(differences.mean()), low, high)
 
     def sensitivity(self, seed: int) -> Floats:
-        """(groups, `PRECISIONS`) output error with one group alone in a precision, as a cheap pass would estimate it.
+        """(groups, `PRECISIONS`) output error with one group alone in a precision, as a cheap pass estimates it.
 
-        Relative error `_SENSITIVITY_SD`; NaN where a group is not offered the precision.
+        What was measured, or the simulated one with a relative error of `_SENSITIVITY_SD`; NaN where a group is not
+        offered the precision.
         """
+        if self.alone is not None:
+            return self.alone
         rng = np.random.default_rng([seed, 7919])
         found = np.full((len(self.layout.groups), PRECISIONS), np.nan)
         highest = self.layout.precisions(np.zeros((1, len(self.widths)), np.int64))[0]
@@ -90,7 +93,8 @@ class Problem:
             for member, column in zip(members, effects.T, strict=True):
                 rows = np.repeat(highest[None], len(column), axis=0)
                 rows[:, member] = column
-                found[member, column] = self.noise(rows) * np.exp(_SENSITIVITY_SD * rng.standard_normal(len(column)))
+                error = np.exp(_SENSITIVITY_SD * rng.standard_normal(len(column)))
+                found[member, column] = self.output_error(rows) * error
         return found
 
 
@@ -99,15 +103,13 @@ def make(simulator: Simulator) -> Problem:
     rows: Rows = simulator.rows
     uniform = {label: rows.layout.space.uniform(Precision.parse(label)) for label in rows.baselines}
     codes = {label: rows.layout.codes_of(assignment) for label, assignment in uniform.items()}
-    return Problem(rows.name, rows.layout, simulator.predict, simulator.noise, codes, rows.profiles)
-
-
-def _differences(loss: float, rng: np.random.Generator) -> Floats:
-    """(SAMPLES,) lost (1), gained (−1) and unchanged (0) answers whose expected mean is the loss.
-
-    Some answers are gained for every few that are lost: half as many as the loss, and one in a thousand.
-    """
-    gained = _CHURN * loss + _ALWAYS * (loss > 0)
-    lost = min(loss + gained, 1.0 - gained)
-    counts = rng.multinomial(SAMPLES, [lost, gained, 1.0 - lost - gained])
-    return np.repeat([1.0, -1.0, 0.0], counts)
+    return Problem(
+        name=rows.name,
+        layout=rows.layout,
+        truth=simulator.predict,
+        output_error=simulator.output_error,
+        baselines=codes,
+        profiles=rows.profiles,
+        noise=simulator.noise,
+        alone=rows.alone,
+    )

@@ -6,6 +6,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
@@ -16,6 +17,9 @@ from benchmarks.replay.problem import Measurement
 from search.layout import Codes
 from search.samplers import make_sampler
 from search.values import Precision
+
+if TYPE_CHECKING:
+    from search.guided import GuidedSampler
 
 _SAME_IN_A_ROW = 3  # as studies/runner.py
 _MOST_PROPOSALS = 30  # a trial; a sampler that only repeats itself ends here
@@ -112,8 +116,8 @@ def has_guided() -> bool:
     return all(importlib.util.find_spec(f"search.{name}") for name in ("guided", "surrogate", "priors"))
 
 
-def _guided(bench: Bench, edges: bool) -> None:
-    from search.forecasts import FORECAST, MEASURED
+def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
+    """The sampler as a study makes it; without `edges` on a graph that has none."""
     from search.guided import Aim, Guidance, GuidedSampler, Priors
     from search.priors import Baseline, latency_prior, noise_prior
 
@@ -130,7 +134,13 @@ def _guided(bench: Bench, edges: bool) -> None:
             engines.append(Baseline(precisions, bench.evaluate(codes).latency_ms, profile))
         return Priors(latency_prior(layout, engines), noise)
 
-    sampler = GuidedSampler(Guidance(layout, priors, aim=lambda: Aim(bench.budget_ms)), bench.seed)
+    return GuidedSampler(Guidance(layout, priors, aim=lambda: Aim(bench.budget_ms)), bench.seed)
+
+
+def _guided(bench: Bench, edges: bool) -> None:
+    from search.forecasts import FORECAST, MEASURED
+
+    sampler = guided_sampler(bench, edges)
 
     def told(trial: optuna.Trial, measured: Measurement) -> None:
         if (forecast := sampler.predicted.pop(trial.number, None)) is not None:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.replay import best
 from benchmarks.replay.bench import Bench
 from benchmarks.replay.known import Network
-from benchmarks.replay.problem import SAMPLES, TIE_BAND
+from benchmarks.replay.problem import TIE_BAND, Problem
+from search.layout import PRECISIONS
 from studies.pareto import hypervolume_history
 
 QUANTILES = (0.25, 0.5, 0.75)
@@ -33,6 +35,9 @@ def about(network: Network) -> dict[str, Any]:
         "trained": network.simulator.rows.trained,
         "groups": len(problem.layout.groups),
         "held_out": {key: round(float(value), 6) for key, value in vars(held_out).items()},
+        "misfit": [round(sd, 5) for sd in network.simulator.misfit_sds],
+        "not_additive": round(not_additive(problem), 5),
+        "noise": vars(problem.noise),
         "left_out": network.simulator.rows.left_out,
         "front": len(front.ms),
         "tried": front.tried,
@@ -41,6 +46,23 @@ def about(network: Network) -> dict[str, Any]:
         "baselines": dict(zip(problem.baselines, np.stack([ms, loss], axis=1).round(6).tolist(), strict=True)),
         "budgets": {f"{q:g}": _budget(network, q) for q in QUANTILES},
     }
+
+
+def not_additive(problem: Problem, fitted: int = 6000, judged: int = 2000) -> float:
+    """Relative standard deviation that the best sum of terms of groups and of edges leaves of the latency.
+
+    By least squares on assignments without noise, far more than any search makes, judged on others.
+    """
+    rng, total = np.random.default_rng(0), fitted + judged
+    codes = np.concatenate([best.random(problem, total // 2, rng), best.blocky(problem, total - total // 2, rng)])
+    precisions = problem.layout.precisions(rng.permutation(codes))
+    ends = precisions[:, problem.layout.edges[:, 0]], precisions[:, problem.layout.edges[:, 1]]
+    terms = [np.eye(PRECISIONS)[precisions], np.eye(PRECISIONS**2)[PRECISIONS * ends[0] + ends[1]]]
+    features = np.concatenate([np.ones((total, 1)), *(term.reshape(total, -1) for term in terms)], axis=1)
+    known, log_ms = features[:fitted], np.log(problem.truth(precisions)[0])
+    gram = known.T @ known + 1e-3 * np.eye(known.shape[1])
+    found = np.linalg.solve(gram, known.T @ log_ms[:fitted])
+    return float(np.std(log_ms[fitted:] - features[fitted:] @ found))
 
 
 def budget_ms(network: Network, quantile: float) -> float:
@@ -54,7 +76,7 @@ def _budget(network: Network, quantile: float) -> dict[str, float]:
     codes = network.front.codes[np.flatnonzero(network.front.ms <= ms)[-1]]
     tried = [network.problem.evaluate(codes, seed) for seed in range(20)]
     band = float(np.median([(m.loss_high - m.loss_low) / 2 for m in tried]))
-    return {"ms": ms, "loss": network.front.best_loss(ms), "band": band, "samples": SAMPLES}
+    return {"ms": ms, "loss": network.front.best_loss(ms), "band": band, "samples": network.problem.noise.samples}
 
 
 def over_trials(network: Network, bench: Bench) -> list[list[float]]:

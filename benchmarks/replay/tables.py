@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.replay.scores import NEAR, QUANTILES, median_curve, reached
+from benchmarks.replay.scores import NEAR, QUANTILES, curve, reached
 
 BEGIN, END = "<!-- samplers begin: made by benchmarks/samplers.py --table -->", "<!-- samplers end -->"
 MARKS = (10, 20, 30, 60, 100, 200)
+JUDGED = (30, 60)
 NAMES = {
     "resnet18": "ResNet-18",
     "mobilenet_v2": "MobileNetV2",
@@ -42,46 +44,107 @@ def text(results: Results, labels: Mapping[str, str]) -> str:
     networks = results.get("networks", {})
     if not networks:
         return "Nothing measured yet."
-    parts = [simulators(networks)]
+    parts = [simulators(networks), judged(results, labels)]
     for name in networks:
         parts += [shares(results, name, labels), budgets(results, name, labels)]
     return "\n\n".join(part for part in [*parts, refused(results)] if part)
 
 
 def simulators(networks: Mapping[str, Any]) -> str:
+    return "\n\n".join([_errors(networks), _truths(networks)])
+
+
+def _errors(networks: Mapping[str, Any]) -> str:
+    """What a fit misses of rows that were left out."""
     rows = []
     for name, found in networks.items():
         held = found["held_out"]
-        losses = "real" if found["trained"] else "made from the output error"
+        latency = [f"{held[part]:.1%}" for part in ("latency", "latency_process", "latency_trees")]
+        loss = [f"{100 * held[part]:.2f}" for part in ("loss", "loss_process", "loss_trees")]
+        sampling = f"{100 * held['noise']:.2f}" if found["trained"] else "made from the output error"
+        ranks = f"{held['latency_rank']:.3f}", f"{held['loss_rank']:.3f}"
+        rows.append([NAMES.get(name, name), f"{held['rows']:.0f}", *latency, ranks[0], *loss, sampling, ranks[1]])
+    head = "held out: network|rows|latency|process alone|trees alone|ranks|loss, points|process alone|trees alone"
+    return _table(f"{head}|of it sampling|ranks", rows)
+
+
+def _truths(networks: Mapping[str, Any]) -> str:
+    """What is searched."""
+    rows = []
+    for name, found in networks.items():
+        noise, misfit = found["noise"], found["misfit"]
+        source = f"from {noise['repeated']} repeats" if noise["repeated"] else "chosen"
         rows.append(
             [
                 NAMES.get(name, name),
-                f"{held['rows']:.0f}",
-                f"{held['latency']:.1%}, {held['latency_rank']:.3f}",
-                f"{100 * held['loss']:.2f} points, {held['loss_rank']:.3f}",
-                losses,
+                f"{misfit[0]:.1%}, {misfit[1]:.1%}",
+                f"{found['not_additive']:.1%}",
+                f"{noise['latency_sd']:.2%} ({source})",
+                f"{noise['samples']}",
                 f"{found['front']} of {found['tried']:,}",
                 f"{found['uniform_share']:.1%}",
             ]
         )
-    head = "simulated network|rows|held-out latency: median error, rank correlation|held-out loss|losses"
-    return _table(f"{head}|best-known front|the uniform assignments' share of it", rows)
+    head = "simulated: network|misfit of latency, of loss|best sum of groups and edges misses|noise of latency"
+    return _table(f"{head}|samples of a loss|best-known front|the uniform assignments' share of it", rows)
+
+
+def judged(results: Results, labels: Mapping[str, str]) -> str:
+    """The guided sampler against its targets."""
+    rows, trials = [], results["about"]["trials"]
+    for name in results["networks"]:
+        runs, goal = results["runs"].get(f"{name}|guided", {}), _goal(results, name)
+        if goal is None:
+            continue
+        curves = np.array([curve(run["steps"], trials) for run in runs.values()])
+        after = [_share(curves[:, mark - 1], True) for mark in JUDGED if mark <= trials]
+        others = [(label, results["runs"].get(f"{name}|{method}", {})) for method, label in labels.items()]
+        needed = [(_needed(of, goal), label) for label, of in others if of and label != labels["guided"]]
+        effort = f"{min(needed)[0] / GOAL_AFTER:.1f}× ({min(needed)[1]})" if needed else ""
+        near = [results["runs"].get(f"{name}|guided|{q:g}", {}) for q in QUANTILES]
+        bands = [results["networks"][name]["budgets"][f"{q:g}"]["band"] for q in QUANTILES]
+        tied = [f"{_tied(list(of.values()), band)} of {len(of)}" for of, band in zip(near, bands, strict=True)]
+        rows.append([NAMES.get(name, name), *after, effort, ", ".join(tied)])
+    head = ["targets", *(f"guided after {mark}" for mark in JUDGED if mark <= trials)]
+    return _table("|".join([*head, "the quickest other needs, of 30", "budgets met, of seeds"]), rows)
 
 
 def shares(results: Results, name: str, labels: Mapping[str, str]) -> str:
-    """Median share of the best-known hypervolume after some trials, and the trials to reach what `guided` has at 30."""
+    """Mean share of the best-known hypervolume after some trials, and the trials to reach what `guided` has at 30."""
     trials = results["about"]["trials"]
     marks, goal, rows = [mark for mark in MARKS if mark <= trials], _goal(results, name), []
     for method, label in labels.items():
         runs = results["runs"].get(f"{name}|{method}", {})
         if runs:
-            quartiles = median_curve(runs, trials)
-            cells = [f"{low:.1%}–{high:.1%}" for low, _, high in [quartiles[:, mark - 1] for mark in marks[-1:]]]
-            medians = [f"{quartiles[1, mark - 1]:.1%}" for mark in marks]
-            needed = [] if goal is None else [_trials([reached(run["steps"], goal) for run in runs.values()], trials)]
-            rows.append([label, str(len(runs)), *medians, *cells, *needed])
-    head = [NAMES.get(name, name), "seeds", *(f"after {mark}" for mark in marks), f"quartiles after {marks[-1]}"]
-    return _table("|".join(head + ([] if goal is None else [f"trials to {goal:.2%}"])), rows) if rows else ""
+            curves = np.array([curve(run["steps"], trials) for run in runs.values()])
+            made = max(run["trials"] for run in runs.values())
+            cells = [_share(curves[:, mark - 1], mark in JUDGED) if mark <= made else "" for mark in marks]
+            rows.append([label, str(len(runs)), *cells, *([] if goal is None else _effort(runs, goal, made))])
+    head = [NAMES.get(name, name), "seeds", *(f"after {mark}" for mark in marks)]
+    return _table("|".join(head + ([] if goal is None else [f"trials to {goal:.1%}", "of 30"])), rows) if rows else ""
+
+
+def _share(shares: NDArray[np.float64], spread: bool) -> str:
+    return f"{shares.mean():.1%}" + (f" ± {shares.std(ddof=len(shares) > 1):.1%}" if spread else "")
+
+
+def _needed(runs: Mapping[str, Mapping[str, Any]], goal: float) -> float:
+    """Trials that the median seed needs to reach a share; all that it had where it does not."""
+    median = float(np.median([reached(run["steps"], goal) for run in runs.values()]))
+    return min(median, max(run["trials"] for run in runs.values()))
+
+
+def _tied(runs: Sequence[Mapping[str, float | None]], band: float) -> int:
+    """Seeds within a tenth of a point of the best, or within the tie band where that is wider."""
+    return sum(run["found"] is not None and run["found"] <= max(NEAR, band) for run in runs)
+
+
+def _effort(runs: Mapping[str, Mapping[str, Any]], goal: float, made: int) -> list[str]:
+    """Trials that the median seed needs to reach a share, and how many times `GOAL_AFTER` that is."""
+    median = float(np.median([reached(run["steps"], goal) for run in runs.values()]))
+    if np.isfinite(median):
+        return [f"{median:.0f}", f"{median / GOAL_AFTER:.1f}×"]
+    return [f"more than {made}", f"more than {made / GOAL_AFTER:.1f}×"]
 
 
 def budgets(results: Results, name: str, labels: Mapping[str, str]) -> str:
@@ -95,8 +158,12 @@ def budgets(results: Results, name: str, labels: Mapping[str, str]) -> str:
                 cells.append(_near(list(runs.values()), about[f"{q:g}"]["band"]))
         if len(cells) == len(QUANTILES):
             rows.append([label, *cells])
-    names = [f"≤ {about[f'{q:g}']['ms']:.4f} ms (best {100 * about[f'{q:g}']['loss']:.2f})" for q in QUANTILES]
+    names = [_budget(about[f"{q:g}"]) for q in QUANTILES]
     return _table("|".join([f"{NAMES.get(name, name)}, {results['about']['budget_trials']} trials", *names]), rows)
+
+
+def _budget(about: Mapping[str, float]) -> str:
+    return f"≤ {about['ms']:.4f} ms (best {100 * about['loss']:.2f}, band {100 * about['band']:.2f})"
 
 
 def refused(results: Results) -> str:
@@ -104,23 +171,19 @@ def refused(results: Results) -> str:
 
 
 def _goal(results: Results, name: str) -> float | None:
-    """The median share of `guided` after 30 trials."""
+    """The mean share of `guided` after 30 trials."""
     runs, trials = results["runs"].get(f"{name}|guided", {}), results["about"]["trials"]
-    return float(median_curve(runs, trials)[1, GOAL_AFTER - 1]) if runs and trials >= GOAL_AFTER else None
-
-
-def _trials(needed: Sequence[float], most: int) -> str:
-    median = float(np.median(needed))
-    return f"{median:.0f}" if np.isfinite(median) else f"more than {most}"
+    if not runs or trials < GOAL_AFTER:
+        return None
+    return float(np.mean([curve(run["steps"], trials)[GOAL_AFTER - 1] for run in runs.values()]))
 
 
 def _near(runs: Sequence[Mapping[str, float | None]], band: float) -> str:
-    """`median gap in points; seeds within a tenth of a point / within the tie band`."""
+    """`median gap in points; seeds within a tenth of a point or the tie band, the wider / within a tenth`."""
     gaps = [np.inf if run["found"] is None else run["found"] for run in runs]
     median = float(np.median(gaps))
     gap = f"+{100 * median:.2f} points" if np.isfinite(median) else "none fits"
-    near, tied = sum(gap <= NEAR for gap in gaps), sum(gap <= max(NEAR, band) for gap in gaps)
-    return f"{gap}; {near}, {tied} of {len(gaps)}"
+    return f"{_tied(runs, band)} of {len(gaps)} ({_tied(runs, 0.0)}); {gap}"
 
 
 def _table(head: str, rows: Sequence[Sequence[str]]) -> str:

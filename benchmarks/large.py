@@ -1,0 +1,215 @@
+"""Large models: searches on a made-up transformer of 1,000 groups, and what a proposal takes at several sizes.
+
+    python benchmarks/large.py                      # both; goes on where it was stopped
+    python benchmarks/large.py --only proposals --sizes 50 200
+    python benchmarks/large.py --table
+
+Writes benchmarks/results/large.json. Every run is in a process of its own, for the memory that it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+_ROOT = Path(__file__).resolve().parents[1]
+if not __package__:  # started as a script
+    sys.path[:1] = [str(_ROOT)]
+
+import numpy as np  # noqa: E402
+import optuna  # noqa: E402
+
+from benchmarks.replay import bench, large, sampled  # noqa: E402
+from benchmarks.replay.bench import Bench  # noqa: E402
+from benchmarks.replay.problem import Problem  # noqa: E402
+from search.forecasts import MEASURED  # noqa: E402
+from studies.pareto import hypervolume_history  # noqa: E402
+
+METHODS = ("guided", "tpe", "random")
+OUT = _ROOT / "benchmarks" / "results" / "large.json"
+MARKS = (10, 30, 60, 120)
+REPEATS = 5
+
+
+def searched(groups: int, method: str, seed: int, trials: int, told: bool) -> dict[str, Any]:
+    """One search; its share of the best-known hypervolume, and what it took.
+
+    Args:
+        told: whether the uniform engines were profiled and the groups' sensitivities measured.
+    """
+    problem = large.make(groups)
+    run, start = Bench(problem if told else large.untold(problem), seed, trials), time.perf_counter()
+    bench.run(getattr(sampled, method), run)
+    seconds = time.perf_counter() - start
+    ms, loss = problem.measures(run.codes())
+    volumes = hypervolume_history(ms, loss, np.ones(len(ms), bool), problem.reference)
+    return {
+        "volumes": {str(mark): float(volumes[mark - 1]) for mark in MARKS if mark <= len(ms)},
+        "seconds_a_trial": round(seconds / len(ms), 3),
+        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def proposed(groups: int, trials: int) -> dict[str, Any]:
+    """Seconds of a warm proposal after so many finished trials, storage excluded: the median and the longest."""
+    problem = large.make(groups)
+    sampler = sampled.guided_sampler(Bench(problem, 0, trials + REPEATS))
+    study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+    finished = [_trial(problem, codes) for codes in _codes(problem, trials)]
+    study.add_trials(finished)
+    space = sampler.infer_relative_search_space(study, finished[0])
+    taken = []
+    for _ in range(REPEATS + 1):
+        trial = study.ask()
+        frozen = study.get_trials(deepcopy=False)[trial.number]
+        taken.append(_seconds(lambda frozen=frozen: sampler.sample_relative(study, frozen, space)))
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    warm = taken[1:]
+    return {
+        "median_s": round(float(np.median(warm)), 3),
+        "longest_s": round(max(warm), 3),
+        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def _seconds(what: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    what()
+    return time.perf_counter() - start
+
+
+def _codes(problem: Problem, trials: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """(trials, decisions): the uniform assignments, and stretches of precisions."""
+    from benchmarks.replay import best
+
+    uniform = np.array(list(problem.baselines.values()))
+    return np.concatenate([uniform, best.blocky(problem, trials - len(uniform), np.random.default_rng(0))])
+
+
+def _trial(problem: Problem, codes: np.ndarray[Any, np.dtype[np.int64]]) -> optuna.trial.FrozenTrial:
+    measured, variables = problem.evaluate(codes, 0), problem.layout.space.variables
+    return optuna.trial.create_trial(
+        params={v.id: int(code) for v, code in zip(variables, codes, strict=True)},
+        distributions={v.id: optuna.distributions.IntDistribution(0, len(v.precisions) - 1) for v in variables},
+        values=[measured.latency_ms, measured.loss],
+        user_attrs={MEASURED: [0.004, (measured.loss_high - measured.loss_low) / 3.92, True]},
+    )
+
+
+Job = tuple[str, Callable[..., dict[str, Any]], tuple[Any, ...]]
+
+
+def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
+    """What is to be run, with a name each."""
+    if arguments.only != "proposals":
+        for seed in range(arguments.seeds):
+            for method in METHODS:
+                yield f"search|{method}|{seed}", searched, (arguments.groups, method, seed, arguments.trials, True)
+            yield (
+                f"search|guided, told nothing|{seed}",
+                searched,
+                (arguments.groups, "guided", seed, arguments.trials, False),
+            )
+    if arguments.only != "searches":
+        for size in arguments.sizes:
+            for trials in (100, 1000):
+                yield f"proposal|{size}|{trials}", proposed, (size, trials)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("searches", "proposals"))
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=120)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args(words)
+    found: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"runs": {}}
+    if arguments.table:
+        print(table(found))
+        return
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    todo = [job for job in jobs(arguments) if job[0] not in found["runs"]]
+    if any(name.startswith("search") for name, *_ in todo) and "best_known" not in found:
+        found["best_known"] = best_known(arguments.groups)
+    with ProcessPoolExecutor(arguments.jobs, max_tasks_per_child=1) as pool:
+        for (name, *_), result in zip(todo, pool.map(_run, todo), strict=True):
+            found["runs"][name] = result
+            found["date"] = datetime.now(timezone.utc).date().isoformat()
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+            print(name, result, flush=True)
+    print(table(found))
+
+
+def best_known(groups: int) -> dict[str, Any]:
+    problem = large.make(groups)
+    front, start = large.best_known(problem), time.perf_counter()
+    uniform = problem.measures(np.array(list(problem.baselines.values())))
+    volume = front.volume(problem.reference)
+    share = hypervolume_history(*uniform, np.ones(len(uniform[0]), bool), problem.reference)[-1] / volume
+    return {
+        "groups": len(problem.layout.groups),
+        "edges": len(problem.layout.edges),
+        "points": len(front.ms),
+        "volume": volume,
+        "uniform_share": float(share),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def _run(job: Job) -> dict[str, Any]:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    _, what, arguments = job
+    return what(*arguments)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Two tables of docs/benchmarks.md."""
+    runs, lines = found["runs"], []
+    names = dict.fromkeys(key.split("|")[1] for key in runs if key.startswith("search|"))
+    if names:
+        lines += [f"| {found['best_known']['groups']} groups | seeds | " + " | ".join(f"after {m}" for m in MARKS)]
+        lines[0] += " | seconds a trial | peak memory |"
+        lines.append("| --- " * (len(MARKS) + 4) + "|")
+    for name in names:
+        own = [run for key, run in runs.items() if key.startswith("search|") and key.split("|")[1] == name]
+        cells = [_shares(own, mark, found["best_known"]["volume"]) for mark in MARKS]
+        took = f"{np.median([run['seconds_a_trial'] for run in own]):.2f}"
+        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {took} | {max(r['peak_mib'] for r in own)} MiB |")
+    sizes = [key.split("|")[1:] for key in runs if key.startswith("proposal|")]
+    if sizes:
+        lines += [
+            "",
+            "| groups | finished trials | a proposal, median | longest of 5 | peak memory |",
+            "| --- " * 5 + "|",
+        ]
+    for size, trials in sizes:
+        run = runs[f"proposal|{size}|{trials}"]
+        lines.append(
+            f"| {size} | {trials} | {run['median_s']:.2f} s | {run['longest_s']:.2f} s | {run['peak_mib']} MiB |"
+        )
+    return "\n".join(lines)
+
+
+def _shares(runs: Sequence[dict[str, Any]], mark: int, volume: float) -> str:
+    shares = [run["volumes"][str(mark)] / volume for run in runs if str(mark) in run["volumes"]]
+    return f"{np.mean(shares):.1%} ± {np.std(shares):.1%}" if shares else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Object stores that artifacts lie in when hosts share no folder: S3 through Optuna's store, Google Cloud Storage.
+
+An artifact's key is its digest under the URL's prefix. Both services show an object when all of it has arrived, and
+not before. Credentials come from the environment, as the services' own tools take them, never from a URL.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from search.errors import ArtifactError, ConfigError
+
+CHUNK_BYTES = 1 << 20
+CONNECT_S = 10
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_WANTED = "a folder, file:///folder, s3://bucket/prefix or gs://bucket/prefix"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Where in an object store: `s3` or `gs`, a bucket, and what stands before every key; empty for nothing."""
+
+    scheme: str
+    name: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.name}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+class Remote(Protocol):
+    """Objects by name. Safe to use from several threads. Every method raises ArtifactError where the service fails."""
+
+    bucket: Bucket
+
+    def check(self) -> None:
+        """See that the bucket is there and may be read."""
+
+    def has(self, name: str) -> bool: ...
+
+    def read(self, name: str, out: BinaryIO) -> bool:
+        """Write an object's bytes to `out`, piece by piece; False when there is no such object."""
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        """Store what is left to read of a file; it appears whole or not at all."""
+
+    def remove(self, name: str) -> None:
+        """Delete an object; nothing happens when it is gone already."""
+
+
+def parse(text: str) -> Path | Bucket:
+    """What `--artifacts` names: a folder, or a place in an object store.
+
+    Raises:
+        ConfigError: another kind of URL, one without a bucket, or one with a user, a query or a fragment.
+    """
+    if "://" not in text:
+        return Path(text)
+    parts = urlsplit(text)
+    # What stands before an @ may be a secret, so the text is not repeated.
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(
+            f"--artifacts {parts.scheme}://…: expected {_WANTED}, got one with a user, a password or a query. "
+            "Credentials come from the environment: AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS and the like."
+        )
+    if parts.scheme == "file" and not parts.netloc and parts.path.strip("/"):
+        return Path(unquote(parts.path))
+    if parts.scheme in _STORES and _BUCKET.fullmatch(parts.netloc):
+        return Bucket(parts.scheme, parts.netloc, parts.path.strip("/"))
+    raise ConfigError(f"--artifacts {text}: expected {_WANTED}. Write it like one of these.")
+
+
+def open_remote(bucket: Bucket) -> Remote:
+    """A client of the bucket's service.
+
+    Raises:
+        ConfigError: its package is not installed.
+    """
+    try:
+        remote: Remote = _STORES[bucket.scheme](bucket)
+        return remote
+    except ImportError as error:
+        extra = "s3" if bucket.scheme == "s3" else "gcs"
+        raise ConfigError(
+            f"--artifacts {bucket.url}: its package is not installed: {error}. Install it with "
+            f"pip install 'bitfront[{extra}]'."
+        ) from error
+
+
+class S3:
+    """S3, and what speaks its protocol: AWS_ENDPOINT_URL names another service than Amazon's."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        import boto3
+        from botocore.config import Config
+        from optuna.artifacts import Boto3ArtifactStore
+
+        self.bucket = bucket
+        with _reported("opening", bucket):
+            config = Config(connect_timeout=CONNECT_S, retries={"mode": "standard", "max_attempts": 5})
+            self._client = boto3.client("s3", config=config)
+        # Without Optuna's copy in memory: a model may have gigabytes. What is handed in may be closed by boto3.
+        self._store = Boto3ArtifactStore(bucket.name, self._client, avoid_buf_copy=True)
+
+    def check(self) -> None:
+        with _reported("looking into", self.bucket):
+            self._client.list_objects_v2(Bucket=self.bucket.name, Prefix=self.bucket.prefix, MaxKeys=1)
+
+    def has(self, name: str) -> bool:
+        from botocore.exceptions import ClientError
+
+        with _reported("looking into", self.bucket):
+            try:
+                self._client.head_object(Bucket=self.bucket.name, Key=self.bucket.key(name))
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
+                    return False
+                raise
+        return True
+
+    def read(self, name: str, out: BinaryIO) -> bool:
+        from optuna.artifacts.exceptions import ArtifactNotFound
+
+        with _reported("reading from", self.bucket):
+            try:
+                body = self._store.open_reader(self.bucket.key(name))
+            except ArtifactNotFound:
+                return False
+            with closing(body):
+                shutil.copyfileobj(body, out, CHUNK_BYTES)
+        return True
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        with _reported("writing to", self.bucket):
+            self._store.write(self.bucket.key(name), source)
+
+    def remove(self, name: str) -> None:
+        with _reported("deleting from", self.bucket):
+            self._store.remove(self.bucket.key(name))
+
+
+class GoogleCloud:
+    """Google Cloud Storage by its own client: Optuna's store holds a whole file in memory, both ways."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        from google.cloud import storage
+
+        self.bucket = bucket
+        with _reported("opening", bucket):
+            self._client = storage.Client()
+            self._objects = self._client.bucket(bucket.name)
+
+    def check(self) -> None:
+        with _reported("looking into", self.bucket):
+            list(self._client.list_blobs(self._objects, prefix=self.bucket.prefix, max_results=1))
+
+    def has(self, name: str) -> bool:
+        with _reported("looking into", self.bucket):
+            return bool(self._objects.blob(self.bucket.key(name)).exists())
+
+    def read(self, name: str, out: BinaryIO) -> bool:
+        from google.api_core.exceptions import NotFound
+
+        with _reported("reading from", self.bucket):
+            try:
+                self._objects.blob(self.bucket.key(name)).download_to_file(out)
+            except NotFound:
+                return False
+        return True
+
+    def write(self, name: str, source: BinaryIO) -> None:
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        with _reported("writing to", self.bucket):
+            # Sent twice it is the same object, so any failure may be tried again.
+            self._objects.blob(self.bucket.key(name)).upload_from_file(source, retry=DEFAULT_RETRY)
+
+    def remove(self, name: str) -> None:
+        from google.api_core.exceptions import NotFound
+
+        with _reported("deleting from", self.bucket):
+            try:
+                self._objects.delete_blob(self.bucket.key(name))
+            except NotFound:
+                return
+
+
+_STORES: dict[str, Any] = {"s3": S3, "gs": GoogleCloud}
+
+
+@contextmanager
+def _reported(action: str, bucket: Bucket) -> Iterator[None]:
+    """Turn what a service's client raises into ArtifactError; what the local disk raises stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_from_service(error):
+            raise
+        text = " ".join(str(error).split()).rstrip(".")
+        raise ArtifactError(
+            f"{action} {bucket.url}: {type(error).__name__}: {text}. Look at the name of the bucket, at the "
+            "credentials in the environment and at the network, then `resume`."
+        ) from error
+
+
+def _is_from_service(error: Exception) -> bool:
+    """By the package that defines it: neither client has one base class for all that it raises."""
+    packages = ("botocore", "boto3", "s3transfer", "urllib3", "google", "requests")
+    kinds = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return bool(kinds & set(packages))

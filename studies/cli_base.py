@@ -1,0 +1,213 @@
+"""What the verbs of the command line share: their options, how they end, and how they print."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from search.errors import BitfrontError, InputError, RunError
+from studies import commands, tables_text
+from studies.config import OPTIONS
+from studies.progress import Display, Lines, Progress, Quiet
+from studies.standing import Standing
+from studies.store import default_url, hide_password
+from studies.words import best_text, nearest_text, obedience_text
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+# Single options are lists too, so that one given twice is refused and not silently overridden.
+Many = list[str] | None
+
+
+def option(name: str, text: str, metavar: str = "TEXT") -> Any:
+    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
+
+
+Storage = Annotated[
+    str | None, typer.Option("--storage", help="Study database. [default: sqlite:///bitfront.db]", metavar="URL")
+]
+Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
+Budget = Annotated[Many, option("latency-budget", "Most time of one inference: 2.5ms, 800us.", "TIME")]
+Drop = Annotated[Many, option("max-drop", "Most loss against FP32, in the metric's unit: 1%, 0.01.", "LOSS")]
+AccuracyLimit = Annotated[Many, option("accuracy-limit", "Bound on the metric itself: 30dB for sqnr.", "VALUE")]
+Memory = Annotated[Many, option("max-memory", "Most memory of an engine: 512MB, 2GiB.", "SIZE")]
+ModelPath = Annotated[Many, option("model", "Where the model file is now, if it has moved.", "FILE")]
+DataPath = Annotated[Many, option("data", "Where the data are now, if they have moved.", "DATA")]
+Trials = Annotated[Many, option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
+MoreTrials = Annotated[Many, option("trials", "New total of evaluations. [default: the study's own]", "N")]
+SensitivityTime = Annotated[
+    Many, option("sensitivity-time", "Of the sensitivity pass. [default: 5 % of the study, 60s at most]", "TIME")
+]
+TimeLimit = Annotated[Many, option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
+Patience = Annotated[Many, option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
+]
+Backend = Annotated[Many, option("backend", "auto, tensorrt or onnxruntime. [default: auto]", "NAME")]
+Device = Annotated[Many, option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
+Gpus = Annotated[Many, option("gpus", "A worker process per GPU of this host: all, how many, or which: 0,2.", "GPUS")]
+Workers = Annotated[Many, option("workers", "So many worker processes on this host's processor.", "N")]
+Lease = Annotated[Many, option("lease", "A worker silent for so long counts as lost. [default: 60s]", "TIME")]
+WhichTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="Which of the study's: number, fingerprint, part of its name. [default: 1]", metavar="TARGET"
+    ),
+]
+NewTarget = Annotated[bool, typer.Option("--new-target", help="Add what this host is to the study's targets.")]
+Tf32 = Annotated[Many, option("tf32", "TF32 for FP32 in TensorRT: on, off. [default: on]", "SWITCH")]
+Batch = Annotated[Many, option("batch", "Leading dimension of dynamic inputs.", "N")]
+Shape = Annotated[Many, option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
+Threads = Annotated[Many, option("threads", "Processor threads of one inference. [default: 1]", "N")]
+Keep = Annotated[Many, option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
+Granularity = Annotated[Many, option("granularity", "One choice per group or per block. [default: group]", "KIND")]
+Typing = Annotated[Many, option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
+Calibration = Annotated[Many, option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]
+
+
+def verb(function: Verb) -> Verb:
+    """Let the errors of a verb become one message and an exit code."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except KeyboardInterrupt:
+            err.print("interrupted")
+            raise typer.Exit(130) from None
+        except InputError as error:
+            err.print(f"error: {error}", markup=False)
+            raise typer.Exit(2) from None
+        except BitfrontError as error:
+            err.print(f"error: {error}", markup=False)
+            raise typer.Exit(1) from None
+
+    return run  # type: ignore[return-value]
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def given_options(values: dict[str, Any], *without: str) -> dict[str, Any]:
+    """The options that were given, by their names on the command line."""
+    known = {name.replace("-", "_"): name for name in OPTIONS}
+    left = {known[name]: value for name, value in values.items() if name in known and name not in without}
+    return {name: value for name, value in left.items() if value is not None and value is not False}
+
+
+@contextmanager
+def progress_for(quiet: bool) -> Iterator[Progress]:
+    if quiet:
+        yield Quiet()
+    elif err.is_terminal:
+        with Display(err) as display:
+            yield display
+    else:
+        yield Lines(err)
+
+
+@contextmanager
+def resumable(study: str, storage: str | None, verb: str = "resume", more: str = "") -> Iterator[None]:
+    """Say how to go on with a run that is interrupted or cannot go on; SIGTERM is taken as Ctrl-C.
+
+    Args:
+        verb: that goes on with it.
+        more: options to repeat, with a space before them.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
+    way = f"go on with: bitfront {verb} {study}{more}{where}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        if commands.exists(study, storage):
+            err.print(way, markup=False)
+        raise
+    except RunError as error:
+        raise RunError(f"{error}\n{way}") if commands.exists(study, storage) else error from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def print_finished(finished: commands.Finished, storage: str | None) -> None:
+    now = finished.standing
+    out.print(f"{finished.reason}.", markup=False)
+    out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
+    print_front(now, finished.mixes)
+    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
+    if now.picks.accurate is not None:
+        out.print(f"best within the limits: {best_text(now)}", markup=False)
+        which = f" --target {now.number}" if now.number > 1 else ""
+        out.print(f"export it with: bitfront export {now.study.name} --out engine/{which}{where}", markup=False)
+
+
+def print_front(now: Standing, mixes: Mapping[int, str]) -> None:
+    if now.target_name:
+        out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
+    header, cells = tables_text.front_table(now, mixes)
+    print_cells(header, cells)
+    if now.picks.accurate is None and len(now.table):
+        out.print("no evaluation keeps the limits; the nearest:")
+        for near in now.nearest():
+            out.print(f"  {nearest_text(now, near)}", markup=False)
+
+
+def print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    out.print()
+    print_table([kind.text_of(row) for row in rows], names)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows({k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+
+
+def print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    print_cells([name.replace("_", " ") for name in names], [[_cell(row[name]) for name in names] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return (", " if value and isinstance(value[0], str) else "×").join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def print_cells(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header))
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in cells:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    # A pipe has no width of its own: do not cut what a script may want to read.
+    (out if out.is_terminal else Console(width=200, highlight=False)).print(table)

@@ -1,0 +1,195 @@
+"""How a study is getting on: who works on it, how fast, what failed, and where its front stands. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from studies import pareto
+from studies.config import Limits, SearchConfig, limits_for
+from studies.records import RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
+from studies.store import Store
+from studies.tallies import Candidates, Tally
+from studies.targets import config_of
+
+PICKS = ("accurate", "fast", "knee")
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pick; `speedup` against uniform FP32, None where that is not there."""
+
+    trial: int | None
+    latency_ms: float
+    loss: float
+    speedup: float | None
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """One target of a study.
+
+    Attributes:
+        wanted: evaluations in total.
+        lease_s: a worker that was not heard of for longer is lost.
+        window_s: what `tally.recent` counts: an hour, or less where its oldest worker is younger.
+        running: evaluations under way, or left by a worker that is lost.
+        front: points on the front within the limits.
+        picks: by name; absent where nothing keeps the limits.
+    """
+
+    target: TargetRecord
+    wanted: int
+    lease_s: float
+    window_s: float
+    tally: Tally
+    running: tuple[RunningRecord, ...]
+    workers: tuple[WorkerRecord, ...]
+    tasks: tuple[TaskRecord, ...]
+    front: int
+    picks: Mapping[str, Point]
+
+    @property
+    def alive(self) -> tuple[WorkerRecord, ...]:
+        return tuple(worker for worker in self.workers if worker.live(self.lease_s))
+
+    @property
+    def lost(self) -> tuple[WorkerRecord, ...]:
+        """Workers that were not heard of for a lease and did not say that they end."""
+        return tuple(w for w in self.workers if w.ended_at is None and not w.live(self.lease_s))
+
+    @property
+    def ended(self) -> tuple[WorkerRecord, ...]:
+        return tuple(worker for worker in self.workers if worker.ended_at is not None)
+
+    @property
+    def rate_recent(self) -> float:
+        """Evaluations an hour, over the window."""
+        return HOUR_S * self.tally.recent / max(self.window_s, 1.0)
+
+    @property
+    def rate_overall(self) -> float | None:
+        """Evaluations an hour from the first one's start to the last one's end, pauses included."""
+        first, last = self.tally.first_started, self.tally.last_finished
+        if first is None or last is None:
+            return None
+        return HOUR_S * self.tally.finished / max((last - first).total_seconds(), 1.0)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last evaluation at the recent rate; None where nobody works or nothing was finished yet."""
+        left = self.wanted - self.tally.finished
+        if not self.alive or left <= 0 or not self.tally.recent:
+            return None
+        return HOUR_S * left / self.rate_recent
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ages and times in seconds, latencies in milliseconds."""
+        described = self.target.target
+        return {
+            "fingerprint": described.fingerprint,
+            "backend": described.backend,
+            "device": described.device,
+            "evaluations": self.tally.finished,
+            "wanted": self.wanted,
+            "failures": [{"stage": s, "kind": k, "count": n} for (s, k), n in sorted(self.tally.failures.items())],
+            "an_hour_recently": self.rate_recent,
+            "an_hour_overall": self.rate_overall,
+            "left_s": self.left_s,
+            "lease_s": self.lease_s,
+            "running": [vars(row) for row in self.running],
+            "tasks": [vars(task) for task in self.tasks],
+            "workers": [self._worker_json(worker) for worker in self.workers],
+            "front": self.front,
+            "picks": {name: vars(point) for name, point in self.picks.items()},
+        }
+
+    def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:
+        fields = {key: value for key, value in vars(worker).items() if key not in ("id", "study_target_id")}
+        times = {key: None if fields[key] is None else fields[key].isoformat() for key in ("started_at", "ended_at")}
+        return {**fields, **times, "live": worker.live(self.lease_s)}
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """A study with all its targets; `url` is its database, without a password."""
+
+    study: StudyRecord
+    url: str
+    targets: tuple[TargetStatus, ...]
+
+    @property
+    def over(self) -> bool:
+        """Whether the study is done and nobody works on it any more."""
+        return self.study.state == "done" and not any(target.alive for target in self.targets)
+
+    def to_json(self) -> dict[str, Any]:
+        targets = [target.to_json() for target in self.targets]
+        return {"study": self.study.name, "state": self.study.state, "storage": self.url, "targets": targets}
+
+
+def study_status(store: Store, name: str) -> StudyStatus:
+    """Look a study up.
+
+    Raises:
+        StudyError: there is no such study.
+    """
+    study = store.study(name)
+    return StudyStatus(study, store.url, tuple(target_status(store, study, t) for t in store.targets(study.id)))
+
+
+def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> TargetStatus:
+    """Count one target of a study."""
+    config = config_of(study, target)
+    workers = store.workers(target.id)
+    since = _since(store, workers, config.lease_s)
+    tally = store.tally(target.id, since)
+    front, picks = _front(store, study, target, config, tally)
+    return TargetStatus(
+        target=target,
+        wanted=config.trials,
+        lease_s=config.lease_s,
+        window_s=(tally.now - since).total_seconds(),
+        tally=tally,
+        running=store.running(target.id),
+        workers=workers,
+        tasks=store.tasks(target.id),
+        front=front,
+        picks=picks,
+    )
+
+
+def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> datetime:
+    """An hour ago; later where all that work now began later, so that a pause before is no part of their rate."""
+    hour_ago = store.now() - timedelta(seconds=HOUR_S)
+    return max(hour_ago, min((worker.started_at for worker in workers if worker.live(lease_s)), default=hour_ago))
+
+
+def _front(
+    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig, tally: Tally
+) -> tuple[int, dict[str, Point]]:
+    """How many points the front has, and the picks: what `Standing` says, without reading every row."""
+    band, metric = target.latency_band or 0.0, study.metric
+    better = bool(metric["higher_is_better"])
+    found = store.candidates(target.id, _limits(config, metric), band, tally, higher_is_better=better)
+    columns = (found.latency_ms, found.loss, band, found.loss_band, np.ones(len(found.id), bool))
+    picks = pareto.picks(*columns)
+    rows = {name: row for name in PICKS if (row := getattr(picks, name)) is not None}
+    trials = store.trials_of([int(found.id[row]) for row in rows.values()]) if rows else {}
+    points = {name: _point(found, row, trials, tally.fp32_ms) for name, row in rows.items()}
+    return int(pareto.front(*columns).sum()), points
+
+
+def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
+    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
+
+
+def _point(found: Candidates, row: int, trials: Mapping[int, int], fp32_ms: float | None) -> Point:
+    latency_ms = float(found.latency_ms[row])
+    speedup = None if fp32_ms is None else fp32_ms / latency_ms
+    return Point(trials.get(int(found.id[row])), latency_ms, float(found.loss[row]), speedup)

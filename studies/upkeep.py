@@ -1,0 +1,67 @@
+"""What a worker does now and then beside its trials: drift, engines that nobody needs, how good forecasts are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from studies import pareto, repeatability
+from studies.forecasts import poor_text, quality_text
+from studies.proposals import Proposals
+from studies.standing import Standing
+
+if TYPE_CHECKING:
+    from studies.runner import Work
+
+_MOST_DRIFT = 0.1
+
+
+def check_drift(work: Work, now: Standing) -> None:
+    """Time the FP32 baseline again, as a further round of its own evaluation."""
+    row = now.row_of("baseline:fp32")
+    if row is None:
+        return
+    drift = repeatability.drift(work, now, row)
+    if abs(drift) > _MOST_DRIFT:
+        how = "scaled by it, so they stay comparable" if work.target.target.relative else "affected"
+        work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
+
+
+def prune(work: Work, now: Standing) -> None:
+    """Let go of engines that are on no front any more."""
+    if work.config.keep_engines == "all":
+        return
+    held = now.table.artifact != ""
+    kept = now.front | _unlimited_front(now) if work.config.keep_engines == "front" else np.zeros_like(held)
+    released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
+    for digest in released:
+        work.artifacts.remove(digest)
+
+
+def _unlimited_front(now: Standing) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Limits may be changed later, so the front without them keeps its engines too."""
+    return pareto.front(now.latency_ms, now.table.loss, now.band, now.loss_band, now.complete)
+
+
+class Quality:
+    """Says when the sampler's forecasts turn poor, and when they are good again."""
+
+    def __init__(self, work: Work, proposals: Proposals) -> None:
+        self._work = work
+        self._proposals = proposals
+        self._poor = False
+
+    def note_change(self) -> None:
+        if self._proposals.poor == self._poor:
+            return
+        self._poor = self._proposals.poor
+        found = self._proposals.quality()
+        if found is not None:
+            good = f"forecasts are good again: {quality_text(found)}"
+            self._work.progress.note(poor_text(found) if self._poor else good)
+
+    def note_last(self) -> None:
+        found = self._proposals.quality()
+        if found is not None:
+            self._work.progress.note(f"forecasts of the latency: {quality_text(found)}")

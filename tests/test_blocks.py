@@ -1,0 +1,173 @@
+"""Decisions taken together, and taken apart where that promises something."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import optuna
+import pytest
+
+from benchmarks.replay import best, large
+from benchmarks.replay.bench import Bench
+from benchmarks.replay.sampled import guided_sampler
+from search import blocks
+from search.candidates import Bounds, Pool
+from search.grouping import Edge
+from search.layout import PRECISIONS, Costs, Layout, make_layout
+from search.solver import front
+from search.space import Choice, Space, Variable
+from search.values import Precision
+
+FP32, FP16, INT8 = Precision
+NAMES = [f"g{i:03d}" for i in range(6)]
+
+
+def chain(offered: dict[str, tuple[Precision, ...]] | None = None) -> Layout:
+    """Six groups in a row, in blocks of two."""
+    may = {name: (offered or {}).get(name, tuple(Precision)) for name in NAMES}
+    choices = {name: tuple(Choice(p, p in may[name]) for p in Precision) for name in NAMES}
+    space = Space(choices, tuple(Variable(name, (name,), may[name]) for name in NAMES if len(may[name]) > 1))
+    edges = [Edge(NAMES[i], NAMES[i + 1], NAMES[i], 100) for i in range(5)]
+    return make_layout(NAMES, edges, space, [f"b{i // 2}" for i in range(6)])
+
+
+def nothing(layout: Layout) -> Costs:
+    groups, edges = len(layout.groups), len(layout.edges)
+    return Costs(0.0, np.zeros((groups, PRECISIONS)), np.zeros((edges, PRECISIONS, PRECISIONS)))
+
+
+def barring(layout: Layout, *pairs: tuple[int, Precision]) -> Costs:
+    costs = nothing(layout)
+    for group, precision in pairs:
+        costs.nodes[group, precision] = np.inf
+    return costs
+
+
+def all_codes(layout: Layout) -> np.ndarray:
+    return np.stack(np.meshgrid(*[np.arange(len(e)) for e in layout.effects], indexing="ij"), -1).reshape(
+        -1, len(layout.effects)
+    )
+
+
+def test_a_block_shares_one_choice():
+    layout = chain()
+    assert layout.blocks.tolist() == [0, 0, 1, 1, 2, 2]
+    tied = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    codes = all_codes(tied.layout)
+    assert len(codes) == 27
+    whole = tied.expanded(codes)
+    assert (whole[:, 0::2] == whole[:, 1::2]).all()
+    assert np.array_equal(tied.layout.precisions(codes), layout.precisions(whole))
+
+
+def test_costs_of_ties_are_those_of_their_decisions():
+    layout, rng = chain({"g001": (FP32, INT8), "g004": (FP16,)}), np.random.default_rng(0)
+    costs = Costs(0.5, rng.random((6, PRECISIONS)), rng.random((5, PRECISIONS, PRECISIONS)))
+    tied = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    codes = all_codes(tied.layout)
+    fine = [layout.pairwise(costs).value(row) for row in tied.expanded(codes)]
+    assert [tied.layout.pairwise(costs).value(row) for row in codes] == pytest.approx(fine)
+
+
+def test_members_take_the_next_higher_precision_that_they_have_and_that_can_be_built():
+    layout = chain({"g001": (FP32, INT8)})
+    tied = blocks.tied(layout, blocks.block_owners(layout), barring(layout, (2, INT8)))
+    assert tied.tables[0].tolist() == [[0, 0], [1, 0], [2, 1]]  # FP16: g001 stays in FP32
+    assert tied.tables[1].tolist() == [[0, 0], [1, 1], [1, 2]]  # INT8: g002 stays in FP16
+
+
+def test_blocks_are_joined_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(blocks, "_BLOCKS", 2)
+    assert blocks.block_owners(chain()).tolist() == [0, 0, 0, 0, 1, 1]
+    assert blocks.block_owners(replace(chain(), blocks=np.zeros(0, np.int64))).tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_only_what_promises_something_is_taken_apart():
+    """One group of the second block errs much more than its neighbour; all else is alike within a block."""
+    layout = chain()
+    latency, noise = nothing(layout), nothing(layout)
+    latency.nodes[:] = [3.0, 2.0, 1.0]
+    noise.nodes[:, INT8] = [1, 1, 9, 1, 2, 2]
+    coarse = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
+    points = front(coarse.layout.pairwise(latency), coarse.layout.pairwise(noise))
+    every, few = blocks.taken_apart(layout, coarse, latency, noise, points)
+    assert every[2] != every[3]
+    assert np.array_equal(every, few)
+    _, none = blocks.taken_apart(layout, coarse, latency, noise, points, most=3)
+    assert none.tolist() == [0, 0, 1, 1, 2, 2]
+    flat = nothing(layout)
+    alike, _ = blocks.taken_apart(layout, coarse, flat, flat, points[:1])
+    assert alike.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def proposals(problem, told: bool, count: int) -> list[np.ndarray]:
+    """Codes of the trials after the uniform ones, of a search that measures as it goes."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    run = Bench(problem if told else large.untold(problem), 0, 100)
+    study = optuna.create_study(directions=["minimize", "minimize"], sampler=guided_sampler(run))
+    names = [v.id for v in problem.layout.space.variables]
+    for codes in problem.baselines.values():
+        study.enqueue_trial({name: int(code) for name, code in zip(names, codes, strict=True)})
+    found = []
+    for _ in range(len(problem.baselines) + count):
+        trial = study.ask()
+        found.append(np.array([trial.suggest_int(name, 0, PRECISIONS - 1) for name in names]))
+        measured = run.evaluate(found[-1])
+        study.tell(trial, (measured.latency_ms, measured.loss))
+    return found[len(problem.baselines) :]
+
+
+def inside(problem, codes: np.ndarray) -> int:
+    """Blocks whose groups are not all alike."""
+    owner = problem.layout.blocks
+    return sum(len(np.unique(codes[owner == block])) > 1 for block in np.unique(owner))
+
+
+def test_large_models_begin_with_whole_blocks_where_nothing_tells_their_groups_apart(monkeypatch):
+    monkeypatch.setattr(blocks, "LARGE", 20)
+    problem = large.make(66)
+    assert len(problem.layout.groups) == 66
+    untold, told = (proposals(problem, knows, 3) for knows in (False, True))
+    assert sum(inside(problem, codes) for codes in untold) <= 1  # single changes of what was measured are looked at too
+    assert max(inside(problem, codes) for codes in told) >= 2
+
+
+def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
+    monkeypatch.setattr(blocks, "LARGE", 20)
+    problem = large.make(34)
+    run = Bench(problem, 0, 100)
+    sampler = guided_sampler(run)
+    trials = []
+    for codes in problem.baselines.values():
+        measured = run.evaluate(codes)
+        trials.append(
+            optuna.trial.create_trial(
+                params={v.id: int(c) for v, c in zip(problem.layout.space.variables, codes, strict=True)},
+                distributions={
+                    v.id: optuna.distributions.IntDistribution(0, 2) for v in problem.layout.space.variables
+                },
+                values=[measured.latency_ms, measured.loss],
+            )
+        )
+    history = sampler.history(trials)
+    pair = (problem.layout.groups[5], INT8)
+    pool = Pool(problem.layout, frozenset({pair}), history.seen)
+    bounds = Bounds(ms=[2.5], noise=[0.3], strict=True)
+    codes, precisions = pool.gather(sampler.models(history), history, np.random.default_rng(0), bounds, drawn=True)
+    assert len(codes) > 30
+    assert (precisions[:, 5] != int(INT8)).all()
+    assert (precisions[:, 4] == int(INT8)).any()
+
+
+def test_made_up_transformers_answer_as_their_uniform_engines_do():
+    problem = large.make(50, seed=1)
+    ms, loss = problem.measures(np.array(list(problem.baselines.values())))
+    assert ms[0] == pytest.approx(10.05, rel=1e-3)
+    assert ms[0] > ms[1] > ms[2]
+    assert loss[0] == 0 < loss[1] < loss[2]
+    again = large.make(50, seed=1)
+    some = np.random.default_rng(2).integers(PRECISIONS, size=(5, 50))
+    assert again.measures(some)[0].tolist() == problem.measures(some)[0].tolist()
+    uniform = best.measured(problem, np.array(list(problem.baselines.values())))
+    assert large.best_known(problem).volume(problem.reference) > 1.3 * uniform.volume(problem.reference)

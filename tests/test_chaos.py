@@ -1,0 +1,30 @@
+"""The short version of benchmarks/chaos.py: workers, their database and a disk fail, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from servers import postgresql_server
+from storm import STUDY, Storm, status, write_list
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and limits files of a process")
+
+
+def test_a_study_survives_whatever_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    write_list(tmp_path, 20, seed=1)
+    with postgresql_server() as server:
+        storm = Storm(tmp_path, server, workers=3, trials=20, every_s=3, lease_s=2, seed=1)
+        story = storm.run(seconds=240)
+        storm.compare()
+        shown = status(storm.url, tmp_path)
+    assert story.good, asdict(story)
+    assert (story.evaluations, story.takeovers >= 1) == (20, True), story
+    [target] = shown["targets"]
+    assert (shown["study"], shown["state"], target["evaluations"]) == (STUDY, "done", 20)
+    assert [worker for worker in target["workers"] if worker["live"]] == []

@@ -1,0 +1,219 @@
+"""Tables on servers: made and upgraded by many processes at once, completed after one that died, old ones with rows."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from sqlalchemy import Boolean, DefaultClause, MetaData, create_engine, inspect, select, text, true
+from sqlalchemy.engine import make_url
+
+from search.errors import StudyError
+from searched import ROOT
+from servers import mariadb_url
+from stored import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
+from studies import tables
+from studies.database import check_usable, close_optuna, optuna_storage
+from studies.store import Store
+from test_docs import blocks
+
+PROCESSES = 3
+OPEN = """
+import sys
+from contextlib import suppress
+import studies.migrations
+from studies.store import Store, optuna_storage, close_optuna
+if sys.argv[2] != "open":
+    import optuna, studies.trial_storage
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "dashboard":
+    with suppress(Exception):  # it knows of no others
+        optuna.storages.RDBStorage(sys.argv[1]).remove_session()
+    sys.exit()
+with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
+    if sys.argv[2] == "create":
+        close_optuna(optuna_storage(sys.argv[1]))
+    print(len(store.studies()))
+"""
+
+
+def at_once(url: str, *what: str) -> list[str]:
+    """What processes say that open a database at the same moment, each to do its own."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command = [sys.executable, "-c", OPEN, url]
+    children = [subprocess.Popen([*command, one], cwd=ROOT, text=True, **pipes) for one in what]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        return [child.communicate(timeout=120)[0].strip() for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [tuple(row) for row in connection.execute(text(query))]
+    engine.dispose()
+    return found
+
+
+def shape(url: str) -> dict[str, set[tuple[str, bool]]]:
+    """Our tables with their columns and whether each may be empty."""
+    engine = create_engine(url)
+    found = inspect(engine)
+    ours = [name for name in found.get_table_names() if name.startswith("bf_")]
+    columns = {name: {(c["name"], bool(c["nullable"])) for c in found.get_columns(name)} for name in ours}
+    engine.dispose()
+    return columns
+
+
+def put_old(url: str, version: int) -> None:
+    """Tables and rows of an older bitfront, on a server."""
+    metadata, target = MetaData(), create_engine(url)
+    source = create_engine(f"sqlite:///{ROOT}/tests/data/schema_v{version}.db")
+    metadata.reflect(source)
+    for table in metadata.sorted_tables:
+        for column in table.columns:
+            column.type = column.type.as_generic()
+            if isinstance(column.type, Boolean) and column.server_default is not None:
+                column.server_default = DefaultClause(true())
+    with source.connect() as old, target.begin() as new:
+        metadata.create_all(new)
+        for table in metadata.sorted_tables:
+            for row in old.execute(select(table)):
+                new.execute(table.insert().values(**row._mapping))
+            if target.dialect.name == "postgresql" and "id" in table.c:
+                # Ids were given, so the next one is still the first.
+                new.execute(text(f"select setval(pg_get_serial_sequence('{table.name}', 'id'), 1000)"))
+    source.dispose()
+    target.dispose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_processes_make_the_tables_at_once(kind: str, tmp_path: Path) -> None:
+    url = fresh_url(kind, tmp_path)
+    assert at_once(url, *["create"] * PROCESSES, "dashboard")[:-1] == ["0"] * PROCESSES
+    assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
+    assert len(rows(url, "select * from alembic_version")) == len(rows(url, "select * from version_info")) == 1
+
+
+def test_a_new_sqlite_file_that_another_is_writing_is_waited_for(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    done = threading.Timer(0.3, other.rollback)
+    done.start()
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
+        assert store.studies() == ()
+    done.join()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("version", [1, tables.VERSION - 1])
+def test_many_processes_upgrade_old_tables_at_once(kind: str, version: int, tmp_path: Path) -> None:
+    url, new = fresh_url(kind, tmp_path), fresh_url(kind, tmp_path)
+    put_old(url, version)
+    there = len(rows(url, "select id from bf_evaluation"))
+    assert at_once(url, *["open"] * PROCESSES) == ["1"] * PROCESSES
+    assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
+    Store.open(new, create=True).close()
+    assert shape(url) == shape(new)
+    with Store.open(url) as store:
+        (target,) = store.targets(store.study("old").id)
+        finish(store, target.id, 99, 1, 2)
+        assert len(store.evaluations(target.id)) == there + 1
+        store.delete_study("old")
+        assert rows(url, "select * from bf_sample") == []
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_reader_upgrades_old_tables_and_writes_nothing_else(kind: str, tmp_path: Path) -> None:
+    url = fresh_url(kind, tmp_path)
+    put_old(url, 1)
+    with Store.open(url, write=False) as store:
+        assert [study.name for study in store.studies()] == ["old"]
+        with pytest.raises(StudyError, match=r"Could not create the study.*a user who may write"):
+            store.create_study(STUDY)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_looking_at_a_server_makes_nothing_there(kind: str, tmp_path: Path) -> None:
+    url = fresh_url(kind, tmp_path)
+    with pytest.raises(StudyError, match="is empty"):
+        Store.open(url, write=False)
+    assert check_usable(url) is False
+    assert shape(url) == {}
+    Store.open(url, create=True).close()
+    assert check_usable(url) is True
+
+
+def test_tables_half_made_by_a_process_that_died_are_completed() -> None:
+    """MySQL and MariaDB commit every table by itself."""
+    url = mariadb_url()
+    engine = create_engine(url)
+    some = tables.Base.metadata.sorted_tables[:7]
+    tables.Base.metadata.create_all(engine, tables=some)
+    engine.dispose()
+    with pytest.raises(StudyError, match="is empty"):
+        Store.open(url, write=False)
+    with Store.open(url, create=True) as store:
+        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        finish(store, target, 0, 1)
+    assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_databases_of_others_on_servers_are_told_apart(kind: str, tmp_path: Path) -> None:
+    url = fresh_url(kind, tmp_path)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE customers (id INTEGER)"))
+    engine.dispose()
+    for create in (False, True):
+        with pytest.raises(StudyError, match="is not bitfront's: it holds customers"):
+            Store.open(url, create=create)
+    assert shape(url) == {}
+
+
+@pytest.mark.parametrize(("kind", "block"), [("postgresql", 0), ("mariadb", 1)])
+def test_a_user_as_the_documentation_makes_one_is_enough(kind: str, block: int, tmp_path: Path) -> None:
+    admin, name = fresh_url(kind, tmp_path), f"plain{os.getpid()}"
+    said = blocks(ROOT / "docs/servers.md", "sql")[block]
+    engine = create_engine(admin, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in filter(str.strip, said.split(";")):
+            connection.execute(text(statement.replace("bitfront", name)))
+    engine.dispose()
+    url = make_url(admin).set(username=name, password="a password", database=name).render_as_string(False)
+    with Store.open(url, create=True) as store:
+        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        finish(store, target, 0, 1)
+        close_optuna(optuna_storage(url))
+        assert list(store.evaluations(target).status) == ["ok"]
+
+
+def test_mariadb_may_be_called_by_its_name() -> None:
+    url = mariadb_url().replace("mysql+", "mariadb+")
+    with Store.open(url, create=True) as store:
+        storage = optuna_storage(url)
+        study = optuna.create_study(storage=storage, study_name="s")
+        study.tell(study.ask(), 1.0)
+        storage.remove_session()
+        storage.engine.dispose()
+        assert store.url.startswith("mysql+pymysql://")

@@ -1,0 +1,279 @@
+"""What `status` says of a study, on every database; its front and picks are those of `front`, read another way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from search.values import Accuracy, AuditRow, Evaluation, Failure, FailureKind, Latency, Precision, Stage
+from searched import child, copy_finished, invoke, ok
+from stored import KINDS, TARGET, assignment, fresh_url
+from studies import commands, tables
+from studies.config import Limits, from_options, limits_for
+from studies.records import NewStudy
+from studies.standing import standing
+from studies.status import TargetStatus, study_status
+from studies.status_text import blocks, finished_lines
+from studies.store import Store
+
+LIMITS: list[dict[str, str]] = [
+    {},
+    {"max-drop": "4%"},
+    {"latency-budget": "2ms"},
+    {"max-memory": "999B"},
+    {"accuracy-limit": "85%", "latency-budget": "3ms"},
+    {"max-drop": "0.01%"},
+]
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
+
+
+def make_study(store: Store, **options: str) -> int:
+    """A study named `s` with one target; the target's id."""
+    config = from_options({"model": "model.onnx", "data": "data.npz", **options})
+    new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, {}, {}, "running")
+    return store.add_target(store.create_study(new), TARGET, "s@1")
+
+
+def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: float, **changes: Any) -> Evaluation:
+    """A finished evaluation; the same for the same arguments."""
+    chosen = assignment(*codes)
+    got = changes.pop("got", None)
+    audit = tuple(AuditRow(g, p, p if got is None else Precision(got), "kernel") for g, p in chosen.items())
+    values = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
+    latency = Latency(latency_ms, latency_ms, 0.01, 2.0, np.ones(2), np.ones(2), ())
+    measured: dict[str, Any] = {"audit": audit, "latency": latency, "accuracy": values, "memory_bytes": 1000}
+    return Evaluation(chosen, **{**measured, **changes})
+
+
+def add(store: Store, target: int, trial: int, evaluation: Evaluation, role: str = "", worker: str = "w0") -> int:
+    number = store.begin(target, evaluation.assignment, evaluation.assignment.digest, worker, trial, role)
+    store.record(number, evaluation)
+    return number
+
+
+def many(store: Store, target: int, count: int, seed: int) -> None:
+    """Evaluations of every kind, many of them tied, some measured again, exported or failed."""
+    rng = np.random.default_rng(seed)
+    for trial in range(count):
+        codes = tuple(int(bit) for bit in f"{trial:09b}")
+        loss = round(float(rng.uniform(0, 0.1)), 3)
+        latency_ms = round(3.5 - 25 * loss + float(rng.exponential(0.5)), 2)  # accurate ones are slow
+        half = float(rng.choice([0.0, 0.0005, 0.004]))
+        made = evaluated(codes, latency_ms, loss, half)
+        kind = int(rng.integers(10))
+        if kind == 0:
+            made = evaluated(codes, latency_ms, loss, half, got=int(Precision.FP16))
+        elif kind == 1:
+            made = Evaluation(assignment(*codes), Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel", ""))
+        elif kind == 2:
+            early = Accuracy("top1", 0.9 - loss, loss, loss, loss, 4, 8, np.ones(4))
+            made = evaluated(codes, latency_ms, loss, half, accuracy=early)
+        role = {0: "baseline:fp32"}.get(trial, "export" if kind == 3 else "")
+        number = add(store, target, trial, made, role)
+        if kind == 4 and made.latency is not None:
+            for again in range(2):
+                value = round(float(rng.uniform(0.5, 4)), 2)
+                latency = Latency(value, value, 0.01, 2.0, np.ones(2), np.ones(2), ())
+                store.add_round(target, {number: latency} if again else {number: made.latency})
+
+
+def shown(now: TargetStatus) -> dict[str, Any]:
+    return {"front": now.front, **{name: point.trial for name, point in now.picks.items()}}
+
+
+def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
+    study = store.study("s")
+    record = next(t for t in store.targets(study.id) if t.id == target)
+    found = standing(store, study, record, limits)
+    rows = {name: getattr(found.picks, name) for name in ("accurate", "fast", "knee")}
+    picks = {name: int(found.table.trial[row]) for name, row in rows.items() if row is not None}
+    return {"front": int(found.front.sum()), **picks}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path) -> None:
+    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
+        target = make_study(store)
+        many(store, target, 250, seed)
+        study, sizes = store.study("s"), set()
+        for band in (None, 0.0, 0.01, 0.2):
+            store.update_target(target, latency_band=band)
+            for given in LIMITS:
+                config = from_options({"model": "m", "data": "d", **given})
+                store.update_study(study.id, config=config.to_json())
+                limits = limits_for(config, metric_name="top1", metric_unit="", metric_ratio=True)
+                found = study_status(store, "s").targets[0]
+                assert shown(found) == expected(store, target, limits), (band, given)
+                sizes.add(found.front)
+        assert {0, 1} < sizes
+        assert max(sizes) > 3
+        assert store.obedience(target) == Counter((row.asked, row.answer) for _, row in store.audits(target))
+        few = store.candidates(target, Limits(), 0.01, found.tally, higher_is_better=True)
+        every = standing(store, study, store.targets(study.id)[0], Limits()).feasible.sum()
+    assert 0 < len(few.id) < 0.8 * every, "else nothing is left out, and nothing was tried"
+
+
+def aged(store: Store, name: str, seconds: float) -> None:
+    """Let a worker have started, been heard of and finished its evaluations so long ago."""
+    ago = tables.utc_ago(seconds)
+    w, e, lease = tables.Worker, tables.Evaluation, tables.Lease
+    with store._engine.begin() as connection:
+        connection.execute(update(w).where(w.name == name).values(started_at=ago, heartbeat=ago))
+        finished = e.finished_at.is_not(None)
+        connection.execute(update(e).where(e.worker == name, finished).values(started_at=ago, finished_at=ago))
+        connection.execute(update(lease).where(lease.worker == name).values(heartbeat=ago))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
+    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
+        target = make_study(store, trials="20", lease="30s")
+        alive, lost, ended = (
+            store.join_worker(target, host=f"host{i}", device="cpu", pid=i, state="searching") for i in range(3)
+        )
+        for trial in range(6):
+            add(
+                store,
+                target,
+                trial,
+                evaluated((trial & 1, trial >> 1), 2.0, 0.01, 0.0),
+                worker=(alive, ended)[trial % 2],
+            )
+        failure = Failure(Stage.LATENCY, FailureKind.TIMEOUT, "too long", "")
+        add(store, target, 6, Evaluation(assignment(1, 1, 1), failure), worker=alive)
+        store.begin(target, assignment(0, 1, 1), assignment(0, 1, 1).digest, alive, 7)
+        store.begin(target, assignment(1, 0, 1), assignment(1, 0, 1).digest, lost, 8)
+        assert store.take_task(target, "band", alive, 30)
+        aged(store, lost, 100)
+        aged(store, ended, 7200)
+        store.end_worker(ended)
+        now = study_status(store, "s")
+    [found] = now.targets
+    assert (found.tally.finished, found.wanted, found.tally.failures) == (7, 20, {("latency", "timeout"): 1})
+    assert [[w.name for w in which] for which in (found.alive, found.lost, found.ended)] == [[alive], [lost], [ended]]
+    assert [(w.evaluations, w.trial) for w in found.workers] == [(4, 7), (0, 8), (3, None)]
+    assert found.tally.recent == 4, "the ended one worked two hours ago"
+    assert found.left_s is not None
+    lines = "\n".join(block if isinstance(block, str) else str(block.rows) for block in blocks(now))
+    for part in ("7 of 20; 2 running", "1 at latency (timeout)", "lost (searching)", "host1", "band, trial 7 (lease ",
+                 "trial 8 (lease 100 s old)", "1 worker ended, after 3 evaluations"):  # fmt: skip
+        assert part in lines
+    assert "s3cret" not in lines + json.dumps(now.to_json(), default=str)
+    data = json.loads(json.dumps(now.to_json(), default=str))
+    assert [worker["live"] for worker in data["targets"][0]["workers"]] == [True, False, False]
+    assert not now.over
+
+
+def test_rates_leave_a_pause_out(tmp_path: Path) -> None:
+    """What was done before the present workers began says nothing of how fast they are."""
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        target = make_study(store, trials="20")
+        before, after = (store.join_worker(target, host="h", device="cpu", pid=1) for _ in range(2))
+        for trial in range(8):
+            add(store, target, trial, evaluated(tuple(map(int, f"{trial:03b}")), 2.0, 0.01, 0.0), worker=before)
+        aged(store, before, 3000)
+        store.end_worker(before)
+        aged(store, after, 20)
+        quiet = study_status(store, "s").targets[0]
+        for trial in range(8, 12):
+            add(store, target, trial, evaluated(tuple(map(int, f"{trial:04b}")), 2.0, 0.01, 0.0), worker=after)
+        busy = study_status(store, "s").targets[0]
+    assert (quiet.tally.recent, quiet.left_s) == (0, None)
+    assert busy.tally.recent == 4
+    assert 20 <= busy.window_s < 60
+    assert busy.rate_recent == pytest.approx(4 * 3600 / busy.window_s)
+    assert busy.left_s == pytest.approx(8 * busy.window_s / 4)
+    assert busy.rate_overall is not None
+    assert busy.rate_overall < 12 * 3600 / 2990
+
+
+def test_a_study_that_has_not_begun(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        target = make_study(store)
+        [found] = study_status(store, "s").targets
+        assert (found.tally.finished, found.front, found.picks, found.left_s) == (0, 0, {}, None)
+        assert found.rate_overall is None
+        text = str([block if isinstance(block, str) else block.rows for block in blocks(study_status(store, "s"))])
+        assert "nothing is finished yet" in text
+        assert target == found.target.id
+
+
+def test_lines_of_what_was_finished(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        target = make_study(store, trials="9")
+        add(store, target, 0, evaluated((0,), 2.5, 0.0, 0.0), "baseline:fp32", worker="w-1")
+        add(
+            store,
+            target,
+            1,
+            Evaluation(assignment(1), Failure(Stage.BUILD, FailureKind.REFUSED, "no", "")),
+            worker="w-2",
+        )
+        early = Accuracy("top1", 0.5, 0.25, 0.2, 0.3, 4, 8, np.ones(4))
+        add(store, target, 2, evaluated((1, 1), 1.5, 0.25, 0.0, accuracy=early), worker="w-1")
+        lines = list(finished_lines(study_status(store, "s"), store.finished_since(target, 60)))
+        assert store.finished_since(target, -60) == ()
+    assert lines == [
+        "1/9 trial 0 by w-1: 2.5 ms, loss 0 % (fp32 baseline)",
+        "2/9 trial 1 by w-2: failed at build (refused)",
+        "3/9 trial 2 by w-1: 1.5 ms, loss 25 %, stopped after 4 of 8 samples",
+    ]
+
+
+# The command line ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    return tmp_path
+
+
+def test_status_of_a_finished_study(studied: Path) -> None:
+    text = ok("status", "small")
+    for part in ("study 'small'", "done", "4 of 4", "nobody works on it now", "1 worker ended, after 4 evaluations"):
+        assert part in text
+    data = json.loads(ok("status", "small", "--json"))
+    front = json.loads(ok("front", "small", "--json"))
+    [target] = data["targets"]
+    assert target["front"] == sum(row["on_front"] for row in front["rows"])
+    picked = {name: row["trial"] for row in front["rows"] for name in row["picks"]}
+    assert {name: point["trial"] for name, point in target["picks"].items()} == picked
+    assert [target.front for target in commands.status("small").targets] == [data["targets"][0]["front"]]
+
+
+def test_reading_changes_nothing(studied: Path) -> None:
+    database = studied / "bitfront.db"
+    before = database.read_bytes()
+    database.chmod(0o444)
+    ok("status", "small")
+    assert database.read_bytes() == before
+
+
+def test_watch_ends_when_the_study_is_done(studied: Path) -> None:
+    assert "study 'small'" in ok("status", "small", "--watch")
+    lines = ok("status", "small", "--watch", "--json").splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["done"]
+
+
+def test_a_study_that_is_not_there(studied: Path) -> None:
+    result = invoke("status", "smal")
+    assert (result.exit_code, "Did you mean 'small'" in result.stderr) == (2, True)
+    os.remove(studied / "bitfront.db")
+    assert invoke("status", "small").exit_code == 2
+    assert not (studied / "bitfront.db").exists()
+
+
+def test_the_database_of_the_environment_is_the_default(studied: Path) -> None:
+    (studied / "bitfront.db").rename(studied / "other.db")
+    done = child("status", "small", cwd=studied, env={"BITFRONT_STORAGE": f"sqlite:///{studied}/other.db"})
+    assert (done.returncode, "4 of 4" in done.stdout) == (0, True), done
