@@ -100,7 +100,11 @@ def judged(results: Results, labels: Mapping[str, str]) -> str:
         after = [_share(curves[:, mark - 1], True) for mark in JUDGED if mark <= trials]
         others = [(label, results["runs"].get(f"{name}|{method}", {})) for method, label in labels.items()]
         needed = [(_needed(of, goal), label) for label, of in others if of and label != labels["guided"]]
-        effort = f"{min(needed)[0] / GOAL_AFTER:.1f}× ({min(needed)[1]})" if needed else ""
+        trials_needed, quickest = min(needed, default=(np.inf, ""))
+        reached_by = (
+            f"{trials_needed / GOAL_AFTER:.1f}× ({quickest})" if np.isfinite(trials_needed) else "none gets there"
+        )
+        effort = reached_by if needed else ""
         near = [results["runs"].get(f"{name}|guided|{q:g}", {}) for q in QUANTILES]
         bands = [results["networks"][name]["budgets"][f"{q:g}"]["band"] for q in QUANTILES]
         tied = [f"{_tied(list(of.values()), band)} of {len(of)}" for of, band in zip(near, bands, strict=True)]
@@ -117,7 +121,7 @@ def shares(results: Results, name: str, labels: Mapping[str, str]) -> str:
         runs = results["runs"].get(f"{name}|{method}", {})
         if runs:
             curves = np.array([curve(run["steps"], trials) for run in runs.values()])
-            made = max(run["trials"] for run in runs.values())
+            made = min(run["trials"] for run in runs.values())
             cells = [_share(curves[:, mark - 1], mark in JUDGED) if mark <= made else "" for mark in marks]
             rows.append([label, str(len(runs)), *cells, *([] if goal is None else _effort(runs, goal, made))])
     head = [NAMES.get(name, name), "seeds", *(f"after {mark}" for mark in marks)]
@@ -129,9 +133,8 @@ def _share(shares: NDArray[np.float64], spread: bool) -> str:
 
 
 def _needed(runs: Mapping[str, Mapping[str, Any]], goal: float) -> float:
-    """Trials that the median seed needs to reach a share; all that it had where it does not."""
-    median = float(np.median([reached(run["steps"], goal) for run in runs.values()]))
-    return min(median, max(run["trials"] for run in runs.values()))
+    """Trials that the median seed needs to reach a share; infinite where it does not with those that it had."""
+    return float(np.median([reached(run["steps"], goal) for run in runs.values()]))
 
 
 def _tied(runs: Sequence[Mapping[str, float | None]], band: float) -> int:
@@ -141,7 +144,7 @@ def _tied(runs: Sequence[Mapping[str, float | None]], band: float) -> int:
 
 def _effort(runs: Mapping[str, Mapping[str, Any]], goal: float, made: int) -> list[str]:
     """Trials that the median seed needs to reach a share, and how many times `GOAL_AFTER` that is."""
-    median = float(np.median([reached(run["steps"], goal) for run in runs.values()]))
+    median = _needed(runs, goal)
     if np.isfinite(median):
         return [f"{median:.0f}", f"{median / GOAL_AFTER:.1f}×"]
     return [f"more than {made}", f"more than {made / GOAL_AFTER:.1f}×"]
