@@ -168,7 +168,7 @@ def container(tmp_path: Path) -> tuple[dict[str, str], str]:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from studies import cli; cli.main()" "$@"\n')
     program.chmod(0o755)
     settings = {
-        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "BITFRONT_STORAGE": url.replace(f":{PASSWORD}@", "@"),
         "PGPASSWORD": PASSWORD,
         "BITFRONT_STUDY": "resnet",
@@ -230,7 +230,7 @@ def test_the_dashboard_is_healthy_when_it_answers(container: tuple[dict[str, str
     check = [word.replace("8080", str(port)) for word in service["healthcheck"]["test"][1:]]
     with subprocess.Popen([*command, env["BITFRONT_STORAGE"]], env=env, stderr=subprocess.DEVNULL) as dashboard:
         try:
-            until(lambda: subprocess.run(check, capture_output=True).returncode == 0)
+            until(lambda: subprocess.run(check, env=env, capture_output=True).returncode == 0)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies", timeout=10) as answer:
                 assert json.load(answer)["study_summaries"] == []
         finally:
