@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 import synthetic
-from common import ROOT  # noqa: F401 - puts our folders on the module path
+from bookkeeping import replaying
 from sqlalchemy import create_engine, text
 
 from evaluators.process import EvaluatorProcess
@@ -61,8 +61,8 @@ class Clocks:
 
 
 @contextmanager
-def made_up(seconds: float = 0.0) -> Iterator[None]:
-    """Evaluations sleep and answer; nothing is measured again."""
+def sleeping(seconds: float) -> Iterator[None]:
+    """Evaluations sleep and answer, without an evaluator process; nothing is measured again."""
 
     def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
         time.sleep(seconds)
@@ -80,7 +80,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
     """Join the study and bring it to so many trials; milliseconds of each step, medians."""
     clocks, born = Clocks(), psutil.Process().create_time()
     with ExitStack() as stack:
-        stack.enter_context(made_up())
+        stack.enter_context(replaying())
         for owner, name in ((Proposals, "ask"), (Proposals, "tell"), (Store, "begin"), (Store, "record")):
             stack.enter_context(patch.object(owner, name, clocks.timed(name, getattr(owner, name))))
         clock = clocks.timed("evaluate", EvaluatorProcess.evaluate)
@@ -116,7 +116,7 @@ def sleepers(url: str, workers: int, seconds: float, rounds: int) -> dict[str, f
         [target] = store.targets(study.id)
         before = store.counts(target.id).finished
         config = config_of(study, target, url).with_options({"trials": str(before + rounds * workers)})
-    with made_up(seconds), checked(config) as good:
+    with sleeping(seconds), checked(config) as good:
         start = time.perf_counter()
         pids = [pid for pid in (_fork(url, good) for _ in range(workers)) if pid]
         connections, codes = _watch(url, pids)

@@ -1,7 +1,7 @@
 """The guided sampler: two small models, an exact solver and real measurements, in a closed loop.
 
 Every proposal is made from what Optuna's trials say and what is handed in (layout, priors, unbuildable pairs); the
-sampler remembers nothing itself, so several workers, and a study that is resumed, behave like one. Candidates come
+sampler remembers nothing else, so several workers, and a study that is resumed, behave like one. Candidates come
 from exact solutions under the models' means and under draws from their posteriors (Thompson sampling), and from single
 changes of the best that was measured; the one that is expected to gain most is proposed.
 """
@@ -129,6 +129,7 @@ class GuidedSampler(BaseSampler):
         self._tpe = TPESampler(multivariate=True, seed=seed % 2**32)
         self.predicted: dict[int, Predicted] = {}
         """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
+        self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...]]] = {}
 
     # -- Optuna's side ---------------------------------------------------------------------------------------------
 
@@ -303,12 +304,14 @@ class GuidedSampler(BaseSampler):
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""
-        names = [variable.id for variable in self.layout.space.variables]
         # A trial that was asked for just now may not have all its parameters yet.
-        trials = [t for t in trials if len(t.params) >= len(names) and all(name in t.params for name in names)]
-        asked = np.array([self._codes(t.params) for t in trials], dtype=np.int64).reshape(len(trials), len(names))
+        known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
+        trials, rows_asked = [trial for trial, _ in known], [row for _, row in known]
+        asked = np.array(rows_asked, dtype=np.int64).reshape(len(trials), len(self.layout.space.variables))
         codes = self._repaired(asked, unbuildable)
-        answered = [tuple(row.tolist()) for row in codes]
+        answered = list(rows_asked)
+        for repaired in np.flatnonzero((codes != asked).any(axis=1)):
+            answered[repaired] = tuple(codes[repaired].tolist())
         done: dict[tuple[int, ...], int] = {}
         for place, trial in enumerate(trials):
             if trial.state is TrialState.COMPLETE and _obeyed(trial):
@@ -319,8 +322,23 @@ class GuidedSampler(BaseSampler):
         ms, loss = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2).T
         open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
         built = self.layout.precisions(codes)
-        seen = frozenset(answered) | {tuple(row.tolist()) for row in asked}
+        seen = frozenset(answered) | frozenset(rows_asked)
         return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen)
+
+    def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
+        """The codes that a trial asked for; None where it has not all its parameters.
+
+        Those of a finished trial are kept: it never changes, and there may be thousands.
+        """
+        kept = self._kept.get(trial.number)
+        if kept is not None and kept[0] is trial:
+            return kept[1]
+        if not all(variable.id in trial.params for variable in self.layout.space.variables):
+            return None
+        codes = tuple(self._codes(trial.params))
+        if trial.state.is_finished():
+            self._kept[trial.number] = (trial, codes)
+        return codes
 
     def _repaired(self, codes: NDArray[np.int64], unbuildable: Set[tuple[str, Precision]]) -> NDArray[np.int64]:
         """(n, decisions) codes as the runner repairs what cannot be built; what nothing repairs stays."""

@@ -203,7 +203,7 @@ def front(
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
     options = given_options(locals(), "study", "storage", "as_json", "as_csv")
-    now, mixes = commands.front(study, options, storage, target)
+    now, mixes = commands.front(study, options, storage, target, whole=False)
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:

@@ -9,14 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from search.forecasts import Predicted
-from search.values import Answer, Assignment, LayerTime, Precision
+from search.values import Answer, LayerTime, Precision
 from studies.compare_trial import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, compare_trial
 from studies.comparison import Comparison
 from studies.config import Limits, SearchConfig, from_options, limits_for
@@ -24,7 +23,7 @@ from studies.profiles import Profiled, profile_trials
 from studies.progress import Progress, Quiet
 from studies.records import Assignments, EvaluationRecord, GroupRecord, StudyRecord, StudySummary, TargetRecord
 from studies.sensitivity_table import Sensitivities, Thresholds
-from studies.standing import Standing, standing
+from studies.standing import Standing, front_standing, standing
 from studies.store import Store, check_usable, default_url
 from studies.targets import choose, config_of, names, remember
 from studies.words import mix_text, nearest_text
@@ -51,7 +50,7 @@ LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 class Mixes(Mapping[int, str]):
     """Evaluation id → its mix in words, made when asked for: of 10,000 evaluations a front shows a handful."""
 
-    assignments: Mapping[int, Assignment]
+    assignments: Assignments
 
     def __getitem__(self, evaluation_id: int) -> str:
         return mix_text(self.assignments[evaluation_id])
@@ -61,29 +60,6 @@ class Mixes(Mapping[int, str]):
 
     def __len__(self) -> int:
         return len(self.assignments)
-
-
-@dataclass(frozen=True)
-class _LateAssignments(Mapping[int, Assignment]):
-    """Some of a target's assignments, and all of them once another one is asked for."""
-
-    some: Assignments
-    target: int
-    url: str = field(repr=False)
-
-    @cached_property
-    def _all(self) -> Assignments:
-        with Store.open(self.url, write=False) as store:
-            return store.assignments(self.target)
-
-    def __getitem__(self, evaluation_id: int) -> Assignment:
-        return self.some[evaluation_id] if evaluation_id in self.some.texts else self._all[evaluation_id]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
 
 
 @dataclass(frozen=True)
@@ -333,21 +309,31 @@ def _leave(work: Work, state: str | None) -> None:
 
 
 def front(
-    name: str, options: Mapping[str, Any] | None = None, storage: str | None = None, target: str | None = None
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    target: str | None = None,
+    *,
+    whole: bool = True,
 ) -> tuple[Standing, Mapping[int, str]]:
     """Where a study stands, judged by its own limits or those given, as `bitfront front`.
 
     Args:
         target: which of the study's, see `targets.choose`; None for the first.
+        whole: False reads only what may stand on the front, and the baselines: all that is shown, and quicker where
+            there are very many.
 
     Returns:
         The standing, and evaluation id → its mix in words.
     """
-    url = storage or default_url()
-    with Store.open(url, write=False) as store:
-        now = _standing(store, name, options, target)
-        shown = [int(now.table.id[row]) for row in {*now.front_rows(), *now.baselines()}]
-        return now, Mixes(_LateAssignments(store.assignments(now.target.id, shown), now.target.id, url))
+    with Store.open(storage or default_url(), write=False) as store:
+        if whole:
+            now = _standing(store, name, options, target)
+            return now, Mixes(store.assignments(now.target.id))
+        study, record, limits = _judged_by(store, name, options, target)
+        now = _placed(store, front_standing(store, study, record, limits))
+        shown = {*now.front_rows(), *now.baselines()}
+        return now, Mixes(store.assignments(now.target.id, [int(now.table.id[row]) for row in shown]))
 
 
 def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> Shown:
@@ -790,11 +776,17 @@ def _target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecor
 
 
 def _standing(store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None) -> Standing:
+    return _placed(store, standing(store, *_judged_by(store, name, options, wanted)))
+
+
+def _judged_by(
+    store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None
+) -> tuple[StudyRecord, TargetRecord, Limits]:
+    """A study, the target of it that is meant, and the limits that it is judged by."""
     study = store.study(name)
     target = _target(store, study, wanted)
     given = {key: value for key, value in (options or {}).items() if key in LIMITS}
-    limits = _limits(config_of(study, target).with_options(given), study)
-    return _placed(store, standing(store, study, target, limits))
+    return study, target, _limits(config_of(study, target).with_options(given), study)
 
 
 def _placed(store: Store, now: Standing) -> Standing:

@@ -161,12 +161,15 @@ class Reader:
 
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
+        return self._evaluations(study_target_id)
+
+    def _evaluations(self, study_target_id: int, *conditions: Any) -> records.EvaluationTable:
         e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)
         names = (*INTEGERS, *FLOATS, *TEXTS)
         query = (
             select(trials.c.trial, *(e.c[name] for name in names), e.c.engine["moves"].as_integer())
             .outerjoin_from(e, trials, trials.c.evaluation_id == e.c.id)
-            .where(e.c.study_target_id == study_target_id)
+            .where(e.c.study_target_id == study_target_id, *conditions)
             .order_by(e.c.id)
         )
         return records.EvaluationTable(**_columns(("trial", *names, "moves"), self._rows(query)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +13,7 @@ from studies import pareto
 from studies.config import Limits
 from studies.queries import Reader
 from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
+from studies.tallies import Tallies
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -26,6 +27,7 @@ class Standing:
         confirmed_ms: (n,) float64, latency measured again beside the other finalists; NaN where it was not.
         number: place of the target in the study, from 1.
         target_name: what tells it from the study's other targets; empty where there is no other.
+        counted: evaluations in all, where `table` has only those that may stand on the front, and the baselines.
     """
 
     study: StudyRecord
@@ -36,6 +38,12 @@ class Standing:
     confirmed_ms: Floats
     number: int = 1
     target_name: str = ""
+    counted: int | None = None
+
+    @property
+    def evaluations(self) -> int:
+        """How many there are, finished and running."""
+        return len(self.table) if self.counted is None else self.counted
 
     @cached_property
     def done(self) -> int:
@@ -151,6 +159,25 @@ def standing(
     table = reader.evaluations(target.id)
     if not exports:
         table = _only(table, table.role != EXPORT)
+    return _judged(reader, study, target, limits, table)
+
+
+def front_standing(reader: Tallies, study: StudyRecord, target: TargetRecord, limits: Limits) -> Standing:
+    """As `standing`, but of a large study only what front, picks and baselines need is read.
+
+    Where nothing keeps the limits, all is read: `nearest` looks at every evaluation.
+    """
+    tally, better = reader.tally(target.id, reader.now()), bool(study.metric["higher_is_better"])
+    table = reader.front_table(target.id, limits, target.latency_band or 0.0, tally, higher_is_better=better)
+    now = _judged(reader, study, target, limits, table)
+    if now.picks.accurate is None:
+        return standing(reader, study, target, limits)
+    return replace(now, counted=tally.finished + tally.running)
+
+
+def _judged(
+    reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits, table: EvaluationTable
+) -> Standing:
     again = reader.confirmed(target.id)
     confirmed = np.array([again.get(int(number), np.nan) for number in table.id], dtype=np.float64)
     return Standing(study, target, limits, table, reader.finals(target.id), confirmed)

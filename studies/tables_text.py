@@ -55,7 +55,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "metric": now.study.metric,
         "limits": vars(now.limits),
         "latency_tie_band": now.band,
-        "evaluations": len(now.table),
+        "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
         "nearest": [] if now.picks.accurate is not None else [nearest_text(now, near) for near in now.nearest()],
     }

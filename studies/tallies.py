@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Integer, and_, case, cast, func, literal, or_, select, true
+from sqlalchemy import Integer, and_, case, cast, false, func, literal, or_, select, true
 
 from search.values import Answer, AuditRow, Precision
 from studies import records, tables
@@ -28,7 +28,7 @@ class Tally:
     """What is finished on one target, exports left out; times by the database's clock.
 
     Attributes:
-        finished: how many.
+        finished, running: how many.
         failures: (stage, kind) → how many.
         recent: finished since the moment that was asked for.
         first_started, last_finished: of any evaluation; None where there is none.
@@ -38,6 +38,7 @@ class Tally:
     """
 
     finished: int
+    running: int
     failures: dict[tuple[str, str], int]
     recent: int
     first_started: datetime | None
@@ -115,21 +116,33 @@ class Tallies(Reader):
             band: relative tie band of latency.
             tally: of the same target.
         """
-        e = tables.Evaluation
-        empty = np.empty(0)
-        if tally.fastest_ms is None or tally.slowest_ms is None:
-            return Candidates(np.empty(0, np.int64), empty, empty, empty)
+        e, most = tables.Evaluation, limits.latency_budget_ms
         again = self.confirmed(study_target_id)
-        # Their latency is another than the one in their row, so they knock nothing out here and are judged by it below.
+        condition = self._may_stand(study_target_id, limits, band, tally, higher_is_better=higher_is_better)
+        query = select(e.id, e.latency_ms, e.loss, _half()).where(condition).order_by(e.id)
+        rows = [(i, again.get(i, ms), loss, half) for i, ms, loss, half in self._rows(query)]
+        return _columns([row for row in rows if most is None or row[1] <= most])
+
+    @retried
+    def front_table(
+        self, study_target_id: int, limits: Limits, band: float, tally: Tally, *, higher_is_better: bool
+    ) -> records.EvaluationTable:
+        """As `candidates`, with all columns of `evaluations`; and the baselines."""
+        condition = self._may_stand(study_target_id, limits, band, tally, higher_is_better=higher_is_better)
+        return self._evaluations(study_target_id, or_(condition, tables.Evaluation.role.startswith("baseline:")))
+
+    def _may_stand(
+        self, study_target_id: int, limits: Limits, band: float, tally: Tally, *, higher_is_better: bool
+    ) -> Any:
+        e = tables.Evaluation
+        if tally.fastest_ms is None:
+            return false()
+        # Their latency is another than the one in their row: they knock nothing out here, and nothing knocks them out.
         apart = e.id.in_(_measured_again())
         kept = (e.study_target_id == study_target_id, *_complete(), *_kept(limits, higher_is_better))
         steps = self._steps((*kept, ~apart, *_budget(limits)), band, tally)
-        least = e.loss - _half()
-        within = and_(least <= _threshold(steps), *_budget(limits)) if steps else true()
-        query = select(e.id, e.latency_ms, e.loss, _half()).where(*kept, or_(apart, within)).order_by(e.id)
-        rows = [(i, again.get(i, ms), loss, half) for i, ms, loss, half in self._rows(query)]
-        most = limits.latency_budget_ms
-        return _columns([row for row in rows if most is None or row[1] <= most])
+        within = and_(e.loss - _half() <= _threshold(steps), *_budget(limits)) if steps else true()
+        return and_(*kept, or_(apart, within))
 
     def _steps(self, conditions: Sequence[Any], band: float, tally: Tally) -> list[tuple[float, float]]:
         """(latency from which on, loss that a row must be below): falling losses at rising latencies."""
@@ -241,6 +254,7 @@ def _tally(rows: Sequence[Any]) -> Tally:
     done = [row for row in rows if row[0] in (records.OK, records.FAILED)]
     return Tally(
         finished=sum(row[3] for row in done),
+        running=sum(row[3] for row in rows if row[0] == records.RUNNING),
         failures={(row[1] or "", row[2] or ""): row[3] for row in done if row[0] == records.FAILED},
         recent=sum(row[4] for row in rows),
         first_started=min((row[5] for row in rows if row[5] is not None), default=None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from sqlalchemy import update
 from search.values import Accuracy, AuditRow, Evaluation, Failure, FailureKind, Latency, Precision, Stage
 from searched import child, copy_finished, invoke, ok
 from stored import KINDS, TARGET, assignment, fresh_url
-from studies import commands, tables
+from studies import commands, tables, tables_text
+from studies.commands import Mixes
 from studies.config import Limits, from_options, limits_for
 from studies.records import NewStudy
-from studies.standing import standing
+from studies.standing import Standing, front_standing, standing
 from studies.status import TargetStatus, study_status
 from studies.status_text import blocks, finished_lines
 from studies.store import Store
@@ -97,6 +99,14 @@ def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
     return {"front": int(found.front.sum()), **picks}
 
 
+def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Standing]) -> dict[str, Any]:
+    """What `front` prints, from a whole standing or from one of what may be on the front."""
+    study = store.study("s")
+    record = next(t for t in store.targets(study.id) if t.id == target)
+    now = read(store, study, record, limits)
+    return tables_text.front_json(now, Mixes(store.assignments(target)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path) -> None:
@@ -112,6 +122,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
                 limits = limits_for(config, metric_name="top1", metric_unit="", metric_ratio=True)
                 found = study_status(store, "s").targets[0]
                 assert shown(found) == expected(store, target, limits), (band, given)
+                assert fronted(store, target, limits, standing) == fronted(store, target, limits, front_standing)
                 sizes.add(found.front)
         assert {0, 1} < sizes
         assert max(sizes) > 3
