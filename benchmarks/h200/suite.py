@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 from benchmarks.h200.setting import ROOT, Setting, say
 
@@ -14,14 +13,10 @@ _COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 _CLOSING = re.compile(r"\d+ \w+.* in [\d.]+s")
 
 
-def suite(setting: Setting, words: Sequence[str] = ()) -> bool:
-    """Run `pytest -m gpu`; whether it passed.
-
-    Args:
-        words: further arguments of pytest.
-    """
+def suite(setting: Setting) -> bool:
+    """Run `pytest -m gpu`; whether it passed."""
     setting.folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "--durations=15", "-rfE", *words]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "--durations=15", "-rfE"]
     start, counts = time.monotonic(), dict[str, int]()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
