@@ -40,8 +40,21 @@ __all__ = [
 
 OUR_TABLES = frozenset(Base.metadata.tables)
 OPTUNA_TABLES = frozenset({"studies", "trials", "version_info"})
+ALL_OPTUNA_TABLES = OPTUNA_TABLES | {
+    "alembic_version",
+    "study_directions",
+    "study_system_attributes",
+    "study_user_attributes",
+    "trial_heartbeats",
+    "trial_intermediate_values",
+    "trial_params",
+    "trial_system_attributes",
+    "trial_user_attributes",
+    "trial_values",
+}
 SQLITE_HEADER = b"SQLite format 3\0"
 TRIES = 15
+OTHERS_S = 10.0  # within this, a program that makes Optuna's tables has made them
 
 
 @retried
@@ -176,8 +189,19 @@ def _prepare(engine: Engine, url: URL, *, create: bool) -> None:
 
 
 def _looked(engine: Engine) -> tuple[int | None, frozenset[str]]:
-    with engine.connect() as connection:
-        return _look(connection)
+    """As `_look`; waits for tables that Optuna is making: MySQL commits each, and optuna-dashboard takes no lock."""
+    deadline = time.monotonic() + OTHERS_S
+    while True:
+        with engine.connect() as connection:
+            version, tables = _look(connection)
+        others = tables - OUR_TABLES
+        if version is not None or not _half_made(others) or time.monotonic() >= deadline:
+            return version, tables
+        time.sleep(0.1)
+
+
+def _half_made(tables: frozenset[str]) -> bool:
+    return bool(tables) and tables <= ALL_OPTUNA_TABLES and not tables >= OPTUNA_TABLES
 
 
 def _look(connection: Connection) -> tuple[int | None, frozenset[str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages._rdb import models
 from sqlalchemy import Boolean, DefaultClause, MetaData, create_engine, inspect, select, text, true
 from sqlalchemy.engine import make_url
 
@@ -19,7 +20,7 @@ from search.errors import StudyError
 from searched import ROOT
 from servers import mariadb_url
 from stored import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
-from studies import tables
+from studies import database, tables
 from studies.database import check_usable, close_optuna, optuna_storage
 from studies.store import Store
 from test_docs import blocks
@@ -176,6 +177,24 @@ def test_tables_half_made_by_a_process_that_died_are_completed() -> None:
         target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
         finish(store, target, 0, 1)
     assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_that_optuna_is_making_are_waited_for(kind: str, tmp_path: Path) -> None:
+    """optuna-dashboard knows nothing of our lock, and MySQL commits its tables one by one."""
+    url = fresh_url(kind, tmp_path)
+    engine, metadata = create_engine(url), models.BaseModel.metadata
+    metadata.create_all(engine, tables=metadata.sorted_tables[:4])
+    done = threading.Timer(0.5, metadata.create_all, [engine])
+    done.start()
+    Store.open(url, create=True).close()
+    done.join()
+    engine.dispose()
+    assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
+
+
+def test_the_names_of_optunas_tables_are_its_own() -> None:
+    assert frozenset(models.BaseModel.metadata.tables) | {"alembic_version"} == database.ALL_OPTUNA_TABLES
 
 
 @pytest.mark.parametrize("kind", SERVERS)
