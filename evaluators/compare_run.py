@@ -55,7 +55,7 @@ def compare_engine(
     reference = OnnxRuntimeBackend("cpu", threads=_usable_threads())
 
     def compared(what: str, open_engine: Callable[[], Session], names: Sequence[str]) -> list[dict[str, Any]]:
-        with ExitStack() as stack, _refusals(what):
+        with ExitStack() as stack, refusals(what):
             sessions = {ENGINE: stack.enter_context(closing(open_engine()))}
             for who, graph in graphs.items():
                 sessions[who] = stack.enter_context(closing(reference.plain_session(graph)))
@@ -78,13 +78,13 @@ def compare_engine(
 
 
 @contextmanager
-def _refusals(doing: str) -> Iterator[None]:
-    """Make an engine's refusal the one error of a comparison."""
+def refusals(doing: str, what: str = "it cannot be loaded or run here") -> Iterator[None]:
+    """Make an engine's refusal an error that ends what is under way, and says what that was."""
     try:
         yield
     except RefusedError as error:
         raise EvaluatorError(
-            f"{doing}: it cannot be loaded or run here: {error}. Engines run with the versions and on the kind of "
+            f"{doing}: {what}: {str(error).rstrip('.')}. Engines run with the versions and on the kind of "
             "device that built them; `bitfront doctor` names those that are here."
         ) from error
 

@@ -28,8 +28,8 @@ from evaluators.backends.base import (
 from evaluators.backends.onnxruntime_emulation import quickest
 from evaluators.backends.registry import open_backend
 from evaluators.candidate import Candidate, check_room, is_common, meaning_of
-from evaluators.compare_run import compare_engine
-from evaluators.job import Job, Limits, discard
+from evaluators.compare_run import compare_engine, refusals
+from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.local_noise import Network
 from evaluators.sensitivity import sensitivity
 from search import model as models
@@ -56,6 +56,7 @@ from search.values import (
 )
 
 Report = Callable[[str, Any], None]
+_ALIVE_S = 0.2  # between two events that only say that the process is alive
 _CHECK_ROWS = 64
 _PROFILED = 10  # inferences of a profiled run
 _CHECK_BYTES = 64 * 2**20
@@ -66,7 +67,7 @@ class Evaluator:
 
     Args:
         job: what to open.
-        report: told the stage an evaluation reaches, and progress of long steps.
+        report: told the stage an evaluation reaches, and progress of long steps, or that there is some.
 
     Raises:
         InputError: model, data, metric, backend or device cannot be used.
@@ -84,6 +85,14 @@ class Evaluator:
         self._open_data()
         self._builder: Builder | None = None
         self._baseline: Session | None = None
+        self._said_alive = 0.0
+
+    def _alive(self) -> None:
+        """Say now and then that something long goes on."""
+        now = time.monotonic()
+        if now >= self._said_alive + _ALIVE_S:
+            self._said_alive = now
+            self.report(ALIVE, None)
 
     def _open_data(self) -> None:
         job, inputs = self.job, self.model.inputs
@@ -334,7 +343,7 @@ class Evaluator:
             there; `failed`: label → message, of engines that are not in `accuracy` because their outputs on the
             final split are not finite.
         """
-        with ExitStack() as stack:
+        with ExitStack() as stack, refusals("measuring the finalists"):
             sessions = {label: stack.enter_context(closing(self.builder.load(Path(e)))) for label, e in engines.items()}
             measured = self._measure_together(sessions, rounds)
             reference = self._reference("final")
@@ -356,7 +365,7 @@ class Evaluator:
             session.run(inputs)
         with latency.device_lock(self.backend.lock_name):
             before = self.backend.device_state()
-            samples = latency.interleaved(everyone, rounds)
+            samples = latency.interleaved(everyone, rounds, alive=self._alive)
             conditions = latency.conditions_of(before, self.backend.device_state())
         base = samples.pop("") if self.target.relative else None
         samples.pop("", None)
@@ -380,13 +389,22 @@ class Evaluator:
         )
 
     def build(self, assignment: Assignment, out: Path) -> None:
-        """Build the engine of an assignment, unmeasured."""
+        """Build the engine of an assignment, unmeasured.
+
+        Raises:
+            EvaluatorError: the engine's builder refuses it.
+        """
+        with refusals("building an engine again", "its builder refuses it"):
+            self._build(assignment, out)
+
+    def _build(self, assignment: Assignment, out: Path) -> None:
         try:
             engine = self._built(self.builder.lower(assignment), out)
             self.builder.audit(engine, assignment)
         except BaseException:
             discard(out)
             raise
+        self._alive()
 
     def _built(self, lowered: Any, out: Path) -> Engine:
         try:
@@ -398,15 +416,16 @@ class Evaluator:
     def time_again(self, assignment: Assignment, out: Path) -> Latency:
         """Build an assignment and measure its latency alone; for repeatability and drift."""
         try:
-            self.build(assignment, out)
-            with closing(self.builder.load(out)) as session:
-                return self._latency(session)
+            with refusals("building and timing an engine again", "its builder refuses it, or it cannot be run here"):
+                self._build(assignment, out)
+                with closing(self.builder.load(out)) as session:
+                    return self._latency(session)
         finally:
             discard(out)
 
     def time_engine(self, engine: Path) -> Latency:
         """Load an engine file and measure its latency alone; for repeatability between processes."""
-        with closing(self.builder.load(engine)) as session:
+        with refusals(f"timing the engine {engine.name}"), closing(self.builder.load(engine)) as session:
             return self._latency(session)
 
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
@@ -415,7 +434,7 @@ class Evaluator:
         Of large outputs, 64 MiB and the batch under way are enough. One without axes counts as a row per batch.
         """
         results: list[dict[str, NDArray[Any]]] = []
-        with closing(self.builder.load(engine)) as session:
+        with refusals(f"running the engine {engine.name}"), closing(self.builder.load(engine)) as session:
             for batch in self._batches(self.final_data, self.final_indices[:_CHECK_ROWS]):
                 results.append({name: _row_wise(array) for name, array in session.run(batch.inputs).items()})
                 if sum(array.nbytes for result in results for array in result.values()) >= _CHECK_BYTES:
@@ -428,7 +447,7 @@ class Evaluator:
         Returns:
             The target's statistic of each, in milliseconds: `engine`, `measured`, `baseline`.
         """
-        with ExitStack() as stack:
+        with ExitStack() as stack, refusals("timing two engines in turn"):
             sessions = {
                 name: stack.enter_context(closing(self.builder.load(path)))
                 for name, path in (("engine", engine), ("measured", measured))
@@ -440,8 +459,13 @@ class Evaluator:
                 session.bind(inputs)
                 session.run(inputs)
             with latency.device_lock(self.backend.lock_name):
-                samples = latency.interleaved(sessions, rounds)
+                samples = latency.interleaved(sessions, rounds, alive=self._alive)
         return {name: latency.statistic_of(times, self.target.statistic) for name, times in samples.items()}
+
+    def tensor_types(self, engine: Path) -> dict[str, str]:
+        """numpy's name of the type that every input and output of an engine file has, which may not be the model's."""
+        with refusals("reading an engine's types"), closing(self.builder.load(engine)) as session:
+            return {spec.name: spec.dtype for spec in (*self.model.inputs, *self.model.outputs)} | dict(session.types)
 
     def export_onnx(self, assignment: Assignment, out: Path) -> None:
         """Write the ONNX file that the engine of an assignment is built from."""
@@ -462,11 +486,8 @@ class Evaluator:
         Raises:
             EvaluatorError: the engine cannot be loaded or run here.
         """
-        with latency.device_lock(self.backend.lock_name):
-            try:
-                return self.builder.profile(engine, self._first_batch(), count)
-            except RefusedError as error:
-                raise EvaluatorError(f"profiling {engine.name}: it cannot be loaded or run here: {error}") from error
+        with latency.device_lock(self.backend.lock_name), refusals(f"profiling {engine.name}"):
+            return self.builder.profile(engine, self._first_batch(), count)
 
     def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> dict[str, Any]:
         """How far an engine is from ONNX Runtime on the first final samples; see `compare_engine`."""
@@ -508,6 +529,7 @@ class Evaluator:
                 lambda indices: self._batches(self.data, indices),
                 seconds=seconds,
                 done=lambda done, total: self.report("progress", [done, total]),
+                alive=self._alive,
             )
             return {**found, "device": emulator.device}
 
@@ -530,7 +552,7 @@ class Evaluator:
             self.folder.mkdir(parents=True, exist_ok=True)
             out = self.folder / "baseline.engine"
             try:
-                self.build(self._float_assignment(), out)
+                self._build(self._float_assignment(), out)
                 session = self.builder.load(out)
                 session.run(self._first_batch())
             except RefusedError as error:
@@ -557,7 +579,9 @@ class Evaluator:
             raise DataError(_float_not_finite(split, error)) from error
 
     def _batches(self, dataset: data.Dataset, indices: NDArray[np.int64]) -> Iterator[data.Batch]:
-        return data.batches(dataset, indices, self.model.batch)
+        for batch in data.batches(dataset, indices, self.model.batch):
+            yield batch
+            self._alive()  # one more is done
 
     def _first_batch(self) -> dict[str, NDArray[Any]]:
         return next(self._batches(self.data, self.search_indices)).inputs

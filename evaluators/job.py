@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+ALIVE = "alive"  # event of a process that is busy with something long and has nothing else to tell
+
 
 @dataclass(frozen=True)
 class Job:

@@ -107,22 +107,33 @@ def measure(
     return replace(best, warnings=warnings, around_ms=dict(session.around()))
 
 
-def interleaved(sessions: Mapping[str, Session], rounds: int, *, block_ms: float = BLOCK_MS) -> dict[str, Samples]:
+def interleaved(
+    sessions: Mapping[str, Session],
+    rounds: int,
+    *,
+    block_ms: float = BLOCK_MS,
+    alive: Callable[[], None] = lambda: None,
+) -> dict[str, Samples]:
     """Time several engines in turn, block by block, so that all see the same noise: for finalists and a baseline.
 
     Args:
         sessions: engines by name, inputs bound.
         rounds: blocks of each.
         block_ms: length of a block; at least one inference.
+        alive: called after every block.
 
     Returns:
         By name (rounds, inferences of a block) float64 milliseconds; rows of one index ran one after the other.
     """
-    counts = {name: _warm_up(session, "median", block_ms)[0] for name, session in sessions.items()}
+    counts: dict[str, int] = {}
+    for name, session in sessions.items():
+        counts[name], _ = _warm_up(session, "median", block_ms)
+        alive()
     blocks: dict[str, list[Samples]] = {name: [] for name in sessions}
     for _ in range(rounds):
         for name, session in sessions.items():
             blocks[name].append(_block(session, counts[name]))
+            alive()
     return {name: np.stack(rows) for name, rows in blocks.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,13 +55,19 @@ class Local:
 
 
 def local_noise(
-    emulator: Emulator, network: Network, pairs: Sequence[Pair], batches: Sequence[Arrays], notes: list[str]
+    emulator: Emulator,
+    network: Network,
+    pairs: Sequence[Pair],
+    batches: Sequence[Arrays],
+    notes: list[str],
+    alive: Callable[[], None] = lambda: None,
 ) -> dict[Pair, Local]:
     """Look at every pair of group and precision.
 
     Args:
         batches: inputs of the whole model.
         notes: gets a sentence for every pair that cannot be looked at; it is left out.
+        alive: called after every pair.
     """
     found: dict[Pair, Local] = {}
     wanted: dict[str, list[Precision]] = {}
@@ -73,6 +79,7 @@ def local_noise(
             seen = _look_or_note(emulator, network, piece, precision, tensors, notes)
             if seen is not None:
                 found[piece.group.id, precision] = seen
+            alive()
     return found
 
 

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,13 +17,13 @@ from typing import Any
 import psutil
 
 from evaluators import wire
-from evaluators.job import Job, Limits, discard
+from evaluators.job import ALIVE, Job, Limits, discard
+from evaluators.watch import Watch, tree
 from search import errors
 from search.errors import BitfrontError, EvaluatorError
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 
 _POLL_S = 0.1
-_LOOK_S = 0.2
 _LOG_TAIL = 4000
 _END_S = 10.0
 _OPEN_S = 300.0
@@ -35,14 +34,14 @@ _HOPELESS = 3
 _BOOT = "import sys; sys.path[:] = sys.argv[3:]; from evaluators.serve import main; main(*map(int, sys.argv[1:3]))"
 
 OnEvent = Callable[[str, Any], None]
-Watch = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class ProcessLimits:
     """Bounds of one request: seconds of wall time, and resident bytes of the process and its children.
 
-    Starting a process may take longer than `timeout_s`.
+    An evaluation ends within `timeout_s`. Any other request, say scoring finalists on a large split, may take longer
+    as long as the process tells of progress at least that often. So may starting a process.
     """
 
     timeout_s: float = 600.0
@@ -238,8 +237,11 @@ class EvaluatorProcess:
         try:
             child.send(line.encode(), watch)
             while "event" in (message := wire.loads(child.receive(watch))):
-                if on_event is not None:
+                watch.heard()
+                if on_event is not None and message["event"] != ALIVE:
                     on_event(message["event"], message["value"])
+                if not child.has_more():
+                    watch()
         except _GoneError:
             raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
         except BaseException:
@@ -261,28 +263,12 @@ class EvaluatorProcess:
         raise EvaluatorError(f"the evaluator process failed: {message['message']}{_printed(self.log_tail())}.")
 
     def _watch(self, method: str) -> Watch:
-        """To be called now and then while a request runs; raises ProcessDiedError when it breaks its bounds."""
         limits = self.limits
         # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s for it.
         timeout_s = max(limits.timeout_s, _OPEN_S) if method == "open" else limits.timeout_s
-        deadline, look = time.monotonic() + timeout_s, 0.0
-
-        def watch() -> None:
-            nonlocal look
-            now = time.monotonic()
-            if now > deadline:
-                raise self._ended(FailureKind.TIMEOUT, f"{method} took longer than {timeout_s:g} s")
-            if limits.memory_bytes is not None and now > look:
-                look = now + _LOOK_S
-                self._check_memory(method, limits.memory_bytes)
-
-        return watch
-
-    def _check_memory(self, method: str, limit: int) -> None:
-        used = sum(_resident_bytes(process) for process in _tree(self.pid))
-        if used > limit:
-            message = f"{method} took {used / 2**20:.0f} MiB of memory, more than the limit of {limit / 2**20:.0f} MiB"
-            raise self._ended(FailureKind.OUT_OF_MEMORY, message)
+        # Only of an evaluation is it known how long it may take as a whole.
+        renews = method != "evaluate"
+        return Watch(self._ended, self.pid, method, timeout_s, limits.memory_bytes, renews=renews)
 
     def _ended(self, kind: FailureKind, message: str) -> ProcessDiedError:
         self.close()
@@ -329,7 +315,8 @@ class _Child:
             if _is_ready(self._requests, select.POLLOUT, _POLL_S):
                 with suppress(BlockingIOError):
                     view = view[self._write(view) :]
-            watch()
+            else:
+                watch()
 
     def _write(self, view: memoryview) -> int:
         try:
@@ -344,12 +331,17 @@ class _Child:
             searched = len(self._unread)
             if _is_ready(self._answers, select.POLLIN, _POLL_S):
                 self._read()
-            elif self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
+                continue  # an answer that is there counts, however late this process, stopped itself perhaps, reads it
+            if self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
                 raise _GoneError  # something that it started holds the pipe open
             watch()
         line = self._unread[:end].decode()
         del self._unread[: end + 1]
         return line
+
+    def has_more(self) -> bool:
+        """Whether there is something to receive now."""
+        return b"\n" in self._unread or _is_ready(self._answers, select.POLLIN, 0)
 
     def _read(self) -> None:
         chunk = os.read(self._answers, 1 << 20)
@@ -371,7 +363,7 @@ class _Child:
     def end(self) -> None:
         """Kill it and what it started, whether in its session or in others."""
         self._close_pipes()
-        processes = _tree(self.process.pid) if self.process.poll() is None else []
+        processes = tree(self.process.pid) if self.process.poll() is None else []
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for process in processes:
@@ -414,18 +406,3 @@ def _environment() -> dict[str, str]:
     """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
     readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
     return {**os.environ, **readable}
-
-
-def _tree(pid: int | None) -> list[psutil.Process]:
-    if pid is None:
-        return []
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
-
-
-def _resident_bytes(process: psutil.Process) -> int:
-    with suppress(psutil.Error):
-        return int(process.memory_info().rss)
-    return 0

@@ -66,6 +66,7 @@ def sensitivity(
     *,
     seconds: float,
     done: Done,
+    alive: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Find the error that each pair of group and precision adds to the outputs, all other groups in FP32.
 
@@ -76,6 +77,7 @@ def sensitivity(
         seconds: of wall time. Looking at every group alone takes about as long as three runs of the network and is
             done in any case; what is not measured in time is estimated.
         done: told how many of the pairs are measured.
+        alive: called now and then before that.
 
     Returns:
         `rows`, one per pair in the order of the network, and `notes` in words. A row has `group`, `precision`,
@@ -87,15 +89,18 @@ def sensitivity(
     Raises:
         EvaluatorError: ONNX Runtime cannot run the float model.
     """
-    return _Pass(emulator, network, seconds, done).run(pairs, pool, batches)
+    return _Pass(emulator, network, seconds, done, alive).run(pairs, pool, batches)
 
 
 class _Pass:
-    def __init__(self, emulator: Emulator, network: Network, seconds: float, done: Done) -> None:
+    def __init__(
+        self, emulator: Emulator, network: Network, seconds: float, done: Done, alive: Callable[[], None]
+    ) -> None:
         self.emulator = emulator
         self.network = network
         self.seconds = seconds
         self.done = done
+        self.alive = alive
         self.start = time.monotonic()
         self.notes: list[str] = []
         self.exact = emulator.open(network.model.graph)
@@ -103,7 +108,7 @@ class _Pass:
 
     def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> dict[str, Any]:
         parts = self._parts(pairs, pool, batches)
-        local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes)
+        local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes, self.alive)
         measured = self._measure(local, parts)
         errors = estimates(self._places(), local, measured)
         left = len(local) - len(measured)

@@ -6,6 +6,7 @@ Standard output and error are a log file; nothing is ever read back from them.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import queue
 import signal
@@ -32,6 +33,7 @@ def main(requests_fd: int, answers_fd: int) -> None:
     one `{"result"}` or `{"error", "message", "replace"}` line; `replace` asks the keeper for a new process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the keeper's to handle
+    gc.freeze()  # imported modules stay: whoever measures memory, and collects first, need not look through them
     for fd in (requests_fd, answers_fd):
         os.set_inheritable(fd, False)  # what users' code starts has no business on the line
     answers = os.fdopen(answers_fd, "w", encoding="utf-8")
@@ -154,6 +156,9 @@ class _Service:
 
     def compare_latency(self, engine: str, measured: str, rounds: int) -> Any:
         return self._evaluator.compare_latency(Path(engine), Path(measured), rounds)
+
+    def tensor_types(self, engine: str) -> Any:
+        return self._evaluator.tensor_types(Path(engine))
 
     def export_onnx(self, assignment: Any, out: str) -> None:
         self._evaluator.export_onnx(assignment, Path(out))

@@ -276,7 +276,8 @@ class AuditRow:
     """Asked and got precision of one group, read back from what was built; `got` is None when opaque.
 
     `details` says how it runs, as far as the engine shows it: `layer`, `weights`, `inputs`, `outputs` (formats and
-    types in the engine's words), `sparse` (`yes` or `no`), `tactic`.
+    types in the engine's words), `sparse` (`yes` or `no`), `tactic`, and of the group's other nodes, say a residual Add
+    and an activation, which do not decide the answer, where they run: `beside`.
     """
 
     group: str
@@ -323,6 +324,7 @@ class EngineSummary:
         sparse: layers that run on sparse weights.
         moves_ms: what the moves take, from a profiled run; None where none was made.
         profiled_ms: what all layers take in that run.
+        build_threads: that the builder was allowed; None where it cannot be told, or was not used.
     """
 
     layers: int
@@ -331,6 +333,7 @@ class EngineSummary:
     sparse: int = 0
     moves_ms: float | None = None
     profiled_ms: float | None = None
+    build_threads: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search.errors import ConfigError
 from search.model import Model
@@ -45,12 +45,13 @@ def check_triton_name(name: str) -> None:
         )
 
 
-def triton_config(name: str, engine_file: str, model: Model, *, gpu: bool) -> str:
+def triton_config(name: str, engine_file: str, model: Model, types: Mapping[str, str], *, gpu: bool) -> str:
     """`config.pbtxt` of an engine. Its batch is one of its dimensions, so Triton itself batches nothing.
 
     Args:
         name: of the model in Triton.
         engine_file: `model.plan` or `model.onnx`.
+        types: tensor → numpy's name of its type in the engine; the model's where it is not named.
         gpu: where it runs.
 
     Raises:
@@ -60,11 +61,15 @@ def triton_config(name: str, engine_file: str, model: Model, *, gpu: bool) -> st
         f"name: {json.dumps(name)}",
         f"platform: {json.dumps(PLATFORMS[engine_file])}",
         "max_batch_size: 0",
-        *_tensors("input", model.inputs, {name: _input_dims(model, name) for name in model.profiles}),
-        *_tensors("output", model.outputs, _output_dims(model)),
+        *_tensors("input", _typed(model.inputs, types), {name: _input_dims(model, name) for name in model.profiles}),
+        *_tensors("output", _typed(model.outputs, types), _output_dims(model)),
         f"instance_group [ {{ count: 1 kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _typed(specs: Sequence[TensorSpec], types: Mapping[str, str]) -> list[TensorSpec]:
+    return [replace(spec, dtype=types.get(spec.name, spec.dtype)) for spec in specs]
 
 
 def _tensors(kind: str, specs: Sequence[TensorSpec], dynamic: Mapping[str, Sequence[int]]) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evaluators.backends import compute_capability as capabilities
 from evaluators.backends import cuda_device
 from evaluators.backends.registry import NAMES, open_backend
 from evaluators.gpu_state import GpuState
 from evaluators.latency import DeviceBusyError, device_lock
-from search.errors import ConfigError, TargetError
+from search.errors import BitfrontError, ConfigError
 from search.values import Precision
 from studies import environment
 
@@ -100,10 +103,7 @@ def _gpu_text(gpu: Mapping[str, str]) -> str:
 
 
 def precisions_text(compute_capability: str) -> str:
-    """What a GPU computes each precision in, by its compute capability, say `9.0`.
-
-    The table is that of TensorRT's support matrix ("Hardware and Precision") and of the CUDA programming guide.
-    """
+    """What a GPU computes each precision in, by its compute capability, say `9.0`."""
     parts = [int(part) for part in compute_capability.split(".") if part.isdigit()]
     if not parts:
         return f"unknown compute capability {compute_capability!r}"
@@ -111,19 +111,7 @@ def precisions_text(compute_capability: str) -> str:
     fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
     further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
     unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
-    return f"{fp32}, {_fp16_text(version)}, {_int8_text(version)}{unused}"
-
-
-def _fp16_text(version: tuple[int, int]) -> str:
-    if version >= (7, 0):
-        return "fp16 on tensor cores"
-    return "fp16 without tensor cores" if version in ((5, 3), (6, 0), (6, 2)) else "no native fp16"
-
-
-def _int8_text(version: tuple[int, int]) -> str:
-    if version >= (7, 2):
-        return "int8 on tensor cores"
-    return "int8 without tensor cores" if version in ((6, 1), (7, 0)) else "no native int8"
+    return f"{fp32}, {capabilities.fp16_text(version)}, {capabilities.int8_text(version)}{unused}"
 
 
 def _cuda_lines(packages: Mapping[str, str]) -> list[Check]:
@@ -143,10 +131,22 @@ def _cuda_lines(packages: Mapping[str, str]) -> list[Check]:
 
 
 def _tensorrt_line(packages: Mapping[str, str]) -> Check:
-    version = packages.get("tensorrt") or packages.get("tensorrt-bindings")
-    if version:
-        return Check("tensorrt package", True, version)
-    return Check("tensorrt package", False, "not installed", "pip install 'bitfront[tensorrt]'")
+    """Whether TensorRT is installed, and for a CUDA that the driver knows."""
+    driver = cuda_device.driver_version()
+    major = int((driver or "12").split(".")[0])
+    install = f"pip install 'tensorrt-cu{major}' 'cuda-bindings=={major}.*' nvidia-ml-py"
+    found = [name for name in environment.TENSORRT_PACKAGES if name in packages]
+    for name in found:
+        cuda = re.search(r"-cu(\d+)", name)
+        if driver is not None and cuda is not None and int(cuda[1]) > major:
+            said = f"{name} {packages[name]} is for a newer driver than this, which knows CUDA {driver}"
+            advice = f"pip uninstall {' '.join(found)}; {install}; or update the driver."
+            return Check("tensorrt package", False, said, advice)
+    if found:
+        return Check("tensorrt package", True, f"{found[0]} {packages[found[0]]}")
+    if importlib.util.find_spec("tensorrt") is not None:
+        return Check("tensorrt package", True, "importable, of no Python package with a version")
+    return Check("tensorrt package", False, "not installed", f"{install}; docs/tensorrt.md has the other versions.")
 
 
 def _nvml_line() -> Check:
@@ -182,12 +182,15 @@ def _backend_line(name: str, device: str) -> Check:
             return _opened(title, name, device)
     except DeviceBusyError:
         return Check(title, True, "another bitfront process is measuring on it, so it was not opened")
-    except TargetError as error:
+    except BitfrontError as error:
         return Check(title, False, "cannot run", str(error))
+    except Exception as error:  # a broken package may raise anything, and the other lines must still be told
+        return Check(title, False, "cannot run", f"{type(error).__name__}: {error}. Its installation may be broken.")
 
 
 def _opened(title: str, name: str, device: str) -> Check:
     backend = open_backend(name, device, {})
+    backend.check()
     target, capability = backend.target(), backend.capability()
     native = [p.label for p in capability.precisions]
     emulated = [p.label for p in Precision if p not in capability.precisions]

@@ -12,9 +12,15 @@ from typing import Any
 
 import psutil
 
+# `tensorrt` fetches the one for the newest CUDA; those with a CUDA in their names are installed by themselves, too.
+TENSORRT_PACKAGES = (
+    *("tensorrt", "tensorrt-bindings"),
+    *("tensorrt-cu12", "tensorrt-cu12-bindings", "tensorrt-cu13", "tensorrt-cu13-bindings"),
+)
 PACKAGES = (
     *("bitfront", "numpy", "onnx", "onnx-ir", "onnxscript", "optuna", "sqlalchemy", "torch"),
-    *("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-bindings", "cuda-bindings", "nvidia-ml-py"),
+    *("onnxruntime", "onnxruntime-gpu", "cuda-bindings", "nvidia-ml-py"),
+    *TENSORRT_PACKAGES,
 )
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")

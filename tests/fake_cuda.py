@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import itertools
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from typing import Any
 class Error(enum.IntEnum):
     cudaSuccess = 0  # noqa: N815
     cudaErrorInvalidValue = 1  # noqa: N815
+    cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorDevicesUnavailable = 46  # noqa: N815
 
 
 class FakeCuda:
@@ -19,7 +22,9 @@ class FakeCuda:
     def __init__(self) -> None:
         self.memory: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self._handles = itertools.count(7)
         self.capturing = False
+        self.graphs = 0
         self.launched = 0
         self.free_bytes = 1 << 36
 
@@ -77,8 +82,9 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaStreamCreate(self) -> Any:  # noqa: N802
-        self.streams.add(7)
-        return Error.cudaSuccess, 7
+        stream = next(self._handles)
+        self.streams.add(stream)
+        return Error.cudaSuccess, stream
 
     def cudaStreamSynchronize(self, stream: Any) -> Any:  # noqa: N802
         return (Error.cudaErrorInvalidValue if self.capturing else Error.cudaSuccess,)
@@ -99,6 +105,7 @@ class FakeCuda:
 
     def cudaStreamEndCapture(self, stream: Any) -> Any:  # noqa: N802
         self.capturing = False
+        self.graphs += 1
         return Error.cudaSuccess, "graph"
 
     def cudaGraphInstantiate(self, graph: Any, flags: int) -> Any:  # noqa: N802
@@ -109,6 +116,7 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaGraphDestroy(self, graph: Any) -> Any:  # noqa: N802
+        self.graphs -= 1
         return (Error.cudaSuccess,)
 
     def cudaGraphExecDestroy(self, graphExec: Any) -> Any:  # noqa: N802, N803

@@ -1,7 +1,8 @@
 """What stands in for TensorRT's parser, builder and engines: enough to be called.
 
 A plan lists the layers, inputs and outputs of its network. An engine that runs fills its outputs with ones, at the
-addresses that it was given.
+addresses that it was given. A dimension without a size has a name instead, the same in inputs and outputs, and needs
+an optimization profile.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ class FakeEngines:
                 ),
                 "ICudaEngine.get_tensor_name": lambda e, index: list(_plan(e)["tensors"])[index],
                 "ICudaEngine.num_io_tensors": lambda e: len(_plan(e)["tensors"]),
+                "IBuilderConfig.add_optimization_profile": _add_profile,
                 "IBuilderConfig.clear_flag": lambda c, flag: c._state.setdefault("flags", set()).discard(flag.name),
                 "IBuilderConfig.get_flag": lambda c, flag: flag.name in c._state.get("flags", ()),
                 "IBuilderConfig.set_flag": lambda c, flag: c._state.setdefault("flags", set()).add(flag.name),
                 "IExecutionContext.execute_async_v3": self._execute,
-                "IExecutionContext.get_tensor_shape": lambda c, name: self.fake.dims(
-                    c._state["shapes"].get(name, _plan(c)["tensors"][name]["shape"])
-                ),
+                "IExecutionContext.get_tensor_shape": lambda c, name: self.fake.dims(_shape_of(c, name)),
                 "IExecutionContext.set_input_shape": _set_shape,
                 "IExecutionContext.set_tensor_address": _set_address,
                 "IPluginRegistry.load_library": lambda registry, plugin_path: object(),
+                "IOptimizationProfile.set_shape": _set_profile,
                 "ILayer.get_input": lambda layer, index: layer._state["inputs"][index],
                 "ILayer.get_output": lambda layer, index: layer._state["outputs"][index],
                 "INetworkDefinition.add_identity": self._add_identity,
@@ -113,22 +114,24 @@ class FakeEngines:
 
     def _add_identity(self, network: Any, input: Any) -> Any:  # noqa: A002
         name = f"(Unnamed Layer* {len(network._state['layers'])})"
-        copy = self._tensor(f"{name}_output", input.dtype.name, tuple(input.shape))
+        copy = self._tensor(f"{name}_output", input.dtype.name, input._state["dims"])
         state = {"inputs": [input], "outputs": [copy], "num_inputs": 1, "num_outputs": 1}
         kind = self.fake.member("LayerType", "IDENTITY")
         layer = self.fake.create("IIdentityLayer", name=name, type=kind, **state)
         network._state["layers"].append(layer)
         return layer
 
-    def _tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
-        kind = self._dtype(dtype)
-        return self.fake.create("ITensor", name=name, dtype=kind, shape=shape, is_network_output=False)
+    def _tensor(self, name: str, dtype: str, dims: tuple[int | str, ...]) -> Any:
+        shape = self.fake.dims([-1 if isinstance(dim, str) else dim for dim in dims])
+        state = {"name": name, "dtype": self._dtype(dtype), "shape": shape, "dims": dims}
+        return self.fake.create("ITensor", is_network_output=False, **state)
 
     def _parse_error(self, parser: Any, index: int) -> Any:
         return self.fake.create("ParserError")
 
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
-        error = self._refused(network, config._state.get("flags", set()))
+        profile = config._state.get("profile", {})
+        error = self._refused(network, config._state.get("flags", set()), profile)
         if error:
             builder.logger.log(self.trt.ILogger.ERROR, error)
             return None
@@ -138,12 +141,18 @@ class FakeEngines:
         ]
         modes = {"INPUT": network._state["inputs"], "OUTPUT": network._state["outputs"]}
         tensors = {
-            t.name: {"mode": mode, "dtype": t.dtype.name, "shape": list(t.shape)} for mode in modes for t in modes[mode]
+            t.name: {"mode": mode, "dtype": t.dtype.name, "shape": t._state["dims"]}
+            for mode in modes
+            for t in modes[mode]
         }
-        return self.fake.memory(_MAGIC + json.dumps({"layers": layers, "tensors": tensors}).encode())
+        plan = {"layers": layers, "tensors": tensors, "profile": profile}
+        return self.fake.memory(_MAGIC + json.dumps(plan).encode())
 
-    def _refused(self, network: Any, flags: set[str]) -> str:
+    def _refused(self, network: Any, flags: set[str], profile: Mapping[str, Any]) -> str:
         """What the documentation says no network is built with."""
+        for tensor in network._state["inputs"]:
+            if any(isinstance(dim, str) for dim in tensor._state["dims"]) and tensor.name not in profile:
+                return "Network has dynamic or shape inputs, but no optimization profile has been defined."
         typed = flags & {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
         if network._state["strong"]:
             return f"a strongly typed network takes no flags {sorted(typed)}" if typed else ""
@@ -173,10 +182,12 @@ class FakeEngines:
         assert format == self.trt.LayerInformationFormat.JSON
         key = "Bindings" if self.major < 11 else "I/O Tensors"
         plan = _plan(inspector)
-        return json.dumps({"Layers": [self._layer(layer) for layer in plan["layers"]], key: list(plan["tensors"])})
+        sized = not plan["profile"] or inspector._state.get("execution_context") is not None
+        layers = [self._layer(layer, sized) for layer in plan["layers"]]
+        return json.dumps({"Layers": layers, key: list(plan["tensors"])})
 
-    def _layer(self, layer: Mapping[str, str]) -> dict[str, Any]:
-        word = _WORDS.get(layer["precision"], layer["precision"])
+    def _layer(self, layer: Mapping[str, str], sized: bool) -> dict[str, Any]:
+        word = _WORDS.get(layer["precision"], layer["precision"]) if sized else "N/A due to dynamic shapes"
         if self.major >= 11:
             tensor = {"Name": "x", "Format": "Row major linear format", "Datatype": word}
         else:
@@ -196,7 +207,7 @@ class FakeEngines:
         assert int(stream_handle) in self.cuda.streams
         state = context._state
         for name, tensor in state["plan"]["tensors"].items():
-            ones = np.ones(state["shapes"].get(name, tensor["shape"]), _NUMPY[tensor["dtype"]])
+            ones = np.ones(_shape_of(context, name), _NUMPY[tensor["dtype"]])
             assert self.cuda.holds(state["addresses"][name], ones.nbytes), f"{name} lies nowhere"
             if tensor["mode"] == "OUTPUT" and not self.cuda.capturing:
                 ctypes.memmove(state["addresses"][name], ones.ctypes.data, ones.nbytes)
@@ -233,7 +244,11 @@ class _NetworkWriter:
 
     def _tensor(self, name: str) -> Any:
         kind = self.infos[name]
-        return self._made(name, kind.elem_type, [d.dim_value for d in kind.shape.dim])
+        dims = [
+            d.dim_value if d.HasField("dim_value") else d.dim_param or f"{name}.{i}"
+            for i, d in enumerate(kind.shape.dim)
+        ]
+        return self._made(name, kind.elem_type, dims)
 
     def _made(self, name: str, dtype: int, shape: Any) -> Any:
         wide = "INT64" if self.engines.major >= 10 else "INT32"
@@ -266,9 +281,30 @@ def _set_range(tensor: Any, min: float, max: float) -> bool:  # noqa: A002
     return True
 
 
+def _add_profile(config: Any, profile: Any) -> int:
+    config._state["profile"] = {name: [list(end) for end in ends] for name, ends in profile._state.items()}
+    return 0
+
+
+def _set_profile(profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:  # noqa: A002
+    assert all(a <= b <= c for a, b, c in zip(min, opt, max, strict=True))
+    profile._state[input] = (min, opt, max)
+
+
 def _set_shape(context: Any, name: str, shape: Any) -> bool:
+    ends = _plan(context)["profile"].get(name)
+    if ends is not None and not all(a <= n <= c for a, n, c in zip(ends[0], shape, ends[2], strict=True)):
+        return False
     context._state["shapes"][name] = tuple(shape)
     return True
+
+
+def _shape_of(context: Any, name: str) -> list[int]:
+    """With the sizes that the inputs were given; -1 for what they do not tell."""
+    tensors, sizes = _plan(context)["tensors"], {}
+    for known, shape in context._state["shapes"].items():
+        sizes.update(zip(tensors[known]["shape"], shape, strict=True))
+    return [sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in tensors[name]["shape"]]
 
 
 def _set_address(context: Any, name: str, memory: int) -> bool:

@@ -20,8 +20,8 @@ from evaluators.backends.tensorrt import TensorRTBackend
 from evaluators.backends.tensorrt_builder import TensorRTBuilder
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess
-from networks import NETWORKS, Net, images, save
-from search.model import Model, load
+from networks import NETWORKS, ODD, Net, feeds, images, residual_cnn, save
+from search.model import Model, ShapeRequest, load
 from search.space import Space, make_space
 from search.values import Assignment, Ranges
 
@@ -65,13 +65,28 @@ def wide_network() -> onnx.ModelProto:
     return n.model([16, c, 32, 32], "logits", [16, 10])
 
 
+def normalized_network() -> onnx.ModelProto:
+    """InstanceNormalization, which version 8.6.0 runs by a plugin of its own."""
+    n, c = Net(22), 16
+    parts = [n.const("norm.g", np.ones(c, np.float32)), n.const("norm.b", np.zeros(c, np.float32))]
+    x = n.op("InstanceNormalization", [n.conv("image", "first", 3, c), *parts], "norm")
+    x = n.op("Relu", [n.conv(n.op("Relu", [x], "norm/relu"), "second", c, c)], "second/relu")
+    n.head(x, c)
+    return n.model([4, 3, 16, 16], "logits", [4, 10])
+
+
+MADE = {"wide": wide_network, "normalized": normalized_network, "dynamic": functools.partial(residual_cnn, batch="n")}
+# A batch of 1 to 8, measured at 4.
+DYNAMIC = {"image": ShapeRequest(*((n, 3, 16, 16) for n in (1, 4, 8)))}
+
+
 @functools.cache
 def bench(name: str, **knobs: Any) -> Bench:
-    """One of `NETWORKS`, or `wide`, with a builder whose knobs differ as given."""
+    """One of `NETWORKS`, `ODD` or `MADE`, with a builder whose knobs differ as given."""
     folder = Path(tempfile.mkdtemp())
-    network = wide_network() if name == "wide" else NETWORKS[name]()
-    model = load(save(network, folder / "net.onnx"))
-    np.savez(folder / "data.npz", image=images(SAMPLES, shape=model.inputs[0].shape[1:]))
+    network = {**NETWORKS, **ODD, **MADE}[name]()
+    model = load(save(network, folder / "net.onnx"), shapes=DYNAMIC if name == "dynamic" else None)
+    np.savez(folder / "data.npz", allow_pickle=False, **_samples(model))
     dataset = data.open_data(str(folder / "data.npz"), model.inputs)
     ranges = calibration.collect(model, dataset, np.arange(SAMPLES), "minmax")
     inputs = next(data.batches(dataset, np.arange(SAMPLES), model.batch)).inputs
@@ -82,6 +97,13 @@ def bench(name: str, **knobs: Any) -> Bench:
     builder = TensorRTBuilder(here.trt, model, ranges, replace(here.builder_knobs, **knobs))
     space = make_space(model, here.capability(), ranges)
     return Bench(model, ranges, space, builder, inputs, reference)
+
+
+def _samples(model: Model) -> dict[str, NDArray[Any]]:
+    if [spec.name for spec in model.inputs] == ["image"]:
+        return {"image": images(SAMPLES, shape=model.inputs[0].shape[1:])}
+    some = [feeds(model, seed) for seed in range(SAMPLES // model.batch)]
+    return {name: np.concatenate([each[name] for each in some]) for name in some[0]}
 
 
 def calibrated(folder: Path, metric: str = "sqnr") -> tuple[EvaluatorProcess, Space]:

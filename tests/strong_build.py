@@ -200,6 +200,10 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
         "planted": {
             name: _error(lambda make=make: _build_bytes(trt, make(), folder)) for name, make in PLANTED.items()
         },
+        "dynamic": {
+            words: _error(lambda profiled=profiled: _build_dynamic(trt, folder, profiled))
+            for words, profiled in (("with a profile", True), ("without", False))
+        },
         "knobs": _error(lambda: _build_with_knobs(trt, folder)),
         "timing_cache_bytes": sum(path.stat().st_size for path in folder.glob("timings")),
         "loaded": _error(lambda: _builder(trt, "residual").load(folder / "knobs")),
@@ -208,13 +212,30 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
     }
 
 
+def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
+    """A batch of 1 to 8, measured at 4."""
+    from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
+    from networks import ranged, residual_cnn, save
+    from search.model import ShapeRequest, load
+
+    low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
+    model = load(save(residual_cnn(batch="n"), folder / "n.onnx"), shapes={"image": ShapeRequest(low, best, high)})
+    builder = TensorRTBuilder(trt, model, ranged("residual"), BuilderKnobs(typing="strong"))
+    if not profiled:
+        builder._set_profile = lambda config: None
+    for assignment in [*mixes(model, 3)]:
+        builder.build(builder.lower(assignment), folder / "dynamic")
+
+
 def _build_with_knobs(trt: Any, folder: Path) -> None:
     knobs: dict[str, Any] = {"tf32": False, "sparsity": True, "native_instancenorm": False, "optimization_level": 5}
+    knobs["threads"] = 2
     from networks import loaded
 
     for _ in range(2):  # the second reads the timing cache of the first
         builder = _builder(trt, "residual", workspace_bytes=1 << 28, timing_cache=folder / "timings", **knobs)
         builder.build(builder.lower(next(mixes(loaded("residual"), 0))), folder / "knobs")
+        assert builder.threads == 2
 
 
 def _load_cut(trt: Any, folder: Path) -> None:

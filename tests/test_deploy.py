@@ -68,8 +68,15 @@ def model_config() -> Any:
 CONFIG = model_config()
 
 
-def parsed(model: Model, name: str = "net", engine: str = "model.plan", *, gpu: bool = True) -> Any:
-    return text_format.Parse(triton_config(name, engine, model, gpu=gpu), CONFIG())
+def parsed(
+    model: Model,
+    name: str = "net",
+    engine: str = "model.plan",
+    *,
+    gpu: bool = True,
+    types: dict[str, str] | None = None,
+) -> Any:
+    return text_format.Parse(triton_config(name, engine, model, types or {}, gpu=gpu), CONFIG())
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,15 @@ def test_a_fixed_model(model: Model) -> None:
     assert config.input[0].data_type == config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_name[
         "TYPE_FP32"].number  # fmt: skip
     assert "KIND_GPU" in str(config.instance_group[0])
+
+
+def test_types_are_those_of_the_engine(model: Model) -> None:
+    """Before version 10 TensorRT makes INT32 of INT64, and Triton refuses an entry that says otherwise."""
+    wide = replace(model, inputs=(TensorSpec("ids", "int64", (2, 3)), TensorSpec("mask", "bool", (2,))))
+    enum = CONFIG.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_name
+    for types, expected in (({}, "TYPE_INT64"), ({"ids": "int32", "mask": "bool"}, "TYPE_INT32")):
+        assert parsed(wide, types=types).input[0].data_type == enum[expected].number
+        assert parsed(wide, types=types).input[1].data_type == enum["TYPE_BOOL"].number
 
 
 def test_onnx_on_the_processor(model: Model) -> None:
@@ -110,7 +126,7 @@ def test_any_tensor_name_comes_back(model: Model, name: str) -> None:
 
 def test_types_and_names_that_triton_has_not(model: Model) -> None:
     with pytest.raises(ConfigError, match="complex64, which Triton does not know"):
-        triton_config("net", "model.plan", replace(model, inputs=(TensorSpec("x", "complex64", (1,)),)), gpu=True)
+        triton_config("net", "model.plan", replace(model, inputs=(TensorSpec("x", "complex64", (1,)),)), {}, gpu=True)
     for name in ("", "..", "a/b", "a b", ".hidden", "x" * 129):
         with pytest.raises(ConfigError, match="--triton: expected a model name"):
             check_triton_name(name)

@@ -82,7 +82,7 @@ def test_a_gpu_and_what_belongs_to_it(gpu: dict[str, str]) -> None:
     assert named(found, "gpu").found == "NVIDIA H200, 143771 MiB, compute capability 9.0, driver 580.82"
     assert "int8 on tensor cores" in named(found, "precisions of NVIDIA H200").found
     assert named(found, "cuda of the driver") == Check("cuda of the driver", True, "12.8")
-    assert named(found, "tensorrt package").found == "10.11.0"
+    assert named(found, "tensorrt package").found == "tensorrt 10.11.0"
     # Neither is installed where these tests run without a GPU; where it is, the line is good.
     assert {"backend onnxruntime on cuda", "backend tensorrt on cuda", "nvml"} <= {check.name for check in found}
     assert all(check.advice or check.found for check in found if not check.good)
@@ -93,7 +93,7 @@ def test_a_gpu_and_what_belongs_to_it(gpu: dict[str, str]) -> None:
     [
         ({"cuda-bindings": None}, "cuda-bindings", "pip install 'cuda-bindings==12.*'"),
         ({"cuda-bindings": "13.0.1"}, "cuda-bindings", "pip install 'cuda-bindings==12.*', or update the driver."),
-        ({"tensorrt": None}, "tensorrt package", "pip install 'bitfront[tensorrt]'"),
+        ({"tensorrt": None}, "tensorrt package", "pip install 'tensorrt-cu12' 'cuda-bindings==12.*'"),
         ({"onnxruntime": None}, "onnxruntime", "pip install 'bitfront[cpu]'; it also calibrates."),
         ({"onnxruntime-gpu": "1.23.2"}, "onnxruntime", "pip uninstall onnxruntime onnxruntime-gpu"),
     ],

@@ -16,12 +16,20 @@ import pytest
 from onnx import TensorProto, helper
 
 from evaluators.accuracy import subset_size
-from evaluators.backends.base import RefusedError
 from evaluators.evaluator import Evaluator
 from evaluators.job import Job, Limits, discard
 from jobs import SAMPLES, Case, case, write_ranges
 from networks import Net, images, observed, residual_cnn, unet
-from search.errors import ArtifactError, ConfigError, DataError, MetricError, ModelError, RunError, TargetError
+from search.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    EvaluatorError,
+    MetricError,
+    ModelError,
+    RunError,
+    TargetError,
+)
 from search.values import Answer, Assignment, Evaluation, FailureKind, Precision, Ranges, Stage, TensorRange
 
 FP32, INT8 = Precision.FP32, Precision.INT8
@@ -413,7 +421,7 @@ def test_timing_an_engine_file_leaves_it(warm: Warm) -> None:
     assert len(latency.samples_ms) > 0
     assert out.read_bytes() == before
     out.write_bytes(before[:100])
-    with pytest.raises(RefusedError):
+    with pytest.raises(EvaluatorError, match=r"timing the engine kept\.engine: it cannot be loaded or run here: Load"):
         warm.evaluator.time_engine(out)
     discard(out)
 

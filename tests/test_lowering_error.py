@@ -22,7 +22,7 @@ from evaluators.placement import TENSORRT, Placement
 from networks import NETWORKS, ODD, feeds, loaded, plain_session, ranged
 from search.model import Group, Model
 from search.values import Assignment, Precision, Ranges, TensorRange
-from strong_build import mixes
+from strong_build import MIXES, mixes
 from test_lowering import session_of
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
@@ -144,7 +144,7 @@ def without_half(assignment: Assignment) -> Assignment:
 @pytest.mark.parametrize("name", ALL)
 def test_int8_groups_compute_on_rounded_tensors_and_nothing_else_changes(name: str) -> None:
     model, ranges = loaded(name), ranged(name)
-    for assignment in {without_half(mix): None for mix in mixes(model, 12)}:
+    for assignment in {without_half(mix): None for mix in mixes(model, MIXES)}:
         wanted = rounded(model, assignment, ranges, half_scales=False)
         assert noise(wanted, lowered(model, assignment, ranges, WITHOUT_HALF)) < 1e-12
 
@@ -154,7 +154,7 @@ def test_with_half_the_error_is_that_of_int8_and_of_float16(name: str) -> None:
     """A float16 rounding in front of an INT8 one now and then moves a value to the next level: hence the factor."""
     model, ranges = loaded(name), ranged(name)
     exact = outputs(plain_session(ir.to_proto(model.graph)), model)
-    for assignment in mixes(model, 12):
+    for assignment in mixes(model, MIXES):
         explained = noise(exact, rounded(model, assignment, ranges, half_scales=True))
         found = noise(exact, lowered(model, assignment, ranges, TENSORRT))
         assert found <= 2 * explained + FLOAT16_NOISE

@@ -65,6 +65,8 @@ def act(mode):
         raise ValueError("midway, größer")
     if mode == "exit":
         sys.exit(3)
+    if mode == "slow":
+        time.sleep(0.25)
     if mode == "hang":
         start_others()
         time.sleep(600)
@@ -146,7 +148,7 @@ def kept(warm: Kept, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while alive := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"{alive} still run"
         time.sleep(0.02)
@@ -243,8 +245,14 @@ def test_a_refusal_keeps_the_process(kept: Kept) -> None:
     kept.keeper.call("try_out")
     pid, out = kept.keeper.pid, kept.case.folder / "text.engine"
     out.write_text("no engine")
-    with pytest.raises(EvaluatorError, match="failed"):
-        kept.keeper.call("check_outputs", {"engine": str(out)})
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        ("check_outputs", {"engine": str(out)}, "running the engine text.engine"),
+        ("time_engine", {"engine": str(out)}, "timing the engine text.engine"),
+        ("finalists", {"engines": {"1": str(out)}, "rounds": 1}, "measuring the finalists"),
+    ]
+    for method, params, doing in asked:
+        with pytest.raises(EvaluatorError, match=f"^{doing}: it cannot be loaded or run here: "):
+            kept.keeper.call(method, params)
     kept.keeper.call("try_out")
     assert kept.keeper.pid == pid
     out.unlink()
@@ -328,6 +336,68 @@ def test_a_stopped_process_is_a_timeout_whoever_has_the_word(kept: Kept) -> None
         kept.keeper.call("calibration_key", {"method": "x" * MIB})  # more than the pipe holds: it stops at writing
     assert caught.value.kind is FailureKind.TIMEOUT
     assert not is_running(pid)
+
+
+STOPPED = """
+import json, os, signal, sys
+from pathlib import Path
+from evaluators.job import Job
+from evaluators.process import EvaluatorProcess, ProcessLimits
+
+with EvaluatorProcess(Job(**json.load(sys.stdin)), Path(sys.argv[1])) as keeper:
+    keeper.call("try_out")
+    keeper.limits = ProcessLimits(timeout_s=1.5)
+    stop = iter([signal.SIGSTOP])
+    answer = keeper.call("calibrate", {"method": "minmax"}, lambda *_: os.kill(os.getpid(), next(stop, 0)))
+    print(answer["ranges"]["samples"])
+"""
+
+
+def test_an_answer_that_came_while_its_reader_was_stopped_counts(kept: Kept, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPPED, str(tmp_path / "log")]
+    job = json.dumps(kept.case.job.to_json())
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        reader.stdin.write(job)
+        reader.stdin.close()
+        os.waitid(os.P_PID, reader.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        time.sleep(3)  # twice the limit; the answer is in the pipe by now
+        reader.send_signal(signal.SIGCONT)
+        assert reader.stdout is not None
+        assert reader.stdout.read() == "48\n"
+    assert reader.returncode == 0
+
+
+def test_a_long_request_that_gets_on_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) -> None:
+    kept.keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
+    kept.keeper.call("check_outputs", {"engine": str(kept.case.out)})
+    kept.mode("slow")
+    kept.keeper.limits = ProcessLimits(timeout_s=2.5)
+    start, told = time.monotonic(), []
+    found = kept.keeper.call(
+        "finalists", {"engines": {"1": str(kept.case.out)}, "rounds": 1}, lambda event, _: told.append(event)
+    )
+    assert time.monotonic() - start > kept.keeper.limits.timeout_s  # it sleeps for longer than that
+    assert found["accuracy"]["1"].complete
+    assert set(told) == {"progress"}
+    kept.mode("hang")
+    with pytest.raises(ProcessDiedError, match=r"finalists (made no progress for|took longer than) 2\.5 s"):
+        kept.keeper.call("finalists", {"engines": {"1": str(kept.case.out)}, "rounds": 1})
+    kept.case.out.unlink()
+    for pid in kept.started():
+        wait_until_gone([pid])
+
+
+def test_an_evaluation_is_held_to_its_limit_however_well_it_gets_on(kept: Kept) -> None:
+    kept.keeper.call("try_out")
+    kept.mode("slow")
+    kept.keeper.limits = ProcessLimits(timeout_s=2)
+    found = kept.evaluate()
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.message) == (FailureKind.TIMEOUT, "evaluate took longer than 2 s")
+    kept.mode("fine")
+    kept.keeper.limits = ProcessLimits()
+    assert kept.evaluate().ok
 
 
 def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept) -> None:
@@ -608,7 +678,7 @@ def parent(kept: Kept, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], 
         process.stdin.write(json.dumps(kept.keeper.job.to_json()))
         process.stdin.close()
         child = int(process.stdout.readline())
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (kept.case.folder / "pids").exists() or len(kept.started()) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -630,7 +700,7 @@ def test_the_process_ends_when_its_keeper_is_killed(kept: Kept, parent: tuple[su
 def test_ctrl_c_ends_the_process_through_its_keeper(kept: Kept, parent: tuple[subprocess.Popen[str], int]) -> None:
     process, child = parent
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=60) == 0
     assert process.stdout is not None
     assert process.stdout.read() == "interrupted None\n"
     wait_until_gone([child, *kept.started()])

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 
+from evaluators import calibration_cache
 from evaluators.backends import tensorrt_api as api
 from evaluators.backends.base import OutOfMemoryError, RefusedError
 from evaluators.backends.tensorrt_builder import TensorRTBuilder, model_bytes
@@ -17,6 +18,7 @@ from evaluators.backends.tensorrt_session import checked, cudart
 from evaluators.lowering import lower
 from evaluators.placement import TENSORRT
 from on_gpu import Bench, backend, bench, sqnr
+from search.errors import ConfigError
 from search.values import Answer, Assignment, Precision
 
 pytestmark = pytest.mark.gpu
@@ -45,6 +47,107 @@ def test_mixes_build_obey_and_agree(name, tmp_path):
         assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
         assert worst_sqnr(bed, session.run(bed.inputs)) > (20 if INT8 in assignment.values() else 45)
         session.close()
+
+
+def test_a_dynamic_batch_is_built_audited_and_run_at_the_measured_one(tmp_path):
+    bed = bench("dynamic", optimization_level=0)
+    assert bed.model.profiles
+    _, audit, session = built(bed, bed.mix(0), tmp_path / "out.plan")
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    outputs = session.run(bed.inputs)
+    assert outputs["logits"].shape == (4, 10)
+    assert worst_sqnr(bed, outputs) > 20
+    session.close()
+
+
+def test_wide_integers_go_in_and_come_out(tmp_path):
+    """Of INT64 inputs and outputs 8.6 makes INT32."""
+    bed = bench("text_encoder", optimization_level=0)
+    assert {spec.dtype for spec in bed.model.inputs} == {"int64"}
+    _, audit, session = built(bed, bed.space.uniform(FP32), tmp_path / "out.plan")
+    outputs = session.run(bed.inputs)
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+    assert sqnr(bed.reference["scores"], outputs["scores"]) > 40
+    assert outputs["token"].dtype.kind == "i"
+    assert outputs["token"].tolist() == outputs["scores"].argmax(axis=1).tolist()
+    session.close()
+
+
+def test_a_layer_that_is_a_plugin_in_some_versions_runs(tmp_path):
+    bed = bench("normalized", optimization_level=0)
+    _, audit, session = built(bed, bed.space.uniform(FP16), tmp_path / "out.plan")
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 30
+    session.close()
+
+
+def test_a_plugin_library_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"--plugin /nowhere/plugin\.so: TensorRT cannot load it"):
+        bench("residual", plugins=("/nowhere/plugin.so",))
+
+
+class Refusing:
+    """The CUDA runtime, but that it makes no graph that can be launched."""
+
+    def __init__(self, cuda):
+        self._cuda = cuda
+
+    def __getattr__(self, name):
+        return getattr(self._cuda, name)
+
+    def cudaGraphInstantiate(self, graph, flags):  # noqa: N802
+        return 801, None  # cudaErrorNotSupported
+
+
+def test_where_no_graph_can_be_made_kernels_are_enqueued(tmp_path):
+    bed = bench("residual")
+    engine = bed.builder.build(bed.builder.lower(bed.space.uniform(FP16)), tmp_path / "out.plan")
+    found = []
+    for cuda in (cudart(), Refusing(cudart())):
+        session = bed.builder.load(engine.path)
+        session._cuda = cuda
+        session.bind(bed.inputs)
+        assert (session.time(5) > 0).all()
+        found.append((session.run(bed.inputs)["logits"], session.notes))
+        session.close()
+    (captured, quiet), (enqueued, notes) = found
+    np.testing.assert_array_equal(captured, enqueued)
+    assert (quiet, len(notes)) == ((), 1)
+    assert "could not be captured" in notes[0]
+
+
+def test_tensorrt_takes_our_calibration_cache(tmp_path):
+    """A calibrator that has no data but the cache, as trtexec's: without one that it takes nothing can be built."""
+    trt = backend().trt
+    if api.version(trt) >= (11, 0):
+        pytest.skip("there are no calibrators any more")
+    bed = bench("residual", optimization_level=0)
+    cache = calibration_cache.write(bed.ranges, trt.__version__).encode()
+
+    class Reader(trt.IInt8EntropyCalibrator2):
+        def __init__(self):
+            trt.IInt8EntropyCalibrator2.__init__(self)
+
+        def get_batch_size(self):
+            return bed.model.batch
+
+        def get_batch(self, names):
+            return None
+
+        def read_calibration_cache(self):
+            return cache
+
+        def write_calibration_cache(self, cache):
+            pass
+
+    network, parser = bed.builder._parsed(bed.builder._clean)
+    config, reader = bed.builder._config(), Reader()
+    config.set_flag(trt.BuilderFlag.INT8)
+    config.int8_calibrator = reader
+    (tmp_path / "out.plan").write_bytes(bed.builder._serialized(network, config, parser, None))
+    session = bed.builder.load(tmp_path / "out.plan")
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 20
+    session.close()
 
 
 def test_what_a_region_hides_is_opaque(tmp_path):
@@ -129,11 +232,12 @@ def test_the_free_choice_and_q_dq_build_and_agree(tmp_path):
     """On 8.6 a Q/DQ network is built with INT8 allowed and nothing constrained; its float parts stay FP32 there."""
     bed = bench("residual")
     bed.builder.build_free(tmp_path / "free.plan")
-    quantized = bed.space.uniform(INT8)
-    explicit = Assignment({group: INT8 if p is INT8 else FP32 for group, p in quantized.items()})
-    lowered = lower(bed.model, explicit, bed.ranges, replace(TENSORRT, half=False))
-    bed.builder.build_free(tmp_path / "explicit.plan", model_bytes(lowered))
-    for name in ("free", "explicit"):
+    for name, asked in (("uniform", bed.space.uniform(INT8)), ("mix", bed.mix(2))):
+        explicit = Assignment({group: INT8 if p is INT8 else FP32 for group, p in asked.items()})
+        assert 1 < list(explicit.values()).count(FP32) < len(explicit) - 1 or name == "uniform"
+        lowered = lower(bed.model, explicit, bed.ranges, replace(TENSORRT, half=False))
+        bed.builder.build_free(tmp_path / f"{name}.plan", model_bytes(lowered))
+    for name in ("free", "uniform", "mix"):
         session = bed.builder.load(tmp_path / f"{name}.plan")
         assert worst_sqnr(bed, session.run(bed.inputs)) > 20
         session.close()

@@ -33,6 +33,45 @@ def test_every_group_of_a_residual_network_obeys(mix):
     assert {row.answer for row in rows} == {Answer.OBEYED}
 
 
+def test_where_residual_adds_and_activations_run_stands_beside_the_answer():
+    text, groups, assignment = recorded("residual", "mixed")
+    rows = {row.group: row for row in audit_rows(parse(text), groups, assignment)}
+    others = {group.id: [node for node in group.nodes if node not in group.anchors] for group in groups}
+    assert {group for group, row in rows.items() if "beside" in row.details} == {
+        g for g, nodes in others.items() if nodes
+    }
+    assert rows["g002"].details["beside"] == "add, relu2: in the kernel"
+
+
+def test_other_nodes_in_layers_of_their_own_are_shown_with_their_types():
+    groups = recorded("residual", "mixed")[1]
+    group = next(group for group in groups if "block.0/add" in group.nodes)
+
+    def layer(name, kind, inputs, **more):
+        tensors = {"Inputs": inputs, "Outputs": ["Row major linear FP32"]}
+        sides = {side: [{"Name": "x", "Format/Datatype": words} for words in some] for side, some in tensors.items()}
+        return {"Name": name, "LayerType": kind, **sides, **more}
+
+    conv = layer(group.anchors[0], "CaskConvolution", ["Int8"], Weights={"Type": "Int8", "Count": 9})
+    add = layer("block.0/add", "ElementWise", ["Row major linear FP32", "Row major linear FP16"])
+    asked = Assignment({group.id: Precision.INT8})
+    for layers, beside in (
+        ([conv, add], "add: ElementWise fp32, fp16 → fp32; relu2: not shown"),
+        ([conv, {**add, "Name": "{ForeignNode[x]}", "Metadata": "[ONNX Layer: block.0/add]"}],
+         "add: in an opaque region; relu2: not shown"),
+    ):  # fmt: skip
+        (row,) = audit_rows(parse(json.dumps({"Layers": layers})), [group], asked)
+        assert row.answer is Answer.OBEYED
+        assert row.details["beside"] == beside
+
+
+def test_other_nodes_of_an_opaque_group_are_no_more_seen_than_it():
+    text, groups, assignment = recorded("transformer", "fp16")
+    rows = [row for row in audit_rows(parse(text), groups, assignment) if row.answer is Answer.OPAQUE]
+    places = {part.rpartition(": ")[2] for row in rows for part in row.details.get("beside", "").split("; ") if part}
+    assert places == {"not shown"}
+
+
 def test_a_region_that_hides_its_layers_is_opaque_and_not_obeyed_by_default():
     text, groups, assignment = recorded("transformer", "fp16")
     rows = audit_rows(parse(text), groups, assignment)

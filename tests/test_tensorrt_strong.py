@@ -74,6 +74,11 @@ def test_a_refusal_names_the_group(built: dict[str, Any]) -> None:
     assert built["planted"]["mixed_add"].startswith(f"RefusedError[{group.id}]")
 
 
+def test_a_dynamic_batch_builds_with_its_profile_and_only_with_it(built: dict[str, Any]) -> None:
+    assert built["dynamic"]["with a profile"] == ""
+    assert "profile" in built["dynamic"]["without"]
+
+
 def test_every_knob_is_taken_and_the_timing_cache_is_read_again(built: dict[str, Any]) -> None:
     assert built["knobs"] == ""
     assert built["timing_cache_bytes"] > 0

@@ -58,6 +58,8 @@ class Session(Protocol):
     """A loaded engine. Not thread-safe; close it before loading many others."""
 
     memory_bytes: int | None
+    types: Mapping[str, str]
+    """numpy's name of the type of inputs and outputs, where the engine does not keep those of its model."""
     notes: tuple[str, ...]
     """What is noteworthy of how it runs; complete once it has run."""
 
@@ -150,6 +152,14 @@ class Backend(Protocol):
 
         Keys, each only where it can be read: `sm_clock_mhz`, `memory_clock_mhz`, `temperature_c`, `power_w`,
         `throttled` (reasons that cost speed, in words), `other_processes` (how many use the device).
+        """
+
+    def check(self) -> None:
+        """See whether this machine can build and load engines at all; may take seconds.
+
+        Raises:
+            TargetError: it cannot, with the engine's own reason.
+            DeviceError, OutOfMemoryError: it could, were the device in order.
         """
 
     def float_session(self, model: Model) -> Session:

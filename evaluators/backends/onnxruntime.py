@@ -131,6 +131,9 @@ class OnnxRuntimeBackend:
     def device_state(self) -> dict[str, Any]:
         return self._gpu.read() if self._gpu is not None else {}
 
+    def check(self) -> None:
+        """Importing the package and finding its provider, when it was opened, was all there is to see."""
+
     def float_session(self, model: Model) -> OnnxRuntimeSession:
         try:
             return self.plain_session(model.graph)
@@ -248,6 +251,7 @@ class OnnxRuntimeSession:
         self.session = backend.ort.InferenceSession(source, options, providers=backend.providers())
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
+        self.types: Mapping[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
         self._binding: Any = None

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.backends import tensorrt_api as api
-from evaluators.backends.base import OutOfMemoryError
+from evaluators.backends.base import DeviceError, OutOfMemoryError
+from evaluators.backends.compute_capability import has_fp16, has_int8
 from evaluators.backends.cuda_device import gpu_uuid, lock_name
 from evaluators.backends.tensorrt_builder import GIB, BuilderKnobs, TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt_session import checked, cudart
@@ -31,6 +32,7 @@ class TensorRTBackend:
         threads: of ONNX Runtime where it helps out (checks before calibration); no engine uses it.
         typing: `auto`, `weak` or `strong`.
         timing_cache: folder that measured tactics are kept in, a file per device and version; None: nowhere.
+        build_threads: of the processor, for the builder; None: all that this process may run on.
 
     The others are those of `BuilderKnobs`.
 
@@ -56,6 +58,7 @@ class TensorRTBackend:
         native_instancenorm: bool = True,
         plugins: Sequence[str] = (),
         timing_cache: str | None = None,
+        build_threads: int | None = None,
     ) -> None:
         self.trt = api.import_tensorrt()
         self.threads = threads
@@ -74,6 +77,7 @@ class TensorRTBackend:
             native_instancenorm=native_instancenorm and api.has_instancenorm_flag(self.trt),
             plugins=tuple(plugins),
             timing_cache=self._timing_cache_file(timing_cache),
+            threads=build_threads,
         )
         self._state = GpuState(gpu_uuid(self.index) or self.index)
 
@@ -114,7 +118,9 @@ class TensorRTBackend:
         refused = frozenset({"ConvTranspose"}) if api.version(self.trt)[0] < 10 else frozenset()
         # No least number of channels, though NVIDIA's own quantizer leaves convolutions of fewer than 16 in FP16: with
         # the three channels of its first in INT8, ResNet-18 took 0.293 ms on an H200, without 0.374.
-        ops = {Precision.FP16: _WEIGHTED, Precision.INT8: _WEIGHTED - refused}
+        version = (int(self.properties.major), int(self.properties.minor))
+        ops = {Precision.FP16: _WEIGHTED} if has_fp16(version) else {}
+        ops |= {Precision.INT8: _WEIGHTED - refused} if has_int8(version) else {}
         return Capability(ops, min_matmul_size=16)
 
     def knobs(self) -> dict[str, str]:
@@ -137,9 +143,9 @@ class TensorRTBackend:
         log = api.make_log(self.trt)
         api.load_plugins(self.trt, log, self.builder_knobs.plugins)
         try:
-            api.parse_network(
+            network, _parser = api.parse_network(
                 self.trt,
-                self.trt.Builder(log),
+                api.make_builder(self.trt, log, self._check_device),
                 log,
                 model_bytes(model.graph),
                 strong=self.builder_knobs.typing == api.STRONG,
@@ -150,7 +156,13 @@ class TensorRTBackend:
                 f"checking the model on backend tensorrt: {error}. Remove or replace the op, or use a backend that "
                 "knows it."
             ) from error
+        _refuse_unsized_outputs(network, model)
         return OnnxRuntimeBackend("cpu", threads=os.cpu_count() or 1).float_session(model)
+
+    def check(self) -> None:
+        log = api.make_log(self.trt)
+        api.make_runtime(self.trt, log, self._check_device)
+        api.make_builder(self.trt, log, self._check_device)
 
     def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:
         return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs, self._check_device)
@@ -168,12 +180,28 @@ class TensorRTBackend:
             raise OutOfMemoryError(f"TensorRT gave up with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
 
 
+def _refuse_unsized_outputs(network: Any, model: Model) -> None:
+    """Buffers are made once, so what only the data decide has no place; a custom op's plugin may still tell a size."""
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    unsized = [tensor.name for tensor in outputs if -1 in tuple(tensor.shape) and tensor.name not in model.shapes]
+    custom = any(node.domain not in ("", "ai.onnx") for node in model.graph.graph.all_nodes())
+    if unsized and not (model.profiles and custom):
+        raise ModelError(
+            f"checking the model on backend tensorrt: expected outputs whose size follows from the inputs' shapes, but "
+            f"that of {unsized[0]!r} depends on the data, as behind NonZero or NonMaxSuppression. Cut the model before "
+            "that op, with onnx.utils.extract_model say, and run the rest behind the engine; or use --backend "
+            "onnxruntime."
+        )
+
+
 def _import_cuda() -> Any:
     try:
         return cudart()
-    except ImportError as error:
+    except Exception as error:
+        how = "is not installed" if isinstance(error, ImportError) else f"does not load ({type(error).__name__})"
         raise TargetError(
-            f"starting backend tensorrt: cuda-bindings is not installed ({error}): pip install 'bitfront[tensorrt]'."
+            f"starting backend tensorrt: cuda-bindings {how}: {error}. Install the one for the driver's CUDA, say "
+            "pip install 'cuda-bindings==12.*'; `bitfront doctor` names it."
         ) from error
 
 
@@ -182,5 +210,11 @@ def _select(cuda: Any, index: int) -> Any:
     if int(error) != 0 or index >= count:
         found = f"{count} GPUs" if int(error) == 0 else f"no working driver (CUDA error {int(error)})"
         raise TargetError(f"--device cuda:{index}: this machine has {found}.")
-    checked(cuda.cudaSetDevice(index))
-    return checked(cuda.cudaGetDeviceProperties(index))
+    try:
+        checked(cuda.cudaSetDevice(index))
+        return checked(cuda.cudaGetDeviceProperties(index))
+    except (DeviceError, OutOfMemoryError) as error:
+        raise type(error)(
+            f"opening cuda:{index}: {error}. See with nvidia-smi whether another process has filled its memory or "
+            "keeps the GPU to itself."
+        ) from error

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, ConfigError, TargetError
 from search.grouping import Group
+from search.model import Model
+from search.values import Precision
 
 WEAK, STRONG = "weak", "strong"
 _FIRST_STRONG = 10
 _FIRST_WITHOUT_WEAK = 11
 _FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
 _MOST_NOTES = 8
+_CUT_CHARS = 300  # of a warning
+_REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EMPTY = re.compile(r"\s*(\d+:)?\s*")
 _DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
 # Said of every engine with INT8 in it, since ranges come from our own calibration.
@@ -27,6 +32,7 @@ _NAMED = (
         "half-weights",
         re.compile(r"converting weights between types|subnormal|FP16 range", re.IGNORECASE),
     ),
+    ("half-layernorm", re.compile(r"layer_?norm|FP16 Reduce or Pow", re.IGNORECASE)),
     ("weak-typing", re.compile(r"weakly|deprecated|implicit quantization", re.IGNORECASE)),
     ("unsupported", re.compile(r"unsupported|not supported|no importer|plugin", re.IGNORECASE)),
 )
@@ -37,13 +43,22 @@ class ParseError(BitfrontError):
 
 
 def import_tensorrt() -> Any:
-    """The tensorrt module; raises TargetError with the command that installs it."""
+    """The tensorrt module.
+
+    Raises:
+        TargetError: it is not installed, or does not load, say because a library of it is cut short or missing.
+    """
     try:
         import tensorrt
     except ImportError as error:
         raise TargetError(
             f"starting backend tensorrt: the package is not installed ({error}). Install it with "
             "pip install 'bitfront[tensorrt]' on a machine with an NVIDIA GPU and driver."
+        ) from error
+    except Exception as error:
+        raise TargetError(
+            f"starting backend tensorrt: the package does not load ({type(error).__name__}: {error}). Install it anew: "
+            "docs/tensorrt.md says which one for which driver."
         ) from error
     return tensorrt
 
@@ -83,9 +98,27 @@ def has_instancenorm_flag(trt: Any) -> bool:
     return hasattr(trt, "OnnxParserFlag")
 
 
+def instancenorm_notes(trt: Any, model: Model) -> list[str]:
+    """Says so where a model has InstanceNormalization and the parser cannot be told how to compute it."""
+    if has_instancenorm_flag(trt) or not any(node.op_type == "InstanceNormalization" for node in model.graph.graph):
+        return []
+    return [
+        f"instancenorm: the bindings of TensorRT {trt.__version__} have no switch for it, so InstanceNormalization is "
+        "computed by the plugin, whatever --native-instancenorm says"
+    ]
+
+
 def keeps_timing_cache(trt: Any) -> bool:
     """Whether a serialized timing cache can be used again: version 8.6 refuses its own."""
     return version(trt) >= _FIRST_WITH_STORED_TIMING_CACHE
+
+
+def set_threads(builder: Any, count: int) -> int | None:
+    """Let a builder use so many threads, one unless it is told; how many, None where this version cannot be told."""
+    if not hasattr(builder, "max_threads"):
+        return None
+    builder.max_threads = count
+    return count
 
 
 def make_log(trt: Any) -> Any:
@@ -117,29 +150,79 @@ def make_log(trt: Any) -> Any:
 
 
 def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Warnings as notes, each behind the name of its kind; repetitions counted instead of listed."""
-    found: dict[str, list[str]] = {}
-    for warning in dict.fromkeys(warning.strip()[:300] for warning in warnings):
-        if _EXPECTED.search(warning):
+    """Warnings as notes, each behind the name of its kind; repetitions counted instead of listed.
+
+    Those of no known kind are alike where only numbers differ; each other one is a note of its own, while there is
+    room for it.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for warning in dict.fromkeys(warning.strip()[:_CUT_CHARS] for warning in warnings):
+        if not warning or _EXPECTED.search(warning):
             continue
-        name = next((name for name, pattern in _NAMED if pattern.search(warning)), "warning")
-        found.setdefault(name, []).append(warning)
-    notes = []
-    for name, texts in found.items():
-        more = f" (and {len(texts) - 1} more of this kind)" if len(texts) > 1 else ""
-        notes.append(f"{name}: {texts[0]}{more}")
-    return tuple(notes[:_MOST_NOTES])
+        name = next((name for name, pattern in _NAMED if pattern.search(warning)), "")
+        kind = (name, "") if name else ("warning", _NUMBER.sub("#", warning))
+        found.setdefault(kind, []).append(warning)
+    notes = [_note(name, texts) for (name, _), texts in sorted(found.items(), key=lambda item: item[0][0] == "warning")]
+    if len(notes) <= _MOST_NOTES:
+        return tuple(notes)
+    left_out = f"warning: {len(notes) - _MOST_NOTES + 1} further warnings unlike these"
+    return (*notes[: _MOST_NOTES - 1], left_out)
 
 
-def refusal(errors: Sequence[str], groups: Sequence[Group]) -> Exception:
-    """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order."""
+def _note(name: str, texts: Sequence[str]) -> str:
+    more = f" (and {len(texts) - 1} more of this kind)" if len(texts) > 1 else ""
+    return f"{name}: {texts[0]}{more}"
+
+
+def make_builder(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
+    """TensorRT's builder; the first of a process takes seconds.
+
+    Args:
+        check_device: raises where the device itself is why TensorRT gives up.
+
+    Raises:
+        TargetError: this TensorRT cannot work on this machine, with its own first error line.
+        DeviceError, OutOfMemoryError: it could, were the device in order.
+    """
+    return _made(trt, "builder", lambda: trt.Builder(log), log, check_device)
+
+
+def make_runtime(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
+    """TensorRT's runtime; arguments and errors as those of `make_builder`."""
+    return _made(trt, "runtime", lambda: trt.Runtime(log), log, check_device)
+
+
+def _made(trt: Any, what: str, make: Callable[[], Any], log: Any, check_device: Callable[[], object]) -> Any:
+    log.clear()
+    try:
+        return make()
+    except (TypeError, RuntimeError) as error:  # what the bindings make of an object that TensorRT could not make
+        check_device()
+        meant = refusal(log.errors or [str(error)], ())
+        if not isinstance(meant, RefusedError):
+            raise meant from error
+        raise TargetError(
+            f"starting backend tensorrt: TensorRT {trt.__version__} can make no {what} here: {meant}. Where it is for "
+            "a newer CUDA than the driver knows, install the one for the driver's (docs/tensorrt.md says which) or "
+            "update the driver."
+        ) from error
+
+
+def refusal(
+    errors: Sequence[str], groups: Sequence[Group], asked: Mapping[str, Precision] | None = None
+) -> BitfrontError:
+    """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order.
+
+    Args:
+        asked: group id → precision that was asked for, which tells the ends of a fused region apart.
+    """
     message = first_error(errors)
     everything = "\n".join(errors)
     if re.search(r"out of memory|OutOfMemory", everything, re.IGNORECASE):
         return OutOfMemoryError(message)
     if re.search(r"illegal memory access|unspecified launch failure|device-side assert|CUDA error 7\d\d", everything):
         return DeviceError(message)
-    return RefusedError(message, named_group(everything, groups))
+    return RefusedError(message, named_group(everything, groups, asked))
 
 
 def first_error(errors: Sequence[str]) -> str:
@@ -148,11 +231,24 @@ def first_error(errors: Sequence[str]) -> str:
     return next(telling, errors[0] if errors else "TensorRT gives no reason")[:1000]
 
 
-def named_group(message: str, groups: Sequence[Group]) -> str | None:
+def named_group(message: str, groups: Sequence[Group], asked: Mapping[str, Precision] | None = None) -> str | None:
     """Id of the group whose node, tensor or weight is named first in a message; None where none is.
 
-    Lowering names what it adds after what it serves, so such names count too.
+    Lowering names what it adds after what it serves, so such names count too. Of a fused region a message names the
+    two ends, `{ForeignNode[first...last]}`: of these it is the one that was asked for the lower precision.
     """
+    region = _REGION.search(message)
+    if region is None:
+        return _first_named(message, groups)
+    before = _first_named(message[: region.start()], groups)
+    named = (_first_named(end, groups) for end in region.groups())
+    ends = [group for group in named if group is not None]
+    if before is not None or not ends:
+        return before or _first_named(message[region.end() :], groups)
+    return max(ends, key=lambda group: asked[group]) if asked else ends[0]  # of equals, the first
+
+
+def _first_named(message: str, groups: Sequence[Group]) -> str | None:
     found = []
     for group in groups:
         for name in {*group.nodes, *group.tensors, *group.weights}:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from search.grouping import Group
@@ -26,6 +26,8 @@ _TYPES = (
 _IDLE = frozenset({"Constant", "NoOp", "Shuffle"})
 # Layers that only change format or type: what a change of precision between neighbours costs.
 _CONVERTS = frozenset({"Cast", "Dequantize", "Quantize", "Reformat"})
+_MOST_NAME = 300
+_MOST_BESIDE = 300
 _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
 
 
@@ -74,7 +76,7 @@ class EngineLayer:
     def details(self) -> dict[str, str]:
         """As `AuditRow.details` has it."""
         return {
-            "layer": self.name[:300],
+            "layer": self.name[:_MOST_NAME],
             "weights": self.weights.label if self.weights is not None else "",
             "inputs": "; ".join(self.inputs),
             "outputs": "; ".join(self.outputs),
@@ -104,7 +106,11 @@ def type_of(text: str) -> Precision | None:
 def audit_rows(layers: Iterable[EngineLayer], groups: Sequence[Group], assignment: Assignment) -> tuple[AuditRow, ...]:
     """One row per group: the precision of the kernel of its weighted op; opaque where no kernel shows."""
     kernels, regions = _kernels(layers)
-    return tuple(_row(group, assignment[group.id], kernels, regions) for group in groups)
+    rows = (_row(group, assignment[group.id], kernels, regions) for group in groups)
+    return tuple(
+        replace(row, details={**row.details, **_beside(group, row, kernels, regions)})
+        for group, row in zip(groups, rows, strict=True)
+    )
 
 
 def _kernels(layers: Iterable[EngineLayer]) -> tuple[dict[str, EngineLayer], dict[str, EngineLayer]]:
@@ -129,6 +135,35 @@ def _row(
     # Of several kernels (shared weights) one that does not obey is the answer.
     layer = next((layer for layer in found if layer.precision != asked), found[0])
     return AuditRow(group.id, asked, layer.precision, (layer.tactic or layer.kind)[:200], layer.details())
+
+
+def _beside(
+    group: Group, row: AuditRow, kernels: Mapping[str, EngineLayer], regions: Mapping[str, EngineLayer]
+) -> dict[str, str]:
+    """Where the group's other nodes run, say its residual Add and its activation: `Add, Relu: in the kernel`."""
+    found: dict[str, list[str]] = {}
+    for node in group.nodes:
+        if node not in group.anchors:
+            layer = kernels.get(node) or regions.get(node)
+            found.setdefault(_place_of(layer, row.details.get("layer")), []).append(node.rpartition("/")[2] or node)
+    text = "; ".join(f"{', '.join(nodes)}: {place}" for place, nodes in found.items())
+    return {"beside": text[:_MOST_BESIDE]} if text else {}
+
+
+def _place_of(layer: EngineLayer | None, kernel: str | None) -> str:
+    if layer is None:
+        return "not shown"  # folded away, or inside a region that does not name its nodes
+    if layer.opaque:
+        return "in an opaque region"
+    if layer.name[:_MOST_NAME] == kernel:
+        return "in the kernel"
+    sides = (", ".join(_short_type(words) for words in side) for side in (layer.inputs, layer.outputs))
+    return f"{layer.kind} {' → '.join(sides)}".strip()
+
+
+def _short_type(words: str) -> str:
+    known = type_of(words)
+    return known.label if known is not None else words
 
 
 def summary(layers: Sequence[EngineLayer]) -> EngineSummary:

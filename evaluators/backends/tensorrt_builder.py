@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from evaluators.backends import tensorrt_api as api
 from evaluators.backends import tensorrt_audit, tensorrt_weak
 from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedError
-from evaluators.backends.tensorrt_session import TensorRTSession
+from evaluators.backends.tensorrt_session import TensorRTSession, new_context
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
 from search.model import Model
@@ -39,6 +39,7 @@ class BuilderKnobs:
         native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
         plugins: paths of plugin libraries.
         timing_cache: file that measured tactics are kept in between processes; None: in memory only.
+        threads: of the processor that the builder may use; None: all that this process may run on.
     """
 
     typing: str = api.WEAK
@@ -49,9 +50,10 @@ class BuilderKnobs:
     native_instancenorm: bool = True
     plugins: tuple[str, ...] = ()
     timing_cache: Path | None = None
+    threads: int | None = None
 
     def to_json(self) -> dict[str, str]:
-        """What an evaluation's digest is made of: plugins by content; no timing cache, which only saves time."""
+        """What an evaluation's digest is made of: plugins by content; no timing cache and threads, which save time."""
         knobs = {
             "typing": self.typing,
             "workspace_bytes": str(self.workspace_bytes),
@@ -105,18 +107,17 @@ class TensorRTBuilder:
         api.load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
         self._tensors = _float_tensors(model)
-        self._runtime = trt.Runtime(self.log)
+        self._runtime = api.make_runtime(trt, self.log, check_device)
         self._timing = _TimingCache(trt, knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
+        self.threads: int | None = None  # that the builder was allowed, once there is one
 
     @cached_property
     def _builder(self) -> Any:
         """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
-        try:
-            return self.trt.Builder(self.log)
-        except TypeError as error:  # what the bindings make of a builder that TensorRT could not make
-            self._check_device()
-            raise api.refusal(self.log.errors, ()) from error
+        builder = api.make_builder(self.trt, self.log, self._check_device)
+        self.threads = api.set_threads(builder, self.knobs.threads or usable_processors())
+        return builder
 
     @property
     def strong(self) -> bool:
@@ -136,10 +137,10 @@ class TensorRTBuilder:
     def build(self, lowered: Lowered, out: Path) -> Engine:
         network, parser = self._parsed(lowered.onnx)
         config = self._config()
-        notes: list[str] = []
+        notes = api.instancenorm_notes(self.trt, self.model)
         if not self.strong:
             notes += self._constrain(network, config, lowered.assignment)
-        return self._written(network, config, out, notes, parser)
+        return self._written(network, config, out, notes, parser, lowered.assignment)
 
     def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
         """TensorRT's own choice among INT8, FP16 and FP32, nothing constrained: what `trtexec --best` builds.
@@ -157,7 +158,7 @@ class TensorRTBuilder:
         tensorrt_weak.set_flags(self.trt, config, set(Precision), obey=False)
         if onnx is None:
             tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
-        return self._written(network, config, out, [], parser)
+        return self._written(network, config, out, [], parser, None)
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
         """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""
@@ -170,7 +171,7 @@ class TensorRTBuilder:
             self._expose(network)
             config = self._config()
             self._constrain(network, config, assignment)
-        plan = self._serialized(network, config, parser)
+        plan = self._serialized(network, config, parser, assignment)
         return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
 
     def _parsed(self, data: bytes) -> tuple[Any, Any]:
@@ -211,17 +212,19 @@ class TensorRTBuilder:
             return []
         return [f"missing-ranges: {len(missing)} tensors took the range of what feeds them, the first {missing[0]!r}"]
 
-    def _written(self, network: Any, config: Any, out: Path, notes: list[str], parser: Any) -> Engine:
-        plan = self._serialized(network, config, parser)
+    def _written(
+        self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
+    ) -> Engine:
+        plan = self._serialized(network, config, parser, asked)
         out.write_bytes(plan)
         return Engine(out, len(plan), (*notes, *api.notes_of(self.log.warnings)))
 
-    def _serialized(self, network: Any, config: Any, parser: Any) -> bytes:
+    def _serialized(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
         plan = self._builder.build_serialized_network(network, config)
         del parser  # it holds the weights until here
         if plan is None:
             self._check_device()
-            raise api.refusal(self.log.errors, self.model.groups)
+            raise api.refusal(self.log.errors, self.model.groups, asked)
         self._timing.keep()
         return bytes(plan)
 
@@ -251,7 +254,7 @@ class TensorRTBuilder:
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         layers = tensorrt_audit.parse(self.inspect(engine.path))
         rows = tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
-        return Audit(rows, tensorrt_audit.summary(layers))
+        return Audit(rows, replace(tensorrt_audit.summary(layers), build_threads=self.threads))
 
     def inspect(self, path: Path) -> str:
         """The engine inspector's JSON of a plan."""
@@ -260,10 +263,8 @@ class TensorRTBuilder:
         inspector = loaded.create_engine_inspector()
         if self.model.profiles:
             # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
-            context = loaded.create_execution_context()
-            for spec in self.model.inputs:
-                context.set_input_shape(spec.name, spec.shape)
-            inspector.execution_context = context
+            shapes = {spec.name: spec.shape for spec in self.model.inputs}
+            inspector.execution_context = new_context(loaded, shapes, self.log)
         return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
 
     def load(self, path: Path) -> TensorRTSession:
@@ -348,6 +349,11 @@ class _TimingCache:
 def model_bytes(graph: ir.Model) -> bytes:
     """An ONNX model as one piece, weights inside; equal for equal models."""
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
+
+
+def usable_processors() -> int:
+    """How many this process may run on: workers that share a host are each bound to a share of it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _float_tensors(model: Model) -> frozenset[str]:

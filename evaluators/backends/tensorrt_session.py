@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.backends.base import Arrays, DeviceError, OutOfMemoryError
+from evaluators.backends.base import Arrays, DeviceError, OutOfMemoryError, RefusedError
+from search.errors import DataError
 
 _AROUND_COUNT = 20
 _PROFILE_WARM_UP = 3
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 
 def cudart() -> Any:
@@ -30,7 +32,7 @@ def checked(result: tuple[Any, ...]) -> Any:
         return values[0] if len(values) == 1 else tuple(values)
     _, name = cudart().cudaGetErrorString(error)
     message = f"CUDA error {int(error)}: {name.decode() if isinstance(name, bytes) else name}"
-    raise OutOfMemoryError(message) if int(error) == 2 else DeviceError(message)
+    raise OutOfMemoryError(message) if int(error) == _OUT_OF_MEMORY else DeviceError(message)
 
 
 class TensorRTSession:
@@ -73,6 +75,7 @@ class TensorRTSession:
         self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
         for name in (*self._inputs, *self._outputs):
             self._allocate(name)
+        self.types: Mapping[str, str] = {name: array.dtype.name for name, array in self._host.items()}
         self._point(self._context)
         io_bytes = sum(array.nbytes for array in self._host.values())
         self.memory_bytes: int | None = _scratch_bytes(self._engine) + plan_bytes + io_bytes
@@ -83,15 +86,12 @@ class TensorRTSession:
         return inputs, [n for n in names if n not in inputs]
 
     def _new_context(self) -> Any:
-        context = self._engine.create_execution_context()
-        if context is None:
-            raise OutOfMemoryError(f"TensorRT could not create an execution context: {self._log.first_error()}")
-        for name in self._inputs:
-            context.set_input_shape(name, tuple(self._shapes[name]))
-        return context
+        return new_context(self._engine, {name: self._shapes[name] for name in self._inputs}, self._log)
 
     def _allocate(self, name: str) -> None:
         shape = tuple(self._context.get_tensor_shape(name))
+        if -1 in shape:
+            raise RefusedError(f"the size of output {name!r} depends on the data: {'x'.join(map(str, shape))}")
         dtype = np.dtype(self._trt.nptype(self._engine.get_tensor_dtype(name)))
         size = max(1, int(np.prod(shape)) * dtype.itemsize)
         self._device[name] = checked(self._cuda.cudaMalloc(size))
@@ -167,6 +167,7 @@ class TensorRTSession:
 
     def _fill(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for name in self._inputs:
+            _check_fits(name, inputs[name], self._host[name].dtype)
             np.copyto(self._host[name], inputs[name], casting="same_kind")
 
     def _upload(self) -> None:
@@ -219,12 +220,52 @@ class TensorRTSession:
         checked(self._cuda.cudaStreamBeginCapture(self._stream, mode))
         launched = self._context.execute_async_v3(int(self._stream))
         error, graph = self._cuda.cudaStreamEndCapture(self._stream)
+        if int(error) == 0:
+            if launched:
+                error, self._graph = self._instantiated(graph)
+            checked(self._cuda.cudaGraphDestroy(graph))
         if not launched or int(error) != 0:
-            self._cuda.cudaGetLastError()
+            self._cuda.cudaGetLastError()  # and forget it: what lasts will show at the next launch
             self.notes = ("launches could not be captured in a CUDA graph; latency holds their overhead",)
-            return
-        self._graph = checked(self._cuda.cudaGraphInstantiate(graph, 0))
-        checked(self._cuda.cudaGraphDestroy(graph))
+
+    def _instantiated(self, graph: Any) -> tuple[Any, Any]:
+        """CUDA's error, and the graph that can be launched, None where there is one."""
+        error, *made = result = self._cuda.cudaGraphInstantiate(graph, 0)
+        if int(error) == _OUT_OF_MEMORY:
+            checked(result)
+        return error, made[0] if int(error) == 0 else None
+
+
+def _check_fits(name: str, values: NDArray[Any], held: np.dtype[Any]) -> None:
+    """Refuse integers that an engine's narrower input cannot hold: before version 10 all INT64 are INT32.
+
+    Raises:
+        DataError: naming the input and the value.
+    """
+    if held.kind not in "iu" or not values.size or np.can_cast(values.dtype, held):
+        return
+    bounds = np.iinfo(held)
+    for value in (values.min(), values.max()):
+        if not bounds.min <= int(value) <= bounds.max:
+            raise DataError(
+                f"running the engine: its input {name} is {held.name}, and the data hold {int(value)}, which does not "
+                f"fit ({bounds.min} to {bounds.max}). Bring the data into that range, or use TensorRT 10 or newer, "
+                "which keeps INT64."
+            )
+
+
+def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) -> Any:
+    """An execution context with its input shapes set.
+
+    Raises:
+        OutOfMemoryError: TensorRT makes none, which is what a full device does to it.
+    """
+    context = engine.create_execution_context()
+    if context is None:
+        raise OutOfMemoryError(f"TensorRT could not create an execution context: {log.first_error()}")
+    for name, shape in shapes.items():
+        context.set_input_shape(name, tuple(shape))
+    return context
 
 
 def make_profiler(trt: Any) -> Any:

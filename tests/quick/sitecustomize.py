@@ -21,9 +21,11 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
 
     latency._measure_once = once
     interleaved = latency.interleaved
-    latency.interleaved = lambda sessions, rounds, block_ms=0.5: interleaved(sessions, 5, block_ms=block_ms)
+    latency.interleaved = lambda sessions, rounds, **rest: interleaved(sessions, 5, block_ms=0.5, **rest)
     cpu_percent = psutil.cpu_percent
     psutil.cpu_percent = lambda interval, percpu: cpu_percent(0.01, percpu)
 
     if "BITFRONT_TEST_REFUSES" in os.environ:
         import refusing  # noqa: F401
+    if "BITFRONT_TEST_TENSORRT" in os.environ:
+        import pretended  # noqa: F401

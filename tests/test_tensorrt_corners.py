@@ -1,0 +1,81 @@
+"""TensorRT, by its stand-in, where a context, a graph or an output's size is not to be had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from evaluators.backends.base import OutOfMemoryError
+from evaluators.backends.tensorrt import TensorRTBackend
+from fake_cuda import Error
+from networks import Net, feeds, loaded, ranged, residual_cnn, save
+from search.errors import ModelError
+from search.model import ShapeRequest, load
+from test_tensorrt_api import PATHS, V10, assignments, standing_in
+
+
+@pytest.mark.parametrize(("version", "typing"), PATHS)
+def test_no_memory_for_a_context_is_out_of_memory_wherever_one_is_made(
+    version: str, typing: str, tmp_path: Path
+) -> None:
+    shapes = {"image": ShapeRequest(*((n, 3, 16, 16) for n in (1, 4, 8)))}
+    model = load(save(residual_cnn(batch="n"), tmp_path / "net.onnx"), shapes=shapes)
+    with standing_in(version) as engines:
+        builder = TensorRTBackend("cuda", typing=typing).builder(model, ranged("residual"))
+        assignment = assignments(model)[0]
+        engine = builder.build(builder.lower(assignment), tmp_path / "model.plan")
+        engines.fake.behaviours["ICudaEngine.create_execution_context"] = lambda engine, **_: None
+        for ask in (lambda: builder.audit(engine, assignment), lambda: builder.load(engine.path)):
+            with pytest.raises(OutOfMemoryError, match="could not create an execution context"):
+                ask()
+
+
+@pytest.mark.parametrize("step", ["cudaStreamEndCapture", "cudaGraphInstantiate"])
+def test_where_no_graph_can_be_made_kernels_are_enqueued_and_it_is_said(step: str, tmp_path: Path) -> None:
+    with standing_in(V10) as engines:
+        model = loaded("residual")
+        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        engine = builder.build(builder.lower(assignments(model)[0]), tmp_path / "model.plan")
+        session = builder.load(engine.path)
+
+        def failing(*_: object) -> tuple[object, object]:
+            engines.cuda.capturing = False
+            return Error.cudaErrorInvalidValue, None
+
+        sys.modules["cuda.bindings.runtime"].__dict__[step] = failing
+        assert session.run(feeds(model))["logits"].shape == (4, 10)
+        assert session.time(2).tolist() == [0.25] * 2
+        assert session.notes == ("launches could not be captured in a CUDA graph; latency holds their overhead",)
+        assert engines.cuda.launched == 0
+        session.close()
+        assert engines.cuda.graphs == 0, "a graph was not given back"
+
+
+def found_pixels(folder: Path, batch: int | str = 4) -> Path:
+    """A network one of whose outputs lists the pixels above zero: how many there are, only the data tell."""
+    n = Net()
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    x = n.conv(x, "second", 8, 4)
+    n.op("NonZero", [n.op("Relu", [x], "second/relu")], "found")
+    proto = n.model([batch, 3, 8, 8], "pixels", [4, "count"])
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    proto.graph.output.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, [batch, 4, 8, 8]))
+    return save(proto, folder / "net.onnx")
+
+
+@pytest.mark.parametrize(("version", "typing"), PATHS)
+@pytest.mark.parametrize("batch", [4, "n"])
+def test_an_output_whose_size_the_data_decide_is_refused_before_anything_is_built(
+    version: str, typing: str, batch: int | str, tmp_path: Path
+) -> None:
+    shapes = {"image": ShapeRequest(*((n, 3, 8, 8) for n in (1, 4, 8)))} if batch == "n" else {}
+    model = load(found_pixels(tmp_path, batch), shapes=shapes)
+    with (
+        standing_in(version),
+        pytest.raises(ModelError, match=r"'pixels' depends on the data.* Cut the model") as error,
+    ):
+        TensorRTBackend("cuda", typing=typing).float_session(model)
+    assert "\n" not in str(error.value)
