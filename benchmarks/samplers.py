@@ -6,12 +6,15 @@
     python benchmarks/samplers.py --table                           # only docs/benchmarks.md and its picture
 
 Writes benchmarks/results/samplers.json after every run and goes on where it was stopped; with --table also the tables
-and the picture of docs/benchmarks.md. Simulators with their best-known fronts are kept beside it.
+and the picture of docs/benchmarks.md. Simulators with their best-known fronts are kept beside it. Runs of the guided
+sampler as it was before search/*.py changed are dropped and made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib
 import json
 import os
 import sys
@@ -54,6 +57,7 @@ METHODS: dict[str, Method] = {
 # guided sampler is held to is after 60.
 MOST_TRIALS = {"gp": 60, "tpe_default": 100, "guided": 100, "guided_without_edges": 100}
 MOST_SEEDS = {"gp": 3}
+OURS = ("guided", "guided_without_edges")
 RESULTS = _ROOT / "benchmarks" / "results"
 PICTURE = _ROOT / "docs" / "samplers.svg"
 
@@ -78,16 +82,39 @@ def _network(name: str, folder: Path) -> known.Network:
     return known.network(measured.read(name), folder)
 
 
-def perform(task: Task, folder: Path = RESULTS) -> dict[str, Any]:
-    """Run one task and score it."""
+def perform(task: Task, folder: Path = RESULTS, source: str = "") -> dict[str, Any]:
+    """Run one task and score it; a run of ours keeps the digest of the sampler's source."""
     network = _network(task.network, folder)
     budget = None if task.quantile is None else scores.budget_ms(network, task.quantile)
     run, start = Bench(network.problem, task.seed, task.trials, budget), time.perf_counter()
     bench.run(METHODS[task.method], run)
-    found = {"trials": len(run.found), "seconds": round(time.perf_counter() - start, 2)}
+    found: dict[str, Any] = {"trials": len(run.found), "seconds": round(time.perf_counter() - start, 2)}
+    if task.method in OURS:
+        found["source"] = source
     if budget is None:
         return {**found, "steps": scores.over_trials(network, run)}
     return {**found, **scores.within_budget(network, run)}
+
+
+def source_digest(folder: Path = _ROOT / "search") -> str:
+    """Of every module of the sampler's package, 16 hex digits."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def drop_outdated(results: dict[str, Any], methods: Sequence[str], source: str) -> int:
+    """Forget runs of ours, of the methods that are about to run, that another source made; how many."""
+    dropped = 0
+    for key, runs in results["runs"].items():
+        method = key.split("|")[1]
+        if method in OURS and method in methods:
+            kept = {seed: run for seed, run in runs.items() if run.get("source") == source}
+            dropped += len(runs) - len(kept)
+            results["runs"][key] = kept
+    results["runs"] = {key: runs for key, runs in results["runs"].items() if runs}
+    return dropped
 
 
 def available(methods: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -175,10 +202,10 @@ def describe(results: dict[str, Any], names: Sequence[str], folder: Path) -> lis
     return usable
 
 
-def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int, folder: Path) -> None:
+def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int, folder: Path, source: str) -> None:
     left = [task for task in todo if str(task.seed) not in results["runs"].get(task.key, {})]
     with ProcessPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(perform, task, folder): task for task in left}
+        waiting = {pool.submit(perform, task, folder, source): task for task in left}
         for number, future in enumerate(as_completed(waiting), 1):
             task, found = waiting[future], future.result()
             results["runs"].setdefault(task.key, {})[str(task.seed)] = found
@@ -186,6 +213,13 @@ def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int
             save(file, results)
             last = f"{found['steps'][-1][1]:.1%}" if "steps" in found else f"gap {found['found']}"
             print(f"{number}/{len(left)} {task.key} seed {task.seed}: {last} in {found['seconds']} s", flush=True)
+
+
+def _loaded_source() -> str:
+    """Load the whole sampler, so that workers run what the digest is of, whatever is edited meanwhile."""
+    for file in sorted((_ROOT / "search").glob("*.py")):
+        importlib.import_module(f"search.{file.stem}" if file.stem != "__init__" else "search")
+    return source_digest()
 
 
 def main(words: list[str] | None = None) -> None:
@@ -213,8 +247,11 @@ def main(words: list[str] | None = None) -> None:
     methods, missing = available(arguments.methods)
     for why in dict.fromkeys(missing.values()):
         print(f"left out: {why}", flush=True)
+    source = _loaded_source()
+    if dropped := drop_outdated(results, methods, source):
+        print(f"dropped {dropped} runs of guided that another source of it made", flush=True)
     todo = list(tasks(usable, methods, arguments.seeds, arguments.trials, not arguments.no_budgets))
-    run_all(todo, results, arguments.out, arguments.jobs, arguments.out.parent)
+    run_all(todo, results, arguments.out, arguments.jobs, arguments.out.parent, source)
     save(arguments.out, results)
     print(tables.text(results, LABELS))
 

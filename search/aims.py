@@ -11,6 +11,9 @@ from search import acquisition
 from search.acquisition import Forecast, Reference
 
 _NOTHING = 0.01  # of the resolution: an expected gain that is none
+_DRAWS = 64
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -35,39 +38,67 @@ class Known:
     """Log milliseconds and loss of every trial that counts, (n,) each, and what gains are measured against.
 
     Attributes:
+        log_ms_std, loss_std: (n,) standard deviations of what each really is.
         resolution: loss that cannot be told from none.
         log_resolution: the same of log milliseconds.
     """
 
-    log_ms: NDArray[np.float64]
-    loss: NDArray[np.float64]
+    log_ms: Floats
+    loss: Floats
+    log_ms_std: Floats
+    loss_std: Floats
     corner: Reference
     resolution: float
     log_resolution: float
 
-    def front(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def front(self) -> tuple[Floats, Floats]:
         kept = acquisition.front(self.log_ms, self.loss)
         return self.log_ms[kept], self.loss[kept]
 
 
-def worth(aim: Aim, forecast: Forecast, known: Known) -> NDArray[np.float64] | None:
+def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) what each candidate is expected to gain at the limits; None where nothing is left to gain there.
 
-    While nothing keeps a limit, what is likeliest to keep it is worth most.
+    Which trials keep a limit is as uncertain as their measurements: the gain is averaged over draws of that, the noisy
+    expected improvement of Letham et al., "Constrained Bayesian Optimization with Noisy Experiments", Bayesian Analysis
+    14 (2019), drawn here for the limited quantity alone. Where nothing keeps the limit in any draw, what is likeliest
+    to keep it is worth most.
     """
     if aim.budget_ms is not None:
-        kept = known.log_ms <= np.log(aim.budget_ms)
-        best = float(known.loss[kept].min()) - known.resolution / 8 if kept.any() else None
-        found, least = (
-            acquisition.expected_improvements(forecast, aim.budget_ms, best, known.corner.loss),
-            known.resolution,
-        )
+        kept = _kept(known.log_ms, known.log_ms_std, float(np.log(aim.budget_ms)), rng)
+        bests, shares = _bests(known.loss, kept, known.corner.loss)
+        bests, least = bests - known.resolution / 8, known.resolution
     else:
         assert aim.max_loss is not None
-        kept = known.loss <= aim.max_loss
-        best = float(known.log_ms[kept].min()) if kept.any() else None
-        found, least = (
-            acquisition.expected_speedups(forecast, aim.max_loss, best, known.corner.log_ms),
-            known.log_resolution,
-        )
-    return found if best is None or found.max(initial=0.0) > _NOTHING * least else None
+        kept = _kept(known.loss, known.loss_std, aim.max_loss, rng)
+        bests, shares = _bests(known.log_ms, kept, known.corner.log_ms)
+        least = known.log_resolution
+    if not len(bests):
+        return _gains(aim, forecast, None, known.corner)
+    found = np.asarray(shares @ np.array([_gains(aim, forecast, float(best), known.corner) for best in bests]))
+    return found if found.max(initial=0.0) > _NOTHING * least else None
+
+
+def _gains(aim: Aim, forecast: Forecast, best: float | None, corner: Reference) -> Floats:
+    """(n,) expected gains over the best that keeps the limit; None where nothing does."""
+    if aim.budget_ms is not None:
+        return acquisition.expected_improvements(forecast, aim.budget_ms, best, corner.loss)
+    assert aim.max_loss is not None
+    return acquisition.expected_speedups(forecast, aim.max_loss, best, corner.log_ms)
+
+
+def _kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """(draws, n) whether each trial keeps a limit."""
+    return np.asarray(mean + std * rng.standard_normal((_DRAWS, len(mean))) <= limit)
+
+
+def _bests(values: Floats, kept: NDArray[np.bool_], most: float) -> tuple[Floats, Floats]:
+    """Distinct least values over draws and their shares; none where no draw keeps anything.
+
+    Args:
+        most: stands for the least of a draw that keeps nothing.
+    """
+    if not kept.any():
+        return np.zeros(0), np.zeros(0)
+    found, counts = np.unique(np.where(kept, values, most).min(axis=1), return_counts=True)
+    return found, counts / len(kept)

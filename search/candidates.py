@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,14 +22,17 @@ from search.structure import Structure
 from search.values import Assignment, Precision
 
 if TYPE_CHECKING:
-    from search.guided import History, Models
+    from search.history import History
+    from search.models import Models
 
 _POINTS = 24  # of the front under the models' means
 _DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
 _GIVING = 8  # predicted points that are given precision back
-_GAP, _SOLVE_S = 1e-2, 0.5  # of solutions within a latency
+_KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
+_GAP = 1e-2  # of solutions within a bound
+_SOLVE_S, _LOOKED_AT = 0.1, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,16 @@ class Pool:
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
             found.append(self._drawn(scope, models, points, rng))
-            found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), bounds, 0.0))
-        found.append(self._given_back(points, models))
-        found.append(self._neighbours(models, history, rng))
-        codes, precisions = self._new(np.concatenate(found))
+            # Draws differ as much as bounds do, and every bound takes as long as what is found without any.
+            first = Bounds(bounds.ms[:1], bounds.noise[:1]) if bounds.strict else bounds
+            found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
+        grown = self._grown(models, history, bounds)
+        ends = np.concatenate([self._thinned(points), found[1], grown])
+        found.append(self._given_back(ends, models))
+        found.append(self._neighbours(grown, rng))
+        codes, precisions = self.new(np.concatenate(found))
         # Of a small space all that was good may have been tried.
-        return (codes, precisions) if len(codes) else self._new(self._next_best(models, points))
+        return (codes, precisions) if len(codes) else self.new(self._next_best(models, points))
 
     def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
@@ -101,10 +109,11 @@ class Pool:
         layout = scope.layout
         ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
         asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
-        found = []
+        found, end, looked_at = [], time.monotonic() + exact_s, _LOOKED_AT // max(1, len(asked))
         for objective, limited, limit in asked:
             with suppress(SolverError):  # nothing was found in time: the other candidates have to do
-                solution = within(objective, limited, limit, _GAP, exact_s)
+                left_s = max(end - time.monotonic(), 0.0)
+                solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at)
                 found += [solution.codes] if solution is not None else []
         return scope.expanded(self._stacked(found, layout))
 
@@ -123,25 +132,29 @@ class Pool:
         ]
         return scope.expanded(minima(structure, np.array(terms))[0])
 
-    def _given_back(self, points: list[Point], models: Models) -> Codes:
-        """Predicted points with every higher precision that is predicted to cost no time.
+    def _thinned(self, points: list[Point]) -> Codes:
+        """Some of the predicted points, spread over the front."""
+        places = np.unique(np.linspace(0, len(points) - 1, _GIVING).round().astype(int))
+        return self._stacked([points[place].codes for place in places])
+
+    def _given_back(self, ends: Codes, models: Models) -> Codes:
+        """Good mixes with every higher precision that is predicted to cost no time.
 
         Between two corners of a supported front lies what no weighing of the objectives finds; there, giving precision
         back one decision at a time comes near the best.
         """
-        places = np.unique(np.linspace(0, len(points) - 1, _GIVING).round().astype(int))
         changes = Changes(self.layout, models.latency.mean().plus(self.barred), models.loss.mean())
         slack = 0.5 * models.latency.noise_std
-        return self._stacked([changes.given_back(points[place].codes, slack) for place in places])
+        ends = np.unique(ends, axis=0)  # one that was measured before a pair was found unbuildable stays as it is
+        return self._stacked([changes.given_back(codes, slack) for codes in ends[self._allowed(ends)]])
 
-    def _neighbours(self, models: Models, history: History, rng: np.random.Generator) -> Codes:
-        """Single changes of the front of what was measured, or some of them where there are many."""
-        grown = [self._codes(history.precisions[row]) for row in self._best(models, history)]
+    def _neighbours(self, grown: Codes, rng: np.random.Generator) -> Codes:
+        """Single changes of measured points, or some of them where there are many."""
         places = [(i, k) for i, effects in enumerate(self.layout.effects) for k in range(len(effects))]
         if len(places) * len(grown) > _NEIGHBOURS:
             chosen = rng.permutation(len(places))[: max(1, _NEIGHBOURS // max(1, len(grown)))]
             places = [places[i] for i in chosen]
-        found = np.repeat(self._stacked(grown), len(places), axis=0).reshape(len(grown), len(places), -1)
+        found = np.repeat(grown, len(places), axis=0).reshape(len(grown), len(places), -1)
         decisions, codes = np.array(places, dtype=np.int64).reshape(-1, 2).T
         found[:, np.arange(len(places)), decisions] = codes
         return found.reshape(-1, len(self.layout.members))
@@ -153,6 +166,22 @@ class Pool:
         found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
         return self._stacked([codes for codes in found if codes is not None])
 
+    def _grown(self, models: Models, history: History, bounds: Bounds) -> Codes:
+        """The best that was measured: of the whole front, and of what keeps the limits."""
+        rows = dict.fromkeys([*self._keeping(models, history, bounds), *self._best(models, history)])
+        return self._stacked([self._codes(history.precisions[row]) for row in rows])
+
+    def _keeping(self, models: Models, history: History, bounds: Bounds) -> NDArray[np.int64]:
+        """Rows that keep the limits, the best few; none without limits."""
+        kept, order = np.zeros(len(history), dtype=bool), history.loss
+        if bounds.strict and len(bounds.ms):
+            kept = history.whole & (history.ms <= bounds.ms[0])
+        elif bounds.strict and len(bounds.noise):
+            noise = self.layout.values(models.loss.mean(), history.precisions)
+            kept, order = noise <= bounds.noise[0], history.ms
+        rows = np.flatnonzero(kept)
+        return np.asarray(rows[np.argsort(order[rows], kind="stable")][:_KEEPING])
+
     def _best(self, models: Models, history: History) -> NDArray[np.int64]:
         """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""
         loss = models.expected_loss(history.precisions)
@@ -163,12 +192,16 @@ class Pool:
         named = {g: Precision(int(p)) for g, p in zip(self.layout.groups, precisions, strict=True)}
         return self.layout.codes_of(Assignment(named))
 
-    def _new(self, codes: Codes) -> tuple[Codes, Precisions]:
+    def new(self, codes: Codes) -> tuple[Codes, Precisions]:
+        """Those that were not tried and can be built, without repeats, and their precisions."""
         fresh = dict.fromkeys(row for row in map(tuple, codes.tolist()) if row not in self.seen)
         codes = self._stacked([np.array(row, dtype=np.int64) for row in fresh])
-        precisions = self.layout.precisions(codes)
-        allowed = np.isfinite(self.layout.values(self.barred, precisions))
-        return codes[allowed], precisions[allowed]
+        codes = codes[self._allowed(codes)]
+        return codes, self.layout.precisions(codes)
+
+    def _allowed(self, codes: Codes) -> NDArray[np.bool_]:
+        """(n,) whether (n, decisions) codes can be built."""
+        return np.isfinite(self.layout.values(self.barred, self.layout.precisions(codes)))
 
 
 def _front(layout: Layout, latency: Costs, noise: Costs) -> list[Point]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from search.quality import Quality, quality
+from search.quality import Quality, is_poor, quality
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -19,6 +19,7 @@ FORECAST = "bitfront:forecast"
 """User attribute of a trial that the guided sampler proposed: `Predicted` as JSON."""
 MEASURED = "bitfront:measured"
 """User attribute of a finished trial: [spread, standard deviation of the loss, whether it saw every sample]."""
+_Z95 = 1.96
 RECENT = 25
 """Finished trials that forecasts are judged by."""
 
@@ -28,7 +29,8 @@ class Predicted:
     """One trial's forecast.
 
     Attributes:
-        how: `gain` where it was expected to gain most, `explore` where least was known of it.
+        how: `gain` where it was expected to gain most, `explore` where least was known of it, `tpe` where Optuna's TPE
+            proposed it, `random` where nothing better was left.
         ms, ms_std: expected latency in milliseconds, and the standard deviation of what would be measured.
         loss, loss_std: the same in the metric's unit.
         poor: whether the models were found poor at that time.
@@ -56,13 +58,59 @@ class Predicted:
         return asdict(self)
 
 
-def forecast_quality(trials: Sequence[FrozenTrial]) -> Quality | None:
-    """How well the latencies of the last finished trials had been predicted; None before there are any."""
+@dataclass(frozen=True)
+class Judged:
+    """How well the last finished trials had been predicted; None where none had.
+
+    Attributes:
+        band: relative difference at which two latencies count as a tie.
+        loss_band: the same of losses, relative to what their errors are.
+    """
+
+    latency: Quality | None
+    loss: Quality | None
+    band: float = 0.0
+    loss_band: float = 0.0
+
+    @property
+    def poor_latency(self) -> bool:
+        return is_poor(self.latency, self.band)
+
+    @property
+    def poor_loss(self) -> bool:
+        return is_poor(self.loss, self.loss_band)
+
+    @property
+    def poor(self) -> bool:
+        """Whether a search should not rely on such forecasts."""
+        return self.poor_latency or self.poor_loss
+
+
+def forecast_quality(
+    trials: Sequence[FrozenTrial], repaired: Set[int] = frozenset(), worst_loss: float | None = None, band: float = 0.0
+) -> Judged:
+    """How well latencies and losses of the last finished trials had been predicted.
+
+    Args:
+        repaired: numbers of trials that do not count: what was built is not what was predicted.
+        worst_loss: what errors of the loss are relative to; None for each measurement itself.
+        band: relative difference at which two latencies count as a tie.
+    """
     from optuna.trial import TrialState
 
-    known = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs][-RECENT:]
-    if not known:
+    done = [t for t in trials if t.state is TrialState.COMPLETE and FORECAST in t.user_attrs]
+    known = [t for t in done if t.number not in repaired]
+    # A loss of some of the samples is another quantity than the one predicted.
+    whole = [t for t in known if t.user_attrs.get(MEASURED, (0.0, 0.0, 1.0))[2] > 0]
+    whole, known = whole[-RECENT:], known[-RECENT:]
+    std = [float(t.user_attrs.get(MEASURED, (0.0, 0.0))[1]) for t in whole]
+    loss_band = _Z95 * float(np.median(std)) / worst_loss if std and worst_loss else 0.0
+    return Judged(_quality(known, "ms", 0), _quality(whole, "loss", 1, worst_loss), band, loss_band)
+
+
+def _quality(trials: Sequence[FrozenTrial], name: str, place: int, scale: float | None = None) -> Quality | None:
+    if not trials:
         return None
-    told = [t.user_attrs[FORECAST] for t in known]
-    ms, std = (np.array([each[name] for each in told], dtype=float) for name in ("ms", "ms_std"))
-    return quality(ms, std, np.array([t.values[0] for t in known], dtype=float))
+    told = [t.user_attrs[FORECAST] for t in trials]
+    mean, std = (np.array([each[field] for each in told], dtype=float) for field in (name, f"{name}_std"))
+    return quality(mean, std, np.array([t.values[place] for t in trials], dtype=float), scale)

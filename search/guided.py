@@ -18,7 +18,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.samplers import BaseSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 from threadpoolctl import threadpool_limits
 
 from search import acquisition
@@ -26,28 +26,23 @@ from search.acquisition import Forecast
 from search.aims import Aim as Aim
 from search.aims import Known, worth
 from search.candidates import Bounds, Pool
-from search.forecasts import MEASURED, Predicted, forecast_quality
-from search.layout import Layout, Precisions
-from search.priors import LatencyPrior, NoisePrior
-from search.surrogate import LatencyModel, LossModel, fit_latency, fit_loss, is_poor
-from search.transfer import Losses
+from search.forecasts import Judged, Predicted, forecast_quality
+from search.guesses import guesses
+from search.history import Historian, History
+from search.layout import Codes, Layout, Precisions
+from search.models import Models, fitted
+from search.models import Priors as Priors
+from search.priors import NoisePrior
+from search.solver import best_new
 from search.values import Precision
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
 _FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
+_TPE_TRIES = 4  # draws of TPE until one is new
 _WIDE = 0.25  # share of proposals that look at the whole front although there are limits
 _FEW, _GAPS = 3, 2
-_MOST_ROWS, _FIRST, _LAST = 200, 10, 40
 _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
-
-
-@dataclass(frozen=True)
-class Priors:
-    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target."""
-
-    latency: LatencyPrior
-    noise: NoisePrior
-    losses: Losses | None = None
+_Z95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -55,63 +50,19 @@ class Guidance:
     """What the sampler is told beside Optuna's trials; the functions are asked anew for every proposal.
 
     Attributes:
-        priors: from what is known by now.
+        priors: from what is known by now; None while no uniform assignment has been measured.
         unbuildable: pairs of group and precision that the engine's builder refuses.
         aim: some limits become a loss only when FP32 has been measured.
+        latency_band: relative difference at which two latencies count as a tie; None until it is measured.
+        noise: what sensitivities alone say; None where they were not measured.
     """
 
     layout: Layout
-    priors: Callable[[], Priors]
+    priors: Callable[[], Priors | None]
     unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
     aim: Callable[[], Aim] = Aim
-
-
-@dataclass(frozen=True)
-class History:
-    """Trials as arrays.
-
-    Attributes:
-        precisions: (n, groups) int8 of finished trials that obeyed, as built.
-        ms, loss: (n,) measured.
-        spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
-        whole: (n,) bool, whether the loss is of every sample.
-        pending: (m, groups) int8 of trials under way.
-        seen: codes of every trial there is, and of what it was repaired to.
-    """
-
-    precisions: Precisions
-    ms: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    loss_std: NDArray[np.float64]
-    whole: NDArray[np.bool_]
-    pending: Precisions
-    seen: frozenset[tuple[int, ...]]
-
-    def __len__(self) -> int:
-        return len(self.ms)
-
-
-@dataclass(frozen=True)
-class Models:
-    """Both models, fitted to a history."""
-
-    layout: Layout
-    latency: LatencyModel
-    loss: LossModel
-
-    def forecast(self, precisions: Precisions) -> Forecast:
-        ms, ms_std = self.latency.predict(precisions)
-        loss, loss_std = self.loss.predict(precisions)
-        return Forecast(ms, ms_std, loss, loss_std)
-
-    def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
-        """(n,) expected losses alone, which is cheap."""
-        return self.loss.shape.loss(self.layout.values(self.loss.mean(), precisions))
-
-    def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
-        """(n,) expected latencies alone."""
-        return self.layout.values(self.latency.mean(), precisions)
+    latency_band: Callable[[], float | None] = lambda: None
+    noise: NoisePrior | None = None
 
 
 class GuidedSampler(BaseSampler):
@@ -126,10 +77,9 @@ class GuidedSampler(BaseSampler):
         self.guidance = guidance
         self.layout = guidance.layout
         self._seed = seed
-        self._tpe = TPESampler(multivariate=True, seed=seed % 2**32)
+        self._historian = Historian(guidance.layout)
         self.predicted: dict[int, Predicted] = {}
         """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
-        self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...]]] = {}
 
     # -- Optuna's side ---------------------------------------------------------------------------------------------
 
@@ -141,35 +91,51 @@ class GuidedSampler(BaseSampler):
     ) -> dict[str, Any]:
         if "fixed_params" in trial.system_attrs:
             return {}
-        rng = np.random.default_rng([self._seed % 2**32, trial.number])
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         unbuildable = self.guidance.unbuildable()
         history = self.history(trials, unbuildable)
-        poor = is_poor(forecast_quality(trials))
-        if poor and rng.random() < _FALLBACK:
-            codes = self._from_tpe(study, trial, search_space, unbuildable)
-            if codes is not None and tuple(codes.tolist()) not in history.seen:
-                return self._params(codes)
+        poor = self._judged(trials, history).poor
         with threadpool_limits(1, "blas"):
-            return self._params(self._propose(trial.number, history, unbuildable, poor, rng))
+            models = self.models(history)
+            rng = np.random.default_rng([self._seed % 2**32, trial.number])
+            pool = Pool(self.layout, unbuildable, history.seen)
+            codes, how = None, "tpe"
+            if (poor or models is None) and rng.random() < _FALLBACK:
+                codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
+            if codes is None and models is not None and len(history):
+                codes, how = self._propose(models, history, pool, rng)
+            if codes is None:
+                codes, how = self._guess(pool, unbuildable, rng), "random"
+            self._foretell(trial.number, codes, how, models, poor)
+        return self._params(codes)
 
     def _from_tpe(
         self,
         study: optuna.Study,
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
+        pool: Pool,
         unbuildable: Set[tuple[str, Precision]],
-    ) -> NDArray[np.int64] | None:
-        """(decisions,) codes that TPE proposes, without what cannot be built; None where it has too few trials."""
-        params = self._tpe.sample_relative(study, trial, search_space)
-        if not params:
-            return None
-        return np.asarray(self._repaired(np.array([self._codes(params)]), unbuildable)[0])
+    ) -> Codes | None:
+        """(decisions,) new codes that TPE proposes; None where it has too few trials, or only repeats.
+
+        It is made for each trial anew: it remembers what it has drawn, and workers share a seed.
+        """
+        seed = np.random.SeedSequence([self._seed % 2**32, trial.number]).generate_state(1)[0]
+        tpe = TPESampler(multivariate=True, seed=int(seed))
+        for _ in range(_TPE_TRIES):
+            params = tpe.sample_relative(study, trial, search_space)
+            if not params:
+                return None
+            codes, _ = pool.new(self._historian.repaired(np.array([self._codes(params)]), unbuildable))
+            if len(codes):
+                return np.asarray(codes[0])
+        return None
 
     def _codes(self, params: Mapping[str, Any]) -> list[int]:
         return [int(params[variable.id]) for variable in self.layout.space.variables]
 
-    def _params(self, codes: NDArray[np.int64]) -> dict[str, Any]:
+    def _params(self, codes: Codes) -> dict[str, Any]:
         return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
 
     def sample_independent(
@@ -179,50 +145,58 @@ class GuidedSampler(BaseSampler):
         rng = np.random.default_rng([self._seed % 2**32, trial.number, zlib.crc32(param_name.encode())])
         return int(rng.integers(param_distribution.low, param_distribution.high + 1))
 
+    # -- forecasts -------------------------------------------------------------------------------------------------
+
+    def judged(self, trials: Sequence[FrozenTrial]) -> Judged:
+        """How well the last finished trials had been predicted."""
+        return self._judged(trials, self.history(trials, self.guidance.unbuildable()))
+
+    def _judged(self, trials: Sequence[FrozenTrial], history: History) -> Judged:
+        rows = self._uniform_rows(history)
+        # Where all are as good as FP32, what their losses can be told apart by.
+        worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)
+        band = self.guidance.latency_band() or 0.0
+        return forecast_quality(trials, history.repaired, float(worst) or None, band)
+
+    def _foretell(self, number: int, codes: Codes, how: str, models: Models | None, poor: bool) -> None:
+        """Remember what is predicted of a proposal until it is stored; nothing is, before a baseline was measured."""
+        if models is not None:
+            forecast = models.forecast(self.layout.precisions(codes[None]))
+            self.predicted[number] = Predicted.of(forecast, 0, how, poor)
+
     # -- a proposal ------------------------------------------------------------------------------------------------
 
     def _propose(
-        self,
-        number: int,
-        history: History,
-        unbuildable: Set[tuple[str, Precision]],
-        poor: bool,
-        rng: np.random.Generator,
-    ) -> NDArray[np.int64]:
-        """(decisions,) codes."""
-        if len(history) == 0:
-            return self._random(rng)
-        models = self.models(history)
-        pool = Pool(self.layout, unbuildable, history.seen)
+        self, models: Models, history: History, pool: Pool, rng: np.random.Generator
+    ) -> tuple[Codes | None, str]:
+        """(decisions,) codes and how they were chosen; None where there are no candidates."""
         explore = rng.random() < _EXPLORED
         known = self._known(models, history)
         drawn = len(history) >= len(self._uniforms()) + _FEW
         codes, precisions = pool.gather(models, history, rng, self._bounds(models, known), drawn=drawn)
         if not len(codes):
-            return self._random(rng)
+            return None, ""
         kept = self._shortlist(precisions, models, known, rng)
         codes, precisions = codes[kept], precisions[kept]
-        forecast = models.forecast(precisions)
+        forecast = models.latent(precisions)
         score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
-        best = int(np.argmax(score))
-        how = "explore" if explore else "gain"
-        self.predicted[number] = Predicted.of(forecast, best, how, poor)
-        return np.asarray(codes[best])
+        return np.asarray(codes[int(np.argmax(score))]), "explore" if explore else "gain"
 
-    def models(self, history: History) -> Models:
-        """Fit both models."""
-        priors, rows = self.guidance.priors(), relevant(history)
-        precisions = history.precisions[rows]
-        latency = fit_latency(self.layout, priors.latency, precisions, history.ms[rows], history.spread[rows])
-        there = priors.losses or Losses.none(len(self.layout.groups))
-        loss = fit_loss(
-            self.layout,
-            priors.noise,
-            np.concatenate([there.precisions, precisions]),
-            np.concatenate([there.loss, history.loss[rows]]),
-            np.concatenate([there.std, history.loss_std[rows]]),
-        )
-        return Models(self.layout, latency, loss)
+    def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
+        """(decisions,) new codes of a plain mix; of any mix where those were tried, and a repeat where all were."""
+        codes, _ = pool.new(guesses(self.layout, self.guidance.noise))
+        if len(codes):
+            return np.asarray(codes[rng.integers(len(codes))])
+        rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
+        rows = self._historian.repaired(rows, unbuildable)
+        codes, _ = pool.new(rows)
+        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen)
+        return np.asarray(rows[0] if new is None else new)
+
+    def models(self, history: History) -> Models | None:
+        """Both models, fitted; None where no uniform assignment was measured to begin with."""
+        priors = self.guidance.priors()
+        return None if priors is None else fitted(self.layout, priors, history, self.guidance.latency_band())
 
     def _bounds(self, models: Models, known: Known) -> Bounds:
         """The limits, and a little less for safety; without any, the middles of the widest gaps of the front."""
@@ -262,7 +236,7 @@ class GuidedSampler(BaseSampler):
         aim = self.guidance.aim()
         if not aim.limited or rng.random() < _WIDE:
             return wide
-        narrow = worth(aim, forecast, known)
+        narrow = worth(aim, forecast, known, rng)
         # Where nothing is left to gain at the limits, the front decides.
         return wide if narrow is None else narrow
 
@@ -273,20 +247,30 @@ class GuidedSampler(BaseSampler):
         lucky. What is under way counts as predicted, so that workers do not all propose the same.
         """
         whole = history.whole
-        forecast = models.forecast(history.precisions[whole])
-        trust = forecast.loss_std**2 / (forecast.loss_std**2 + history.loss_std[whole] ** 2 + 1e-18)
-        loss = trust * history.loss[whole] + (1 - trust) * forecast.loss
-        log_ms = np.log(history.ms[whole])
-        if len(history.pending):
-            coming = models.expected_ms(history.pending), models.expected_loss(history.pending)
-            log_ms = np.concatenate([log_ms, np.log(np.maximum(coming[0], 1e-12))])
-            loss = np.concatenate([loss, coming[1]])
+        expected, latent_std = models.loss.latent(history.precisions[whole])
+        trust = latent_std**2 / (latent_std**2 + history.loss_std[whole] ** 2 + 1e-18)
+        coming = models.latent(history.pending)
+        log_ms = np.log(np.concatenate([history.ms[whole], np.maximum(coming.ms, 1e-12)]))
+        loss = np.concatenate([trust * history.loss[whole] + (1 - trust) * expected, coming.loss])
+        repeat_std, coming_std = models.latency.repeat_std, coming.ms_std / np.maximum(coming.ms, 1e-12)
+        log_ms_std = [np.full(int(whole.sum()), repeat_std), coming_std]
+        loss_std = [np.sqrt(trust) * history.loss_std[whole], coming.loss_std]
         # A loss that is not to be told from none.
         resolution = max(2 * float(np.median(history.loss_std)), 1e-9)
+        rows = self._uniform_rows(history) or list(range(len(history)))
+        return Known(
+            log_ms,
+            np.maximum(loss, 0),
+            np.concatenate(log_ms_std),
+            np.concatenate(loss_std),
+            acquisition.reference(history.ms[rows], history.loss[rows], resolution),
+            resolution,
+            models.latency.tuning.noise,
+        )
+
+    def _uniform_rows(self, history: History) -> list[int]:
         uniforms = {row.tobytes() for row in self._uniforms()}
-        rows = [i for i, row in enumerate(history.precisions) if row.tobytes() in uniforms] or list(range(len(history)))
-        corner = acquisition.reference(history.ms[rows], history.loss[rows], resolution)
-        return Known(log_ms, np.maximum(loss, 0), corner, resolution, models.latency.tuning.noise)
+        return [row for row, precisions in enumerate(history.precisions) if precisions.tobytes() in uniforms]
 
     def _uniforms(self) -> Precisions:
         return self.layout.precisions_of(list(self.layout.space.baselines().values()))
@@ -297,85 +281,6 @@ class GuidedSampler(BaseSampler):
         spans = [np.ptp(forecast.ms) or 1.0, np.ptp(forecast.loss) or 1.0]
         return np.asarray(forecast.ms_std / spans[0] + forecast.loss_std / spans[1])
 
-    def _random(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.array([rng.integers(len(v.precisions)) for v in self.layout.space.variables], dtype=np.int64)
-
-    # -- what Optuna's trials say ----------------------------------------------------------------------------------
-
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""
-        # A trial that was asked for just now may not have all its parameters yet.
-        known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
-        trials, rows_asked = [trial for trial, _ in known], [row for _, row in known]
-        asked = np.array(rows_asked, dtype=np.int64).reshape(len(trials), len(self.layout.space.variables))
-        codes = self._repaired(asked, unbuildable)
-        answered = list(rows_asked)
-        for repaired in np.flatnonzero((codes != asked).any(axis=1)):
-            answered[repaired] = tuple(codes[repaired].tolist())
-        done: dict[tuple[int, ...], int] = {}
-        for place, trial in enumerate(trials):
-            if trial.state is TrialState.COMPLETE and _obeyed(trial):
-                done.setdefault(answered[place], place)  # what answered several trials counts once
-        rows = list(done.values())
-        measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
-        spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T
-        ms, loss = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2).T
-        open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
-        built = self.layout.precisions(codes)
-        seen = frozenset(answered) | frozenset(rows_asked)
-        return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen)
-
-    def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
-        """The codes that a trial asked for; None where it has not all its parameters.
-
-        Those of a finished trial are kept: it never changes, and there may be thousands.
-        """
-        kept = self._kept.get(trial.number)
-        if kept is not None and kept[0] is trial:
-            return kept[1]
-        if not all(variable.id in trial.params for variable in self.layout.space.variables):
-            return None
-        codes = tuple(self._codes(trial.params))
-        if trial.state.is_finished():
-            self._kept[trial.number] = (trial, codes)
-        return codes
-
-    def _repaired(self, codes: NDArray[np.int64], unbuildable: Set[tuple[str, Precision]]) -> NDArray[np.int64]:
-        """(n, decisions) codes as the runner repairs what cannot be built; what nothing repairs stays."""
-        precisions, space = self.layout.precisions(codes), self.layout.space
-        broken = np.zeros(len(codes), dtype=bool)
-        for group, precision in unbuildable:
-            broken |= precisions[:, self.layout.groups.index(group)] == int(precision)
-        codes = codes.copy()
-        for row in np.flatnonzero(broken):
-            found = space.avoiding(self.layout.assignment(codes[row]), unbuildable)
-            if found is not None:
-                codes[row] = self.layout.codes_of(found)
-        return codes
-
-
-def relevant(history: History) -> NDArray[np.int64]:
-    """Rows that the models are fitted to: all, or of many the first, the last and those nearest the front.
-
-    The cost of a fit grows with the cube of its rows, and what is far from the front says little of what is near it.
-    """
-    if len(history) <= _MOST_ROWS:
-        return np.arange(len(history))
-    log_ms = np.log(history.ms)
-    kept = acquisition.front(log_ms, history.loss)
-    scale = np.ptp(log_ms) or 1.0, np.ptp(history.loss) or 1.0
-    best = np.minimum.reduce(
-        [
-            np.maximum(log_ms - log_ms[i], 0) / scale[0] + np.maximum(history.loss - history.loss[i], 0) / scale[1]
-            for i in kept
-        ]
-    )
-    best[kept] = -2.0
-    best[:_FIRST] = np.minimum(best[:_FIRST], -1.0)  # the uniform assignments among them
-    best[-_LAST:] = np.minimum(best[-_LAST:], -1.0)
-    return np.sort(np.argsort(best, kind="stable")[:_MOST_ROWS])
-
-
-def _obeyed(trial: FrozenTrial) -> bool:
-    constraints: Mapping[str, float] = getattr(trial, "constraints", None) or {}
-    return constraints.get("obeyed", 0.0) <= 0
+        return self._historian.history(trials, unbuildable)

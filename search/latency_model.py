@@ -19,8 +19,9 @@ _PAIRS = PRECISIONS * PRECISIONS
 _EDGE_STD = 0.35  # of one edge, relative to what its pair of precisions and size say
 _LEAST_TUNED = 8  # the prior was made from the baselines, which therefore agree with it too well
 _TUNED_ROWS = 120
-_NOISES = (0.004, 0.0055, 0.0075, 0.01, 0.014, 0.02, 0.03, 0.05, 0.08)
+_NOISES = (0.4, 0.55, 0.75, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0)  # of the usual one
 _SCALES = (0.6, 1.0, 1.6, 2.5)
+_RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,18 @@ class LatencyModel:
     """A posterior over the costs of a layout, in milliseconds.
 
     Attributes:
+        repeat_std: what measurements of one assignment differ by, relative.
         noise_std: milliseconds that a measurement of a typical row differs from any additive model of it.
         rows: how many evaluations it was fitted to.
     """
 
-    def __init__(self, design: Design, posterior: Posterior, tuning: Tuning, typical_ms: float, rows: int) -> None:
+    def __init__(
+        self, design: Design, posterior: Posterior, tuning: Tuning, repeat_std: float, typical_ms: float, rows: int
+    ) -> None:
         self._design = design
         self._posterior = posterior
         self.tuning = tuning
+        self.repeat_std = repeat_std
         self.noise_std = tuning.noise * typical_ms
         self.rows = rows
 
@@ -55,21 +60,50 @@ class LatencyModel:
         """Costs from the posterior, for Thompson sampling.
 
         A change of precision is not drawn below zero, nor below its mean where that is negative: a solver would change
-        everywhere to collect what no engine gives.
+        everywhere to collect what no engine gives. The mean itself may be negative, here and in what is predicted:
+        rows have said so then, as where one end alone falls out of a slow fused region.
         """
         drawn, mean = self._design.costs(self._posterior.draw(rng)), self.mean()
         return Costs(drawn.base, drawn.nodes, np.maximum(drawn.edges, np.minimum(mean.edges, 0.0)))
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) int8 to (n,) milliseconds and the (n,) standard deviations of what would be measured."""
+        return self._predicted(precisions, self.tuning.noise)
+
+    def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) int8 to (n,) milliseconds and the (n,) standard deviations of what they really are.
+
+        What costs do not explain is noise of measuring only up to `repeat_std`; the rest is each assignment's own.
+        """
+        return self._predicted(precisions, float(np.sqrt(max(self.tuning.noise**2 - self.repeat_std**2, 0.0))))
+
+    def _predicted(self, precisions: Precisions, noise: float) -> tuple[Floats, Floats]:
         features = self._design.features(precisions)
-        mean = features @ self._posterior.mean
-        std = np.sqrt(self._posterior.std(features) ** 2 + (self.tuning.noise * mean) ** 2)
-        return np.asarray(mean), np.asarray(std)
+        mean = np.asarray(features @ self._posterior.mean)
+        return mean, np.hypot(self._posterior.std(features), noise * mean)
+
+
+def repeat_std(band: float | None, spread: Floats) -> float:
+    """Relative standard deviation of measurements of one assignment.
+
+    Args:
+        band: the study's tie band: the range of about three such measurements. None until it is measured; then what the
+            samples of the typical one spread by stands in.
+        spread: (n,) relative spread of each row's samples.
+    """
+    if band is not None:
+        return band / _RANGE_OF_THREE
+    known = spread[np.isfinite(spread)]
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def fit_latency(
-    layout: Layout, prior: LatencyPrior, precisions: Precisions, latency_ms: Floats, spread: Floats | None = None
+    layout: Layout,
+    prior: LatencyPrior,
+    precisions: Precisions,
+    latency_ms: Floats,
+    spread: Floats | None = None,
+    repeat: float = 0.0,
 ) -> LatencyModel:
     """Fit to all finished evaluations of one target.
 
@@ -80,6 +114,7 @@ def fit_latency(
         latency_ms: (n,) float64 > 0.
         spread: (n,) float64 relative spread of each row's samples: rows that spread more than the typical one count
             less.
+        repeat: relative standard deviation of measurements of one assignment: the noise is not less.
 
     Raises:
         SurrogateError: arrays of other shapes, latencies that are no positive numbers.
@@ -90,10 +125,10 @@ def fit_latency(
     design = Design(layout, prior)
     features = design.features(precisions)
     doubt = latency_ms * _weights(spread, len(latency_ms))
-    tuning = _tuned(design, features, latency_ms, doubt)
+    tuning = _tuned(design, features, latency_ms, doubt, repeat)
     posterior = Posterior(design.prior(tuning), features, latency_ms, tuning.noise * doubt)
     typical = float(np.median(latency_ms)) if len(latency_ms) else float(prior.nodes.sum(axis=0).min())
-    return LatencyModel(design, posterior, tuning, typical, len(latency_ms))
+    return LatencyModel(design, posterior, tuning, repeat, typical, len(latency_ms))
 
 
 def check_rows(layout: Layout, precisions: Precisions, values: Floats, what: str) -> None:
@@ -183,10 +218,11 @@ def _weights(spread: Floats | None, rows: int) -> Floats:
     return np.asarray(np.sqrt((1 + np.clip(relative, 0.0, 20.0) ** 2) / 2))
 
 
-def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats) -> Tuning:
+def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> Tuning:
     """The likeliest tuning, one number at a time; numbers far from the usual must earn it."""
+    usual = Tuning(noise=max(Tuning.noise, repeat))
     if len(latency_ms) < _LEAST_TUNED:
-        return Tuning()
+        return usual
     chosen = np.unique(np.linspace(0, len(latency_ms) - 1, _TUNED_ROWS).astype(int))
     prior = design.prior(Tuning())
     residual = latency_ms[chosen] - features[chosen] @ prior.mean
@@ -196,18 +232,17 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats) 
 
     def score(t: Tuning) -> float:
         gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + np.diag((t.noise * doubt[chosen]) ** 2)
-        usual = (t.noise / Tuning.noise, t.nodes, t.edges)
-        return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(usual) ** 2))
+        factors = (t.noise / usual.noise, t.nodes, t.edges)
+        return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(factors) ** 2))
 
-    return _climbed(score)
+    return _climbed(score, usual, np.unique(np.maximum(usual.noise * np.array(_NOISES), repeat)))
 
 
-def _climbed(score: Callable[[Tuning], float]) -> Tuning:
-    best = Tuning()
-    best = max((replace(best, noise=noise) for noise in _NOISES), key=score)
+def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> Tuning:
+    best = max((replace(best, noise=float(noise)) for noise in noises), key=score)
     best = max((replace(best, nodes=scale) for scale in _SCALES), key=score)
     best = max((replace(best, edges=scale) for scale in _SCALES), key=score)
     # Few rows say little about noise, and the likeliest is too sure of itself: the mean over all that are likely.
-    scores = np.array([score(replace(best, noise=noise)) for noise in _NOISES])
+    scores = np.array([score(replace(best, noise=float(noise))) for noise in noises])
     likely = np.exp(scores - scores.max())
-    return replace(best, noise=float(np.sqrt(likely @ np.square(_NOISES) / likely.sum())))
+    return replace(best, noise=float(np.sqrt(likely @ np.square(noises) / likely.sum())))

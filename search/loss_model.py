@@ -21,7 +21,6 @@ _MAP_STD = (1.5, 0.25, 1.0)  # of their logarithms
 _LEAST_TUNED, _TUNED_ROWS = 8, 120
 _MISFITS = (0.03, 0.08, 0.15, 0.3)
 _SCALES = (0.6, 1.0, 1.6, 2.5)
-_CERTAIN = 3.0  # standard errors above zero
 _LEAST_NOISE = 1e-12
 _STEPS, _STEP_SIZES, _CONVERGED = 12, (1.0, 0.5, 0.2, 0.05), 1e-3
 _UNMEASURED = 0.01  # loss of the worst uniform assignment before anything was measured
@@ -73,16 +72,13 @@ class LossModel:
     Noise has no unit: all groups in their worst precision make about 1.
 
     Attributes:
-        informative: whether any loss can be told from zero. Otherwise the order of groups is the prior's, and the map
-            only bounds what losses may be.
         observation_std: standard deviation of a typical measured loss, from its samples alone.
     """
 
-    def __init__(self, problem: Problem, fitted: Fitted, informative: bool, observation_std: float) -> None:
+    def __init__(self, problem: Problem, fitted: Fitted, observation_std: float) -> None:
         self._problem = problem
         self._fitted = fitted
         self.shape = Shape.of(fitted.at)
-        self.informative = informative
         self.observation_std = observation_std
 
     @cached_property
@@ -113,9 +109,13 @@ class LossModel:
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) int8 to (n,) losses, and standard deviations of what would be measured with typical samples."""
+        loss, std = self.latent(precisions)
+        return loss, np.hypot(std, self.observation_std)
+
+    def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) int8 to (n,) losses, and standard deviations of what they really are, on endless samples."""
         loss, jacobian = self._problem.linear(self._fitted.at, precisions)
-        misfit = self._problem.tuning.misfit * loss
-        return loss, np.sqrt(self._posterior.std(jacobian) ** 2 + misfit**2 + self.observation_std**2)
+        return loss, np.hypot(self._posterior.std(jacobian), self._problem.tuning.misfit * loss)
 
     def limit_on_noise(self, max_loss: float) -> float:
         """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
@@ -145,19 +145,12 @@ def fit_loss(layout: Layout, prior: NoisePrior, precisions: Precisions, loss: Fl
         # With the map still straight: a bent one explains the first rows as well as groups that differ.
         rough = problem.straight().fit(at, precisions[some], loss[some], std[some])
         problem, at = problem.tuned(rough, loss[some], std[some]), rough.at
-    return LossModel(problem, problem.fit(at, precisions, loss, std), _informative(loss, std), typical)
+    return LossModel(problem, problem.fit(at, precisions, loss, std), typical)
 
 
 def _start(loss: Floats, std: Floats) -> float:
     """What the worst uniform assignment may lose, for lack of better."""
     return float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED
-
-
-def _informative(loss: Floats, std: Floats) -> bool:
-    if not len(loss):
-        return False
-    together = (loss / std**2).sum() / np.sqrt((1 / std**2).sum())
-    return bool(max(together, (loss / std).max() - 1) > _CERTAIN)
 
 
 @dataclass(frozen=True)

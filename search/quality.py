@@ -54,17 +54,20 @@ def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = N
     )
 
 
-def is_poor(found: Quality | None) -> bool:
+def is_poor(found: Quality | None, band: float = 0.0) -> bool:
     """Whether a search should not rely on such forecasts.
 
-    Poor are, from 8 rows on: a median error above 10 %; fewer than 60 % inside the 90 % interval; or a rank
-    correlation below 0.5 on rows that differ by more than twice the predicted standard deviation. None, and what no
-    row says anything about, is not poor.
+    Poor are, from 8 rows on: a median error above 10 %, or above `band` where that is wider; fewer than 60 % inside the
+    90 % interval; or a rank correlation below 0.5 on rows that differ by more than twice the predicted standard
+    deviation. None, and what no row says anything about, is not poor.
+
+    Args:
+        band: what two measurements that count as a tie may differ by, relative as the error is.
     """
     if found is None or found.n < _ENOUGH:
         return False
     unranked = found.resolution > _RESOLVED and not found.rank_correlation >= _POOR_RANKS
-    return bool(found.error > _POOR_ERROR or found.coverage < _POOR_COVERAGE or unranked)
+    return bool(found.error > max(_POOR_ERROR, band) or found.coverage < _POOR_COVERAGE or unranked)
 
 
 def rank_correlation(one: Floats, two: Floats) -> float:

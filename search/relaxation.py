@@ -42,6 +42,7 @@ class Relaxation:
         terms: (length,) float64, +inf where something is forbidden.
         limited: (length,) float64, finite.
         forbidden: codes that do not count, as tuples.
+        looked_at: decisions of all codes together that are looked at in the order of the relaxed cost.
     """
 
     chosen: Eliminator
@@ -50,6 +51,7 @@ class Relaxation:
     limited: Terms
     limit: float
     forbidden: Collection[tuple[int, ...]]
+    looked_at: int = LOOKED_AT
 
     def solved(self, gap: float) -> Relaxed:
         """Bracket the limit between two corners of the convex front, then look at what lies near that edge.
@@ -88,7 +90,7 @@ class Relaxation:
     def _look(self, found: Relaxed, weight: float, gap: float) -> None:
         """Take codes by rising relaxed cost: each may be the best that keeps the limit, and the rest cost no less."""
         offset = self.base - weight * self.limit
-        most, looked = LOOKED_AT // max(1, len(self.chosen.structure.sizes)), 0
+        most, looked = self.looked_at // max(1, len(self.chosen.structure.sizes)), 0
         for codes, relaxed in islice(self.chosen.ranked(self.terms + weight * self.limited), most):
             found.bound = min(found.value, max(found.bound, relaxed + offset))
             if found.proven(gap):

@@ -19,7 +19,7 @@ from search.errors import SolverError
 from search.hull import Both
 from search.hull import Point as Point
 from search.layout import Codes, Pairwise
-from search.relaxation import Relaxation, Relaxed
+from search.relaxation import LOOKED_AT, Relaxation, Relaxed
 from search.structure import Structure, Terms
 
 AT_ONCE = 64  # costs that a front solves together
@@ -174,6 +174,7 @@ def within(
     time_limit_s: float = 5.0,
     forbidden: Sequence[Codes] = (),
     fixed: Fixed | None = None,
+    looked_at: int = LOOKED_AT,
 ) -> Solution | None:
     """The codes of least objective whose other cost keeps a limit.
 
@@ -182,6 +183,7 @@ def within(
         gap: stop when it is proven that no codes are better by more than this share of the value.
         time_limit_s: of HiGHS, which is asked when the Lagrangian relaxation leaves a larger gap; 0 to leave it there.
         forbidden: (decisions,) codes that do not count.
+        looked_at: effort of the relaxation; see there.
 
     Returns:
         None where no codes keep the limit.
@@ -195,7 +197,7 @@ def within(
     known, timed_out, chosen = Relaxed(None, np.inf, -np.inf), False, eliminator(structure)
     if chosen.fits:
         denied = {tuple(int(code) for code in codes) for codes in forbidden}
-        known = Relaxation(chosen, objective.base, terms, both.finite[1], room, denied).solved(gap)
+        known = Relaxation(chosen, objective.base, terms, both.finite[1], room, denied, looked_at).solved(gap)
     if not known.proven(gap) and time_limit_s <= 0:
         timed_out = True
     elif not known.proven(gap):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.forecasts import RECENT, Predicted
-from search.quality import NINETY, Quality, is_poor, quality
+from search.forecasts import RECENT, Judged, Predicted
+from search.quality import NINETY, Quality, quality
 from studies.queries import Reader
 from studies.records import OK
 from studies.standing import Standing
@@ -25,6 +25,7 @@ class Compared:
         trial: (n,) int64, ascending.
         predicted, std, measured: (n,) float64, all in the same unit.
         scale: what errors are relative to, 0 where there is nothing; None for each measurement itself.
+        band: what two measurements that count as a tie may differ by, relative as errors are.
     """
 
     trial: NDArray[np.int64]
@@ -32,6 +33,7 @@ class Compared:
     std: NDArray[np.float64]
     measured: NDArray[np.float64]
     scale: float | None = None
+    band: float = 0.0
 
     def __len__(self) -> int:
         return len(self.trial)
@@ -64,14 +66,12 @@ class Forecasts:
 
     def verdict(self) -> str:
         """What is predicted poorly, judged by the last trials, as sentences; empty where nothing is."""
-        sentences = []
-        if is_poor(self.latency.quality(RECENT)):
-            sentences.append(
-                "The latency is predicted poorly here: while that is so, half of the proposals come from TPE."
-            )
-        if is_poor(self.loss.quality(RECENT)):
-            sentences.append("The loss is predicted poorly here: proposals may miss what is most accurate.")
-        return " ".join(sentences)
+        latency, loss = self.latency.quality(RECENT), self.loss.quality(RECENT)
+        judged = Judged(latency, loss, self.latency.band, self.loss.band)
+        names = poor_names(judged)
+        if not names:
+            return ""
+        return f"The {names} predicted poorly here: while that is so, half of the proposals come from TPE."
 
 
 def compared(reader: Reader, now: Standing) -> Forecasts | None:
@@ -86,8 +86,10 @@ def compared(reader: Reader, now: Standing) -> Forecasts | None:
     scored = timed & np.isfinite(t.loss) & (t.samples == t.total_samples)
     if not timed.any():
         return None
-    latency = _compared(now, told, timed, "ms", t.latency_ms)
-    return Forecasts(latency, replace(_compared(now, told, scored, "loss", t.loss), scale=_worst_loss(now)))
+    latency = replace(_compared(now, told, timed, "ms", t.latency_ms), band=now.band)
+    scale = _worst_loss(now)
+    band = float(np.median(now.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
+    return Forecasts(latency, replace(_compared(now, told, scored, "loss", t.loss), scale=scale, band=band))
 
 
 def _compared(
@@ -106,12 +108,23 @@ def _worst_loss(now: Standing) -> float:
     return max((max(float(now.table.loss[row]), float(now.loss_band[row])) for row in rows), default=0.0)
 
 
-def poor_text(found: Quality) -> str:
+def poor_text(found: Judged) -> str:
     """A line for when forecasts turn poor."""
-    return (
-        f"forecasts are poor here (rank correlation {ranks_text(found)}, median error {error_text(found)} "
-        f"over {found.n}): half of the proposals come from TPE until they are better"
-    )
+    parts = [
+        f"{name}: {quality_text(each)}"
+        for name, each, poor in (
+            ("latency", found.latency, found.poor_latency),
+            ("loss", found.loss, found.poor_loss),
+        )
+        if poor and each is not None
+    ]
+    return f"forecasts are poor here ({'; '.join(parts)}): half of the proposals come from TPE until they are better"
+
+
+def poor_names(found: Judged) -> str:
+    """`latency is`, `loss is`, `latency and the loss are`, or nothing."""
+    names = [name for name, poor in (("latency", found.poor_latency), ("loss", found.poor_loss)) if poor]
+    return f"{' and the '.join(names)} {'are' if len(names) > 1 else 'is'}" if names else ""
 
 
 def quality_text(found: Quality) -> str:

@@ -24,6 +24,8 @@ def make_guidance(work: Work) -> Guidance:
         priors=source.priors,
         unbuildable=lambda: work.store.unbuildable(work.target.id),
         aim=source.aim,
+        latency_band=lambda: work.target.latency_band,
+        noise=source.noise,
     )
 
 
@@ -46,13 +48,15 @@ class _Source:
     def __init__(self, work: Work, layout: Layout, errors: NDArray[np.float64] | None) -> None:
         self._work = work
         self._layout = layout
-        self._noise = noise_prior(layout, errors)
+        self.noise = noise_prior(layout, errors)
         self._work_of = _multiply_adds(work, layout)
         self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
         self._made: tuple[tuple[int, ...], Priors] | None = None
 
-    def priors(self) -> Priors:
+    def priors(self) -> Priors | None:
         known = tuple(self._work.store.baselines(self._work.target.id))
+        if not known:
+            return None
         if self._made is None or self._made[0] != known:
             self._made = (known, self._priors([self._baseline(number) for number in known]))
         return self._made[1]
@@ -60,9 +64,9 @@ class _Source:
     def _priors(self, baselines: list[Baseline]) -> Priors:
         latency = latency_prior(self._layout, baselines, self._work_of)
         if self._elsewhere is None:
-            return Priors(latency, self._noise)
+            return Priors(latency, self.noise)
         return Priors(
-            transferred(self._layout, latency, baselines, self._elsewhere), self._noise, self._elsewhere.losses()
+            transferred(self._layout, latency, baselines, self._elsewhere), self.noise, self._elsewhere.losses()
         )
 
     def aim(self) -> Aim:

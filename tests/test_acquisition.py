@@ -96,10 +96,34 @@ def test_while_nothing_keeps_a_limit_the_likeliest_to_keep_it_is_worth_most():
 
 
 def test_where_nothing_is_left_to_gain_at_the_limits_they_say_nothing():
-    known = Known(np.log([1.0, 0.5]), np.array([0.0, 0.1]), Reference(np.log(1.02), 0.105), 0.01, 0.005)
+    known, rng = measured([1.0, 0.5], [0.0, 0.1], 0.001), np.random.default_rng(0)
     sure = single([0.9, 0.6], [0.001, 0.001], [0.05, 0.08], [0.001, 0.001])
-    assert worth(Aim(budget_ms=1.1), sure, known) is None
-    better = worth(Aim(budget_ms=0.7), sure, known)
+    assert worth(Aim(budget_ms=1.1), sure, known, rng) is None
+    better = worth(Aim(budget_ms=0.7), sure, known, rng)
     assert better is not None
     assert better[1] == pytest.approx(0.02 - 0.01 / 8, rel=0.1)
-    assert worth(Aim(max_loss=0.06), sure, known) is not None
+    assert worth(Aim(max_loss=0.06), sure, known, rng) is not None
+
+
+def measured(ms, loss, std):
+    """Trials whose latencies are known to a relative `std`, and their losses to a tenth of it."""
+    corner, n = Reference(np.log(1.02), 0.105), len(ms)
+    return Known(np.log(ms), np.array(loss), np.full(n, std), np.full(n, std / 10), corner, 0.01, 0.005)
+
+
+def test_a_trial_that_kept_a_limit_by_luck_leaves_something_to_gain():
+    """One noisy measurement a hair within the limit does not make it kept, nor one beyond it broken."""
+    rng = np.random.default_rng(0)
+    surely = single([0.9], [0.001], [0.02], [0.001])  # well within the limits, but no better than the lucky trial
+    lucky, broken, sound = ([[0.999, 0.5], [1.001, 0.5], [0.9, 0.5]][i] for i in range(3))
+    gains = [worth(Aim(budget_ms=1.0), surely, measured(ms, [0.02, 0.1], 0.01), rng) for ms in (lucky, broken, sound)]
+    assert gains[2] is None
+    half = (0.1 - 0.02) / 2
+    assert gains[0] is not None
+    assert gains[0][0] == pytest.approx(half, rel=0.4)
+    assert gains[1] is not None
+    assert gains[1][0] == pytest.approx(half, rel=0.4)
+    fast = single([0.5], [0.001], [0.01], [0.0001])
+    at_limit = worth(Aim(max_loss=0.02), fast, measured([0.5, 1.0], [0.0199, 0.0], 0.01), rng)
+    assert at_limit is not None
+    assert at_limit[0] == pytest.approx(np.log(2) / 2, rel=0.4)

@@ -46,10 +46,15 @@ def test_searches_and_proposals_of_large_models_are_measured_and_shown() -> None
         f"search|{name}|0": large.searched(26, method, 0, 10, told)
         for name, method, told in (("guided", "guided", True), ("random", "random", True), ("untold", "guided", False))
     }
-    runs["proposal|18|12"] = large.proposed(18, 12)
+    runs["proposal|18|12"] = large.proposed(18, 12, limited=False)
+    runs["proposal|18|12|budget"] = large.proposed(18, 12, limited=True)
     text = large.table({"runs": runs, "best_known": large.best_known(26)})
     lines = [line.split(" | ") for line in text.splitlines()]
     assert lines[0][:3] == ["| 26 groups", "seeds", "after 10"]
     assert [line[0] for line in lines[2:5]] == ["| guided", "| random", "| untold"]
     assert float(lines[2][2].partition("%")[0]) > float(lines[3][2].partition("%")[0])
-    assert lines[-1][:2] == ["| 18", "12"]
+    assert lines[-2][:3] == ["| 18", "12", "none"]
+    assert lines[-1][:3] == ["| 18", "12", "budget"]
+    assert float(lines[-1][5].removesuffix(" s")) > 0
+    del runs["proposal|18|12"]["cpu_s"]  # as measured before that was noted
+    assert " s |  | " in large.table({"runs": runs, "best_known": large.best_known(26)})

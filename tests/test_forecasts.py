@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,18 @@ def test_qualities_over_all_and_over_the_last() -> None:
     assert found.verdict() == ""
     assert "latency is predicted poorly" in Forecasts(part(bad_start[::-1], truth), found.loss).verdict()
     poor = Forecasts(found.latency, part([0.5] * 10, truth[:10], scale=2.0)).verdict()
-    assert poor.startswith("The loss is predicted poorly")
+    assert poor == "The loss is predicted poorly here: while that is so, half of the proposals come from TPE."
+    both = Forecasts(part(bad_start[::-1], truth), part([0.5] * 10, truth[:10], scale=2.0)).verdict()
+    assert both.startswith("The latency and the loss are predicted poorly")
+
+
+def test_errors_within_the_tie_band_are_not_poor() -> None:
+    """Ten forecasts, each off by 15 %, on a target whose measurements differ by 20 %."""
+    truth = [1.0 + 0.1 * i for i in range(10)]
+    found = replace(part([1.15 * ms for ms in truth], truth), std=np.full(10, 0.2))
+    fine = part(truth, truth)
+    assert "latency is predicted poorly" in Forecasts(found, fine).verdict()
+    assert Forecasts(replace(found, band=0.2), fine).verdict() == ""
 
 
 def test_errors_of_losses_have_no_scale_where_all_baselines_are_lossless() -> None:
@@ -181,7 +193,7 @@ def test_errors_of_losses_have_no_scale_where_all_baselines_are_lossless() -> No
 def test_search_says_when_forecasts_turn_poor_and_good_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Real forecasts, but found poor from the second to the fourth.
-    monkeypatch.setattr("search.guided.is_poor", lambda found: found is not None and 2 <= found.n < 5)
+    monkeypatch.setattr("search.forecasts.is_poor", lambda found, band=0.0: found is not None and 2 <= found.n < 5)
     write_inputs(tmp_path / "in", mobile_cnn())
     search = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 16)
     lines = [line for line in invoke(*search).stderr.splitlines() if line.startswith("forecasts")]
@@ -189,6 +201,7 @@ def test_search_says_when_forecasts_turn_poor_and_good_again(tmp_path: Path, mon
         "forecasts are poor here",
         "forecasts are good again",
         "forecasts of the latency",
+        "forecasts of the loss",
     ]
     assert lines[0].endswith("half of the proposals come from TPE until they are better")
     assert "inside the 90 % interval (over " in lines[2]

@@ -254,10 +254,19 @@ def test_a_budget_is_judged_by_the_truth(chain: known.Network) -> None:
     budget = scores.budget_ms(chain, 0.5)
     bench = Bench(chain.problem, 0, 500, budget)
     bench.evaluate(np.zeros(6, int))
-    assert scores.within_budget(chain, bench) == {"found": None, "picked": None}
+    assert scores.within_budget(chain, bench) == {"found": None, "near": None, "picked": None}
     for codes in chain.front.codes:
         bench.evaluate(codes)
     assert scores.within_budget(chain, bench)["found"] == 0
+
+
+def test_a_trial_in_the_tie_band_beyond_a_budget_is_told_apart(chain: known.Network) -> None:
+    place = len(chain.front.ms) // 2
+    bench = Bench(chain.problem, 0, 500, chain.front.ms[place] / 1.005)
+    bench.evaluate(chain.front.codes[place])
+    judged = scores.within_budget(chain, bench)
+    assert judged["found"] is None
+    assert judged["near"] == 0
 
 
 def test_a_run_is_resumed_shown_and_refused_with_other_numbers(
@@ -278,6 +287,26 @@ def test_a_run_is_resumed_shown_and_refused_with_other_numbers(
     assert json.loads(out.read_text())["runs"]["resnet18_random|tpe"]["0"]["seconds"] == -1
     with pytest.raises(SystemExit, match="holds runs of 15 trials"):
         samplers.main(["--trials", "16", "--out", str(out)])
+
+
+def test_runs_of_another_version_of_the_sampler_are_made_again(tmp_path: Path) -> None:
+    (tmp_path / "guided.py").write_text("one")
+    source = samplers.source_digest(tmp_path)
+    (tmp_path / "guided.py").write_text("two")
+    other = samplers.source_digest(tmp_path)
+    assert source != other
+    runs = {"n|guided": {"0": {"source": source}, "1": {"source": other}, "2": {}}, "n|guided|0.5": {"0": {}}}
+    found: dict[str, Any] = {"runs": {**runs, "n|tpe": {"0": {}}}}
+    assert samplers.drop_outdated(found, ["random", "tpe"], source) == 0
+    assert samplers.drop_outdated(found, ["guided", "tpe"], source) == 3
+    assert found["runs"] == {"n|guided": {"0": {"source": source}}, "n|tpe": {"0": {}}}
+
+
+def test_a_run_of_ours_keeps_the_digest_of_its_source(tmp_path: Path) -> None:
+    shutil.copy(known.FOLDER / "replay_resnet18_random.json", tmp_path)
+    ours, other = (samplers.Task("resnet18_random", method, 0, 4) for method in ("guided", "random"))
+    assert samplers.perform(ours, tmp_path, "abc")["source"] == "abc"
+    assert "source" not in samplers.perform(other, tmp_path, "abc")
 
 
 def results() -> dict[str, Any]:
@@ -314,6 +343,30 @@ def test_tables_say_how_many_trials_others_need() -> None:
     assert "| ResNet-18 | 2.0%, 10.0% | 3.0% | 0.60% (from 12 repeats) | 1000 | 5 of 1,000 | 50.0% |" in text
     assert "| ResNet-18 | 90.0% ± 0.0% | 1.2× (random) | 2 of 3, 2 of 3, 2 of 3 |" in text
     assert "too few rows" in text
+
+
+def test_trials_to_a_share_compare_the_median_seed_with_the_median_seed() -> None:
+    found = results()
+    ends = (0.2, 0.9, 0.9)  # the mean is 66.7 %, which no seed has
+    found["runs"]["resnet18|guided"] = {
+        str(seed): {"steps": [[1, 0.1], [10, end]], "trials": 40} for seed, end in enumerate(ends)
+    }
+    text = tables.text(found, samplers.LABELS)
+    assert "| trials to 90.0% | of 30 |" in text
+    assert "| guided | 3 | 66.7% | 66.7% | 66.7% ± 40.4% | 10 | 0.3× |" in text
+
+
+def test_tables_tell_what_is_within_the_tie_band_and_below_every_engine_where_it_is_known() -> None:
+    found = results()
+    assert "| 2 of 3, 2 of 3, 2 of 3 | , ,  |" in tables.text(found, samplers.LABELS)
+    for q in scores.QUANTILES:
+        runs = found["runs"][f"resnet18|guided|{q:g}"]
+        found["runs"][f"resnet18|guided|{q:g}"] = {seed: {**run, "near": 0.0} for seed, run in runs.items()}
+    found["networks"]["resnet18"]["fastest_row"] = 1.1
+    text = tables.text(found, samplers.LABELS)
+    assert "| 2 of 3, 2 of 3, 2 of 3 | 3 of 3, 3 of 3, 3 of 3 |" in text
+    assert "| guided | 2 of 3 (1); tie 3; +1.00 points |" in text
+    assert text.count("band 2.00, below every measured engine)") == 3
 
 
 def test_the_page_has_room_for_the_tables_once() -> None:

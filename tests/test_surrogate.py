@@ -7,6 +7,7 @@ import pytest
 
 from search.errors import SurrogateError
 from search.grouping import Edge
+from search.latency_model import repeat_std
 from search.layout import PRECISIONS, Costs, make_layout
 from search.priors import Baseline, latency_prior, noise_prior
 from search.space import Choice, Space, Variable
@@ -250,6 +251,26 @@ def test_rows_of_another_model_are_refused():
         fit_latency(LAYOUT, prior, mixes(2) + np.int8(3), np.ones(2))
 
 
+def test_noise_is_never_believed_below_what_measurements_differ_by():
+    assert repeat_std(0.01, np.array([0.2])) == pytest.approx(0.0059, abs=1e-4)
+    assert repeat_std(None, np.array([0.004, 0.003, np.nan, 0.2])) == 0.004
+    assert repeat_std(None, np.zeros(0)) == 0.0
+    others = mixes(300, seed=9)
+    truth = LAYOUT.values(true_costs(), others)
+    measured = truth * np.random.default_rng(1).normal(1, 0.13, 300)
+    for rows in (0, 30):
+        precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(rows)])
+        ms = LAYOUT.values(true_costs(), precisions)
+        ms = ms * np.random.default_rng(0).normal(1, 0.13, len(precisions))
+        told = fit_latency(LAYOUT, latency_prior(LAYOUT, engines()), precisions, ms, repeat=repeat_std(0.22, ms))
+        mean, std = told.predict(others)
+        assert told.tuning.noise >= told.repeat_std > 0.12
+        assert quality(mean, std, measured).coverage > 0.8
+        latent = told.latent(others)[1]
+        assert (latent < std).all()
+        assert np.median(np.abs(mean - truth) / latent) < 1.5
+
+
 # -- loss --------------------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +297,6 @@ def test_losses_of_unseen_mixes_are_recovered(power):
     truth, measured, _ = losses(others, seed=5, power=power)
     model = loss_fit(150, power=power)
     mean, std = model.predict(others)
-    assert model.informative
     assert np.median(np.abs(mean / truth - 1)) < 0.05
     assert quality(mean, std, truth).rank_correlation > 0.98
     assert quality(mean, std, measured).coverage > 0.8
@@ -327,7 +347,6 @@ def test_where_nothing_is_lost_sensitivities_order_the_groups():
     precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(30)])
     loss = np.random.default_rng(0).normal(0, 0.002, len(precisions))
     model = fit_loss(LAYOUT, noise_prior(LAYOUT, errors), precisions, loss, np.full(len(loss), 0.002))
-    assert not model.informative
     assert quality(model.mean().nodes[:, INT8], np.ones(GROUPS), errors[:, INT8]).rank_correlation > 0.9
     mean, std = model.predict(mixes(50, seed=9))
     assert (mean < 2 * std).all()
@@ -336,7 +355,6 @@ def test_where_nothing_is_lost_sensitivities_order_the_groups():
 
 def test_without_losses_the_prior_stands():
     model = fit_loss(LAYOUT, noise_prior(LAYOUT), mixes(0), np.zeros(0), np.zeros(0))
-    assert not model.informative
     assert model.mean().nodes[:, INT8] == pytest.approx(1 / GROUPS)
     mean, std = model.predict(mixes(5))
     assert np.isfinite(mean).all()

@@ -13,7 +13,7 @@ import optuna
 from optuna.samplers import BaseSampler, TPESampler
 
 from benchmarks.replay.bench import Bench
-from benchmarks.replay.problem import Measurement
+from benchmarks.replay.problem import TIE_BAND, Measurement
 from search.layout import Codes
 from search.samplers import make_sampler
 from search.values import Precision
@@ -134,7 +134,8 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
             engines.append(Baseline(precisions, bench.evaluate(codes).latency_ms, profile))
         return Priors(latency_prior(layout, engines), noise)
 
-    return GuidedSampler(Guidance(layout, priors, aim=lambda: Aim(bench.budget_ms)), bench.seed)
+    aim, band = Aim(bench.budget_ms), TIE_BAND
+    return GuidedSampler(Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise), bench.seed)
 
 
 def _guided(bench: Bench, edges: bool) -> None:
