@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -135,14 +136,112 @@ def test_mixes_go_to_the_network_whose_rows_take_longest_and_workers_share_them(
 
 
 def test_the_forecast_keeps_order_and_time(tmp_path: Path) -> None:
-    lines = list(Foretold(tmp_path, ["resnet18", "vit_small"], ["resnet18:repeat"]).lines(3, 1500))
+    lines = list(Foretold(tmp_path, ["resnet18", "vit_small"], ["resnet18:repeat"], 3).lines(1500))
     spans: dict[str, list[tuple[float, float]]] = {}
     for line in lines:
-        _, gpu, start, _, end, *_ = line.split()
-        spans.setdefault(gpu, []).append((float(start), float(end)))
+        if line.startswith("gpu"):
+            _, gpu, start, _, end, *_ = line.split()
+            spans.setdefault(gpu, []).append((float(start), float(end)))
     assert all(end <= 1500 for each in spans.values() for _, end in each)
     assert all(left[1] <= right[0] for each in spans.values() for left, right in pairwise(each))
     assert set(spans) == {"0", "1", "2"}
+
+
+def trained(work: Path, network: str, **steps: bool) -> None:
+    results(work, network, **steps)
+    for name in ("training.json", "model.onnx"):
+        (work / network / name).write_text("")
+
+
+def evaluated(work: Path, network: str, stages: str, count: int, wall_s: float = 4.0) -> None:
+    (work / network / stages).write_text(f'{{"wall_s": {wall_s}}}\n' * count + '{"wall_')
+
+
+def test_gpus_are_held_free_for_a_job_that_wants_them_all(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", **dict.fromkeys((*CHAIN, "prepare"), True))
+    results(tmp_path, "small", suite=True)
+    plan = Plan(tmp_path, ["resnet18"], ["resnet18:scaling", "resnet18:repeat", "resnet18:tpe"], gpus=2)
+    other, scaling = Job("faults", "small"), Job("scaling", "resnet18", "prepare")
+    assert plan.next_job([], 1000) == scaling
+    assert plan.next_job([scaling], 1000) is None, "something beside it"
+    assert plan.next_job([other], 1000, busy_s=100) is None
+    meanwhile = plan.next_job([other], 1000, busy_s=400)
+    assert meanwhile is not None
+    assert (meanwhile.step, meanwhile.within_s) == ("tpe", 400), "a step that cannot be stopped and gone on with"
+    late = plan.next_job([other], needs.needs_s("scaling", "resnet18") + 100, busy_s=200)
+    assert late is not None, "held for what has no time left"
+    assert late.step == "repeat"
+
+
+def test_it_is_next_also_while_what_it_needs_is_running(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", **dict.fromkeys(CHAIN, True))
+    results(tmp_path, "small", suite=True)
+    plan = Plan(tmp_path, ["resnet18"], ["resnet18:prepare", "resnet18:scaling", "resnet18:repeat"], gpus=2)
+    prepare = plan.next_job([], 1000)
+    assert prepare == Job("prepare", "resnet18", "train")
+    assert plan.next_job([prepare], 1000, busy_s=100) is None
+
+
+def test_on_one_gpu_it_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", **dict.fromkeys((*CHAIN, "prepare"), True))
+    results(tmp_path, "small", suite=True)
+    plan = Plan(tmp_path, ["resnet18"], ["resnet18:scaling"])
+    found = plan.next_job([], 5000)
+    assert found is not None
+    assert found.step == "mixes"
+    lines = list(Foretold(tmp_path, ["resnet18"], ["resnet18:scaling"], 1).lines(5000))
+    assert "not done at the end: resnet18 scaling (needs 2 GPUs)" in lines
+
+
+def test_the_forecast_lets_nothing_run_beside_it(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", **dict.fromkeys(CHAIN, True))
+    also = ["small:faults", "resnet18:prepare", "resnet18:scaling", "resnet18:tpe"]
+    lines = list(Foretold(tmp_path, ["resnet18"], also, 2).lines(3000))
+    spans = {line.split("  ")[-1].split(":")[0]: line for line in lines if " to " in line and " s " in line}
+    [start, end] = [float(spans["resnet18 scaling"].split()[i]) for i in (1, 3)]
+    others = [line.split() for name, line in spans.items() if name != "resnet18 scaling"]
+    assert all(float(words[4]) <= start or float(words[2]) >= end for words in others), lines
+
+
+def test_what_is_evaluated_already_shortens_a_search(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", uniform=True)
+    plan, job = Plan(tmp_path, ["resnet18"], []), Job("tpe", "resnet18")
+    whole = plan.takes_s(job)
+    evaluated(tmp_path, "resnet18", "tpe.stages.jsonl", 150, wall_s=2.0)
+    assert plan.evaluations_done(job) == 150, "half a line is none"
+    assert plan.takes_s(job) == needs.GO_ON_S["resnet18"] + 50 * 2.0 + needs.FINALISTS_S < whole
+
+
+def test_a_step_that_is_wanted_again_is_forgotten(tmp_path: Path) -> None:
+    results(tmp_path, "small", suite=True, faults=True)
+    lease.forget(tmp_path, "small", "faults")
+    assert Plan(tmp_path, [], ["small:faults"]).is_done("suite", "small")
+    assert not Plan(tmp_path, [], ["small:faults"]).is_done("faults", "small")
+    lease.forget(tmp_path, "unknown", "faults")
+
+
+class Telling(Dry):
+    """Steps that write down what they may use."""
+
+    def command(self, job: Job, gpu: int, seconds: float) -> list[str]:
+        done = super().command(job, gpu, seconds)
+        tell = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], sorted(os.sched_getaffinity(0)), flush=True)"
+        return [*done[:2], f"{tell}\n{done[2]}", *done[3:]]
+
+
+def test_a_step_gets_its_gpu_and_its_share_of_the_processors(tmp_path: Path) -> None:
+    trained(tmp_path, "resnet18", **dict.fromkeys((*CHAIN, "prepare"), True))
+    (tmp_path / "resnet18" / "mixes.0of1.jsonl").write_text('{"a": "f"}\n' * 1000)
+    words = [str(tmp_path), "--networks", "resnet18", "--gpus", "2", "--also", "resnet18:scaling", "resnet18:repeat"]
+    it = Telling(lease._parser().parse_args(words))
+    mine = sorted(os.sched_getaffinity(0))
+    it.run(time.time() + 4000)
+    told = {log.stem.rpartition("-")[0]: log.read_text().strip() for log in (tmp_path / "logs").iterdir()}
+    assert told["resnet18-scaling"] == f"0,1 {mine}"
+    gpu, _, processors = told["resnet18-repeat"].partition(" ")
+    assert gpu in ("0", "1")
+    assert len(json.loads(processors)) == max(1, len(mine) // 2)
+    assert sorted(os.sched_getaffinity(0)) == mine
 
 
 def test_a_waiting_call_starts_the_work_once_and_packs_what_there_is(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_tables_show_what_there_is() -> None:
     assert "| ResNet-18 |  | 96.0 % | 1.040× | 1.040× | 1.200× | met |" in text
     assert "an hour" not in text
     assert "- ResNet-18: the search, mixes, repeatability, export" in text
-    assert "- a whole search in one go (throughput), faults, the tests that need a GPU" in text
+    assert "(throughput), faults, threads of the builder, scaling over GPUs, the tests that need a GPU" in text
 
 
 def test_tables_of_every_step() -> None:

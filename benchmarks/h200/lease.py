@@ -3,9 +3,10 @@
     python benchmarks/h200/lease.py WORK --gpus 4 --seconds 1350
     python benchmarks/h200/lease.py WORK --dry-run                   # the order, and when each step would run
 
-For every network: train, uniform, search, compare, export, and the tests that need a GPU; then throughput, repeat,
-faults and the other samplers where they are wanted; what time is left goes into mixes, which every GPU evaluates its
-own share of. Steps that are done are left out, so a later call goes on, with more GPUs or fewer.
+For every network: train, uniform, search, compare, export, and the tests that need a GPU; then faults, threads,
+throughput, scaling, the other samplers and repeat where they are wanted; what time is left goes into mixes, which every
+GPU evaluates its own share of. Steps that are done are left out, so a later call goes on, with more GPUs or fewer;
+`--again NETWORK:STEP` does one once more. Scaling wants all GPUs: they are held free for it when its turn comes.
 
 On machines that only run commands of a few minutes, call this again and again with `--wait`: the work goes on in the
 background until its end time, each call waits so long, tells how far it is, and packs the results.
@@ -41,13 +42,18 @@ from benchmarks.h200.wanted import trials_of  # noqa: E402
 
 NETWORKS = ("resnet18", "mobilenet_v2", "vit_small")
 ALSO = (
-    "resnet18:throughput",
-    "resnet18:repeat",
     "small:faults",
+    "resnet18:threads",
+    "resnet18:throughput",
+    "resnet18:prepare",
+    "resnet18:scaling",
     "resnet18:tpe",
+    "resnet18:nsga2",
     "mobilenet_v2:throughput",
     "mobilenet_v2:tpe",
-    "resnet18:nsga2",
+    "resnet18:mixes",
+    "resnet18:repeat",
+    "mobilenet_v2:repeat",
 )
 _LOOK_S = 1.0
 _TRAINING = ("--lose", "--glints", "--images")
@@ -58,6 +64,7 @@ class Running:
     job: Job
     process: subprocess.Popen[bytes]
     gpu: int
+    until: float
     started: float = field(default_factory=time.time)
 
 
@@ -71,7 +78,7 @@ class Lease:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.work: Path = arguments.work.absolute()
-        self.plan = Plan(self.work, arguments.networks, arguments.also)
+        self.plan = Plan(self.work, arguments.networks, arguments.also, arguments.gpus)
 
     # -- doing it ----------------------------------------------------------------------------------------------------
 
@@ -82,7 +89,7 @@ class Lease:
             while time.time() < deadline:
                 running[:] = [each for each in running if not self._ended(each)]
                 for gpu in sorted(set(range(self.arguments.gpus)) - {each.gpu for each in running}):
-                    job = self.plan.next_job([each.job for each in running], deadline - time.time())
+                    job = self.plan.next_job([each.job for each in running], deadline - time.time(), _busy_s(running))
                     if job is not None:
                         running.append(self._start(job, gpu, deadline))
                 if not running:
@@ -94,14 +101,18 @@ class Lease:
                 self.log(f"gpu {each.gpu}: {each.job.name} was ended")
 
     def _start(self, job: Job, gpu: int, deadline: float) -> Running:
-        self.log(f"gpu {gpu}: {job.name} begins, {deadline - time.time():.0f} s left, it needs {job.needs_s:.0f} s")
+        left_s = min(deadline - time.time(), job.within_s or float("inf"))
+        needs_s = min(self.plan.takes_s(job), job.within_s or float("inf"))
+        self.log(f"gpu {gpu}: {job.name} begins, {left_s:.0f} s left, it needs {needs_s:.0f} s")
         logs = self.work / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), "PYTHONUNBUFFERED": "1"}
+        gpus = ",".join(map(str, range(self.arguments.gpus))) if job.alone else str(gpu)
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus, "PYTHONUNBUFFERED": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        with (logs / f"{job.network}-{job.step}-{gpu}.log").open("ab") as log:
+        share = None if job.alone else self._processors(gpu)
+        with (logs / f"{job.network}-{job.step}-{gpu}.log").open("ab") as log, _bound(share):
             process = subprocess.Popen(
-                self.command(job, gpu, deadline - time.time() - END_S),
+                self.command(job, gpu, left_s - END_S),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -109,7 +120,13 @@ class Lease:
                 env=environment,
                 start_new_session=True,
             )
-        return Running(job, process, gpu)
+        return Running(job, process, gpu, time.time() + needs_s)
+
+    def _processors(self, gpu: int) -> set[int]:
+        """A GPU's equal share of the processors: TensorRT's builder uses all that its process may run on."""
+        usable = sorted(os.sched_getaffinity(0))
+        each = max(1, len(usable) // self.arguments.gpus)
+        return set(usable[gpu * each : (gpu + 1) * each]) or set(usable)
 
     def command(self, job: Job, gpu: int, seconds: float) -> list[str]:
         if job.step == "train":
@@ -131,7 +148,7 @@ class Lease:
         done = self.plan.is_done(each.job.step, each.job.network)
         how = "is done" if done else "has to go on" if code == 0 else f"failed with exit code {code}"
         self.log(f"gpu {each.gpu}: {each.job.name} {how} after {took_s:.0f} s")
-        if not done:  # tried again by the next call
+        if not done and (code or each.job.within_s is None):  # tried again by the next call
             self.plan.failed.add(each.job)
         return True
 
@@ -162,9 +179,9 @@ class Lease:
         if file.exists() and (self.is_running() or json.loads(file.read_text())["deadline"] > time.time()):
             return float(json.loads(file.read_text())["deadline"])
         self.work.mkdir(parents=True, exist_ok=True)
-        end = time.time() + self.arguments.seconds
+        end = time.time() + float(self.arguments.seconds)
         file.write_text(json.dumps({"deadline": end}))
-        return end
+        return float(end)
 
     def wait(self, deadline: float, seconds: float) -> None:
         """Start the work in the background where it is not running, and wait."""
@@ -199,6 +216,21 @@ class Lease:
             for log in [self.work / "lease.log", *sorted((self.work / "logs").glob("*.log"))]:
                 if log.exists():
                     sink.write(f"\n=== {log.name}\n{log.read_text(errors='replace')[-60_000:]}")
+
+
+@contextmanager
+def _bound(processors: set[int] | None) -> Iterator[None]:
+    """What is started meanwhile may run on these processors alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _busy_s(running: Sequence[Running]) -> float:
+    return max((each.until - time.time() for each in running), default=0.0)
 
 
 def _lock(file: IO[str]) -> bool:
@@ -244,12 +276,21 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
+def forget(work: Path, network: str, step: str) -> None:
+    """Take back that a step was done; what it found stays until it finds something new."""
+    file = work / network / "results.json"
+    if file.exists():
+        found = json.loads(file.read_text())
+        found.get("steps", {}).pop(step, None)
+        file.write_text(json.dumps(found, indent=1))
+
+
 def _without_wait(words: Sequence[str]) -> list[str]:
     """The same command without what only a waiting call is told."""
     kept, skip = [], False
     for word in words:
         skip = skip and not word.startswith("--")
-        if word in ("--wait", "--parts", "--models"):
+        if word in ("--wait", "--parts", "--models", "--again"):
             skip = True
         elif not skip:
             kept.append(word)
@@ -258,9 +299,11 @@ def _without_wait(words: Sequence[str]) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(words)
+    for text in arguments.again:
+        forget(arguments.work, *text.split(":"))
     if arguments.dry_run:
-        plan = Foretold(arguments.work, arguments.networks, arguments.also)
-        print("\n".join(plan.lines(arguments.gpus, arguments.seconds)))
+        plan = Foretold(arguments.work, arguments.networks, arguments.also, arguments.gpus)
+        print("\n".join(plan.lines(arguments.seconds)))
         return
     lease = Lease(arguments)
     deadline = lease.deadline()
@@ -293,6 +336,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait", type=float, help="seconds to wait while the work goes on in the background")
     parser.add_argument("--parts", type=Path, help="folder for results, studies and logs, packed")
     parser.add_argument("--models", nargs="*", default=[], help="networks to pack themselves as well")
+    parser.add_argument("--again", nargs="*", default=[], metavar="NETWORK:STEP", help="forget that these were done")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     return parser

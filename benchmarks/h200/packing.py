@@ -52,7 +52,8 @@ def unpack(parts: Path, name: str, work: Path) -> None:
 
 
 def _to_keep(folder: Path, models: bool) -> Iterator[Path]:
-    wanted = ("training.json", "results.json", "*.jsonl", "*.db", *([_MODEL] if models else []))
+    wanted = ["training.json", "results.json", "*.jsonl", "*.db", "scaling.sql", "scaling.json"]
+    wanted += [_MODEL] if models else []
     yield from (path for pattern in wanted for path in sorted(folder.glob(pattern)))
     yield from folder.glob("data/digits.npz")
     for path in sorted(folder.glob("*.db.artifacts/**/*")):  # of artifacts the ranges, not the engines

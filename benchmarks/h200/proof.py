@@ -5,14 +5,15 @@
     python benchmarks/h200/proof.py WORK resnet18 throughput repeat mixes
     python benchmarks/h200/proof.py WORK resnet18 tpe nsga2 --trials 200
     python benchmarks/h200/proof.py WORK small faults suite
-    python benchmarks/h200/proof.py WORK resnet18 collect table    # results and rows into the source tree
+    python benchmarks/h200/proof.py WORK resnet18 collect table picture    # results and rows into the source tree
     python benchmarks/h200/proof.py --needs                        # what each step takes
 
 lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `mixes`,
-`repeat`, `tpe`, `nsga2`, `faults`, `suite`; `collect` copies results into benchmarks/results and evaluations into
-benchmarks/data; `table` writes the tables of docs/benchmarks.md from them; `pack` and `unpack` carry what a fresh
-machine needs to go on, in parts. Every step can be called again: it goes on. One for which too little time is left is
-not begun.
+`repeat`, `tpe`, `nsga2`, `threads`, `prepare` and `scaling` (over all GPUs of the host), `faults`, `suite`; `collect`
+copies results into benchmarks/results and evaluations into benchmarks/data; `table` writes the tables of
+docs/benchmarks.md from them, `picture` fronts and hypervolume over trials and over time; `pack` and `unpack` carry what
+a fresh machine needs to go on, in parts. Every step can be called again: it goes on. One for which too little time is
+left is not begun.
 `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
 """
 
@@ -30,12 +31,28 @@ _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:  # started as a script: the small networks are those of the tests
     sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
 
-from benchmarks.h200 import engines, mixing, needs, packing, rows, sampled, searching, tables, timing, wanted  # noqa: E402
+from benchmarks.h200 import (  # noqa: E402  # noqa: E402
+    curves,
+    engines,
+    fronts,
+    mixing,
+    needs,
+    packing,
+    rows,
+    sampled,
+    searching,
+    tables,
+    timing,
+    wanted,
+)
 from benchmarks.h200 import faults as faulty  # noqa: E402
 from benchmarks.h200 import suite as tests  # noqa: E402
+from benchmarks.h200 import threads as building  # noqa: E402
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
 
 TINY = "tiny"
+FRONTS_BEGIN = "<!-- h200 fronts begin: made by benchmarks/h200/proof.py picture -->"
+FRONTS_END = "<!-- h200 fronts end -->"
 
 
 def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
@@ -48,12 +65,16 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "throughput": lambda: timing.throughput(setting, arguments.trials),
         "tpe": lambda: sampled.sampled(setting, "tpe", arguments.trials),
         "nsga2": lambda: sampled.sampled(setting, "nsga2", arguments.trials),
+        "threads": lambda: building.threads(setting),
+        "prepare": lambda: scaled(setting, arguments, once=True),
+        "scaling": lambda: scaled(setting, arguments),
         "suite": lambda: tests.suite(setting),
         "repeat": lambda: engines.repeat(setting, arguments.processes, arguments.rebuilds),
         "export": lambda: engines.export(setting),
         "faults": lambda: faulty.faults(setting, arguments.faults),
         "collect": lambda: collect(setting, arguments.into),
         "table": lambda: tables.write(tables.read(arguments.into / "results"), ROOT / "docs" / "benchmarks.md"),
+        "picture": lambda: picture(arguments.into),
         "pack": lambda: pack(setting, arguments.parts),
         "unpack": lambda: packing.unpack(arguments.parts, setting.network, setting.work),
     }
@@ -80,6 +101,16 @@ def attempt(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
     return True
 
 
+def scaled(setting: Setting, arguments: argparse.Namespace, *, once: bool = False) -> None:
+    """Scaling over the GPUs of the host, or `once` only what it does once, on one GPU."""
+    from benchmarks.h200 import scaling  # needs PostgreSQL
+
+    plan = scaling.plan_of(setting, arguments.workers, arguments.each)
+    scaling.prepare(plan)
+    if not once:
+        setting.record("scaling", scaling.scaling(plan))
+
+
 def collect(setting: Setting, into: Path) -> None:
     """Results and every evaluation of a network, as files that are kept with the source."""
     training = setting.folder / "training.json"
@@ -91,6 +122,21 @@ def collect(setting: Setting, into: Path) -> None:
     shutil.copyfile(setting.results, into / "results" / f"h200_{setting.network}.json")
     if setting.database.exists():
         say(f"{rows.dump(setting, into / 'data' / f'{setting.network}.json')} evaluations")
+
+
+def picture(into: Path) -> None:
+    """Front and hypervolume of every collected network with more than one search: JSON, SVG and their table."""
+    rows = fronts.read(into / "data", list(tables.NAMES))
+    found = {name: each for name, of in rows.items() if len((each := fronts.judged(name, of))["searches"]) > 1}
+    out = into / "results" / "fronts_h200.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    docs = ROOT / "docs" if into == ROOT / "benchmarks" else into
+    (docs / "fronts.svg").write_text(curves.svg(found, rows, tables.NAMES))
+    page, text = docs / "benchmarks.md", fronts.text(found, tables.NAMES)
+    if page.exists():
+        page.write_text(tables.inserted(page.read_text(), text, FRONTS_BEGIN, FRONTS_END))
+    say(text)
 
 
 def pack(setting: Setting, parts: Path) -> None:
@@ -140,6 +186,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=wanted.TRIALS)
     parser.add_argument("--mixes", type=int, default=100, help="how many, over all workers and calls")
     parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="worker I of N, from 0, of mixes")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="of scaling")
+    parser.add_argument("--each", type=int, default=14, help="evaluations of each worker of scaling")
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--rebuilds", type=int, default=5)
     parser.add_argument("--faults", nargs="+", choices=list(faulty.EXPECTED), default=list(faulty.EXPECTED))

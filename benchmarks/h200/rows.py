@@ -91,7 +91,8 @@ def _is_whole(line: str) -> bool:
 def every(setting: Setting) -> list[dict[str, Any]]:
     """Rows of the study, of those beside it, and of the mixes; `source` says which.
 
-    `wall` of studies: seconds from the start of the command until it was there, of all commands that went on with it.
+    `wall` of studies: seconds from the start of the command until it was there, of all commands that went on with it;
+    `begins`: the first evaluation of a command.
     """
     apart = {name: replace(setting, apart=name) for name in APART}
     found = {"study": _timed(setting)} | {name: _timed(own) for name, own in apart.items() if own.database.exists()}
@@ -100,13 +101,13 @@ def every(setting: Setting) -> list[dict[str, Any]]:
 
 
 def _timed(setting: Setting) -> list[dict[str, Any]]:
-    file, walls, total = setting.folder / stages_name(setting.apart), {}, 0.0
+    file, told, total = setting.folder / stages_name(setting.apart), dict[int, dict[str, Any]](), 0.0
     for line in file.read_text().splitlines() if file.exists() else []:
         if _is_whole(line):
-            total += json.loads(line)["wall_s"]
-            walls[json.loads(line)["trial"]] = round(total, 3)
-    rows = stored(setting)
-    return [{**row, **({"wall": walls[row["trial"]]} if row["trial"] in walls else {})} for row in rows]
+            timed = json.loads(line)
+            total += timed["wall_s"]
+            told[timed["trial"]] = {"wall": round(total, 3), **({"begins": True} if timed["first"] else {})}
+    return [{**row, **told.get(row["trial"], {})} for row in stored(setting)]
 
 
 def stages_name(apart: str) -> str:

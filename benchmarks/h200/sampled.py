@@ -6,19 +6,20 @@ import time
 from dataclasses import replace
 
 from benchmarks.h200.setting import Setting, say
-from benchmarks.h200.timing import FINISH_S, Stopwatch, stages_of
+from benchmarks.h200.timing import Stopwatch, can_go_on, stages_of
 from studies import commands
-from studies.store import Store
+
+_FINISH_S = 45.0  # of these searches finalists are few, and what is not confirmed is lost to nobody
 
 
 def sampled(setting: Setting, sampler: str, trials: int) -> bool:
     """Search without a budget in a study of the sampler's own; False when time was up, and the next call goes on."""
     setting.open_data()
     own = replace(setting, apart=sampler)
-    limit_s = max(30.0, setting.left_s() - FINISH_S)
+    limit_s = max(30.0, setting.left_s() - _FINISH_S)
     options = {"trials": str(trials), "time-limit": f"{limit_s:.0f}s"}
     watch, start = Stopwatch(stages_of(own)), time.monotonic()
-    if _can_go_on(own):
+    if can_go_on(own):
         found = commands.resume(own.study, {**options, "model": str(own.folder / "model.onnx")}, own.storage, watch)
     else:
         found = commands.search(own.search_options(**options, sampler=sampler), watch)
@@ -27,10 +28,3 @@ def sampled(setting: Setting, sampler: str, trials: int) -> bool:
     setting.record(sampler, {"evaluations": done, "runs": [*setting.result(sampler).get("runs", []), run]})
     say(f"{sampler}: {found.reason}; {done} in all")
     return done >= trials
-
-
-def _can_go_on(setting: Setting) -> bool:
-    if not commands.exists(setting.study, setting.storage):
-        return False
-    with Store.open(setting.storage, write=False) as store:
-        return bool(store.targets(store.study(setting.study).id))

@@ -27,6 +27,8 @@ _STEPS = {
 _ONCE = {
     "a whole search in one go (throughput)": "throughput",
     "faults": "faults",
+    "threads of the builder": "threads",
+    "scaling over GPUs": "scaling",
     "the tests that need a GPU": "suite",
 }
 _TRIALS, _BASELINES = 60, 3
@@ -47,12 +49,12 @@ def write(results: Sequence[Results], page: Path) -> None:
     page.write_text(inserted(page.read_text(), text(results)))
 
 
-def inserted(page: str, tables: str) -> str:
+def inserted(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
     """`page` with `tables` between the marks, in place of what stood there."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"expected the lines {BEGIN!r} and {END!r} once each in the page")
-    head, _, rest = page.partition(BEGIN)
-    return f"{head}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"expected the lines {begin!r} and {end!r} once each in the page")
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}\n{tables}\n{end}{rest.partition(end)[2]}"
 
 
 def text(results: Sequence[Results]) -> str:
@@ -60,7 +62,8 @@ def text(results: Sequence[Results]) -> str:
     if not results:
         return "Nothing measured yet."
     parts = [networks(results), verdicts(results), throughput(results), shares(results), obedience(results)]
-    parts += [repeatability(results), exports(results), faults(results), suites(results), missing(results)]
+    parts += [threads(results), scaling(results), repeatability(results), exports(results), faults(results)]
+    parts += [suites(results), missing(results)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -186,6 +189,48 @@ def obedience(results: Sequence[Results]) -> str:
     ]
     listed = "\n\nNot obeyed:\n\n" + "\n".join(exceptions) if exceptions else ""
     return _table(head, rows) + listed
+
+
+def threads(results: Sequence[Results]) -> str:
+    """Builds with so many threads of TensorRT's builder; without the first ones of the process, which load kernels."""
+    rows = []
+    for result in results:
+        warm = [each for each in result.get("threads", {}).get("measured", []) if each["warm"]]
+        for each in warm:
+            level = f", level {each['optimization_level']}" if "optimization_level" in each else ""
+            first, *later = each["builds_s"]
+            name = NAMES.get(result["network"], result["network"])
+            times = ", ".join(f"{ms:.4f}" for ms in each["ms"])
+            later_s = ", ".join(f"{seconds:.2f} s" for seconds in later)
+            rows.append([f"{name}, {each['build_threads']} threads{level}", f"{first:.1f} s", later_s, f"{times} ms"])
+    return _table("network, builder|first mix, timing its kernels|two more|latency of the three", rows)
+
+
+def scaling(results: Sequence[Results]) -> str:
+    rows = []
+    for result in results:
+        found = result.get("scaling", {})
+        for workers, run in found.get("runs", {}).items():
+            against = found["against_one"].get(workers, {})
+            rows.append(
+                [
+                    f"{NAMES.get(result['network'], result['network'])}, {workers}",
+                    f"{run['an_hour']:.0f} (over {run['counted']})",
+                    _times(against.get("ratio")),
+                    "" if not against else f"{against['latency_median']:.4f}× over {against['assignments']}",
+                    _percent(against.get("latency_within")),
+                ]
+            )
+        rows += [
+            [f"{NAMES.get(result['network'], result['network'])}, {w}", f"not measured: {why}", "", "", ""]
+            for w, why in _left_out(found)
+        ]
+    head = "network, workers|evaluations an hour|of one worker's|latency of the same assignments|within 1.5 %"
+    return _table(head, rows)
+
+
+def _left_out(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return list(found.get("left_out", {}).items())
 
 
 def repeatability(results: Sequence[Results]) -> str:

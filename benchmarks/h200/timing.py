@@ -19,6 +19,7 @@ from studies import commands
 from studies.progress import Lines
 from studies.records import EvaluationRecord
 from studies.standing import Standing
+from studies.store import Store
 
 BASELINES = 3
 FINISH_S = 75.0  # what measuring the finalists again may take, and the start
@@ -117,20 +118,38 @@ def throughput(setting: Setting, trials: int) -> bool:
     """Search once more from nothing, without a budget, so that no accuracy is cut short; False when time was up.
 
     `per_hour` counts from the start of the command to the last evaluation: checks, start of the evaluator process,
-    calibration, baselines and tie band included, finalists not.
+    calibration, baselines and tie band included, finalists not. Of `commands` that went on with it, all are counted.
     """
     setting.open_data()
-    fresh = replace(setting, apart=rows.FRESH)
-    if setting.result("throughput").get("evaluations") == trials:
+    fresh, before = replace(setting, apart=rows.FRESH), setting.result("throughput")
+    if before.get("evaluations", 0) >= trials:
         return True
-    for path in fresh.folder.glob(f"{rows.FRESH}.*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    watch = Stopwatch(stages_of(fresh))
-    start = time.monotonic()
+    watch, start = Stopwatch(stages_of(fresh)), time.monotonic()
     limit_s = max(30.0, setting.left_s() - FINISH_S)
-    finished = commands.search(fresh.search_options(**{"trials": str(trials), "time-limit": f"{limit_s:.0f}s"}), watch)
-    done = len(finished.standing.table)
-    figures = {"evaluations": done, "seconds": sum(watch.walls), "command_s": time.monotonic() - start}
-    setting.record("throughput", {**figures, "per_hour": 3600 * done / figures["seconds"], "shares": shares(fresh)})
-    say(f"{finished.reason}; {3600 * done / figures['seconds']:.0f} an hour from the start")
+    options = {"trials": str(trials), "time-limit": f"{limit_s:.0f}s"}
+    if can_go_on(fresh):
+        more = {**options, "model": str(fresh.folder / "model.onnx")}
+        finished = commands.resume(fresh.study, more, fresh.storage, watch)
+    else:
+        for path in fresh.folder.glob(f"{rows.FRESH}.*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        finished = commands.search(fresh.search_options(**options), watch)
+    done, seconds = len(finished.standing.table), sum(walls_of(stages_of(fresh)))
+    figures = {"evaluations": done, "seconds": seconds, "commands": before.get("commands", 0) + 1}
+    figures |= {"command_s": before.get("command_s", 0.0) + time.monotonic() - start}
+    setting.record("throughput", {**figures, "per_hour": 3600 * done / seconds, "shares": shares(fresh)})
+    say(f"{finished.reason}; {3600 * done / seconds:.0f} an hour from the start")
     return done >= trials
+
+
+def can_go_on(setting: Setting) -> bool:
+    """Whether the study is there and has its target."""
+    if not commands.exists(setting.study, setting.storage):
+        return False
+    with Store.open(setting.storage, write=False) as store:
+        return bool(store.targets(store.study(setting.study).id))
+
+
+def walls_of(file: Path) -> list[float]:
+    """Seconds of every evaluation that a Stopwatch timed, of all commands."""
+    return [float(json.loads(line)["wall_s"]) for line in file.read_text().splitlines()]
