@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ NEW = 25  # trials that a warm worker is timed over
 SAMPLERS = ("guided", "random")
 SLEEP_S = 1.0
 ROUNDS = {"guided": 2, "random": 5}  # evaluations of each sleeping worker
+TRACEBACK = "Traceback (most recent call last):\n"
 PARTS = ("front", "trial", "sleepers")
 
 
@@ -215,8 +217,16 @@ def child(*arguments: Any) -> dict[str, float]:
         raise RuntimeError(f"{arguments[0]}: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     if found.get("failed"):
-        print(done.stderr[-4000:], flush=True)
+        print(reasons(done.stderr), flush=True)
     return found
+
+
+def reasons(stderr: str) -> str:
+    """Why workers failed: each last line of a traceback with how often it came, then the whole of the first one."""
+    tracebacks = [TRACEBACK + part for part in stderr.split(TRACEBACK)[1:]]
+    counted = Counter(part.strip().splitlines()[-1] for part in tracebacks)
+    lines = [f"{times} x {line}" for line, times in counted.most_common()]
+    return "\n".join([*lines, *tracebacks[:1]]) or stderr[-4000:]
 
 
 if __name__ == "__main__":

@@ -28,13 +28,16 @@ from sqlalchemy import create_engine, text
 from evaluators.process import EvaluatorProcess
 from search.values import Assignment, Evaluation
 from studies import commands
+from studies.joining import target_of
 from studies.progress import Quiet
 from studies.proposals import Proposals
 from studies.setup import checked
 from studies.store import Store
 from studies.targets import config_of
+from studies.working import run_here
 
 NAME = "s"
+PIPE_BYTES = 4000  # of ASCII, that a pipe takes at once
 
 
 class Clocks:
@@ -151,11 +154,11 @@ def _fork(url: str, good: Any) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         with Store.open(url) as store:
-            commands._run(store, good, store.study(NAME), Quiet())
+            study = store.study(NAME)
+            run_here(store, good, study, target_of(store, study, good), Quiet())
         os._exit(0)
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(sys.stderr.fileno(), traceback.format_exc()[-PIPE_BYTES:].encode())  # whole, whoever else writes
         os._exit(1)
 
 

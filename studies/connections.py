@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -27,9 +28,13 @@ BUSY_S = 30
 CONNECT_S = 10
 RECYCLE_S = 1800  # firewalls forget connections that are idle for longer
 ANSWER_S = 600  # the longest statement is an upgrade of large tables; a server that is silent for longer is gone
-HOLD_S = 20  # a worker that is stopped in the middle of a transaction loses it, and its locks, after this
+# A worker that is stopped in the middle of a transaction loses it, and its locks, after this. Much longer than a
+# transaction takes: of many workers on few cores one may get no processor time for 20 s.
+HOLD_S = 60
 LOCK_S = 300  # how long another process may take to create or upgrade the tables
 WRITES = "bitfront_writes"  # execution option: the transaction is going to write
+_LONGER = "bitfront_longer"  # of a connection whose limit `hold_longer` raised
+PORTS = {"postgresql": 5432, "mysql": 3306}
 DRIVERS = {"postgresql": ("postgresql+psycopg", "psycopg[binary]"), "mysql": ("mysql+pymysql", "pymysql[rsa]")}
 # A network that swallows packets is noticed within a minute, not after the two hours of the system's defaults.
 KEEPALIVES = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 50_000}
@@ -61,9 +66,9 @@ def engine_settings(url: URL) -> dict[str, Any]:
         return {"connect_args": {"timeout": BUSY_S}}
     # Few connections: with one thread for the study and one for its heartbeat, a worker needs hardly more than two.
     settings: dict[str, Any] = {"pool_pre_ping": True, "pool_recycle": RECYCLE_S, "pool_size": 2, "max_overflow": 8}
-    if url.get_backend_name() in MYSQL:
-        # As PostgreSQL: a transaction sees what others committed meanwhile, and gaps between rows are not locked.
-        settings["isolation_level"] = "READ COMMITTED"
+    # Whatever the server's default is: a transaction sees what others committed while it waited for a lock, or nothing
+    # could be counted exactly; and MySQL does not lock gaps between rows.
+    settings["isolation_level"] = "READ COMMITTED"
     return {**settings, "connect_args": _connect_args(url)}
 
 
@@ -77,6 +82,31 @@ def settle(engine: Engine, *, write: bool) -> None:
     }
     if kind in listeners:
         event.listen(engine, "connect", listeners[kind])
+    if kind == "mysql":
+        event.listen(engine, "reset", _hold_no_longer)
+
+
+def hold_longer(connection: Connection) -> None:
+    """Let this transaction, which only reads, take as long as a large study takes to be made into objects."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{ANSWER_S}s'")
+    elif connection.dialect.name in MYSQL:
+        connection.exec_driver_sql(f"SET SESSION wait_timeout = {ANSWER_S}")
+        connection.info[_LONGER] = True
+
+
+def no_way_to(url: URL) -> str:
+    """Why the network does not get to the server's host; empty where it does, also where nothing answers there.
+
+    psycopg says of an unreachable host what it says of a server that is going down: that it closed the connection.
+    """
+    if is_file(url) or not url.host or url.host.startswith("/"):
+        return ""
+    try:
+        socket.create_connection((url.host, url.port or PORTS.get(url.get_backend_name(), 0)), CONNECT_S).close()
+    except OSError as error:
+        return "" if isinstance(error, ConnectionError) else f"connecting to {url.host}: {error.strerror or error}"
+    return ""
 
 
 @contextmanager
@@ -201,6 +231,11 @@ def _set_reading_postgresql(connection: Any, _: Any) -> None:
 def _set_mysql(connection: Any, _: Any) -> None:
     # MySQL has no limit for idle transactions alone. An idle connection that it closes is opened again when needed.
     _say(connection, f"SET SESSION wait_timeout = {HOLD_S}, SESSION innodb_lock_wait_timeout = {2 * HOLD_S}")
+
+
+def _hold_no_longer(connection: Any, record: Any, _: Any) -> None:
+    if connection is not None and record.info.pop(_LONGER, False):
+        _set_mysql(connection, record)
 
 
 def _set_reading_mysql(connection: Any, record: Any) -> None:

@@ -25,6 +25,7 @@ from studies.database_url import hide_password, is_file, secrets
 
 RETRY_S = 60.0  # a server that is restarted or replaced is back within this
 CLEAN_UP_S = 2.0  # what a process that is ending waits for in one step
+FEWEST = 5  # tries, of a worker that gets so little processor time that each takes long
 SHORTEST_S, LONGEST_S = 0.05, 5.0  # between two tries
 # By SQLSTATE, PostgreSQL: serialization failure, deadlock, lock not available, too many connections, and the server
 # going down or coming up. Whole classes: 08 connection exceptions.
@@ -64,9 +65,20 @@ class InterruptedTransactionError(RunError):
 class _Calls(threading.local):
     running = False
     repeated = False
+    known_server = False
 
 
 _calls = _Calls()
+
+
+@contextmanager
+def known_server() -> Iterator[None]:
+    """Wait for a server that cannot be reached too: it was reached a moment ago, so that its address is right."""
+    before, _calls.known_server = _calls.known_server, True
+    try:
+        yield
+    finally:
+        _calls.known_server = before
 
 
 def retried(function: Callable[P, T]) -> Callable[P, T]:
@@ -95,13 +107,15 @@ def repeated() -> bool:
 
 
 def _until_done(function: Callable[[], T]) -> T:
-    patience_s, longest_s, deadline = _patience_s(), SHORTEST_S, None
+    patience_s, longest_s, deadline, tries = _patience_s(), SHORTEST_S, None, 0
+    fewest = FEWEST if patience_s > CLEAN_UP_S else 1
     while True:
+        tries += 1
         try:
             return function()
         except InterruptedTransactionError as error:
             deadline = deadline or time.monotonic() + patience_s
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline and tries >= fewest:
                 raise
             _calls.repeated = _calls.repeated or error.lost
         # Workers that were cut off together must not come back together.
@@ -176,7 +190,7 @@ def cut_off(error: BaseException | None) -> str | None:
 
 def coming_back(error: DBAPIError) -> bool:
     """Whether a server was met that is on its way down or up; one that is not there at all may be a wrong address."""
-    return error.statement is not None or any(words in str(error.orig) for words in ON_ITS_WAY)
+    return _calls.known_server or error.statement is not None or any(words in str(error.orig) for words in ON_ITS_WAY)
 
 
 def _of_driver(error: DBAPIError) -> str | None:

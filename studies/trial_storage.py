@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from studies.connections import engine_settings, settle
+from studies.connections import engine_settings, hold_longer, settle
 from studies.database_url import parse_url
 from studies.retries import repeated, reported, retried
 
@@ -49,6 +49,15 @@ class RetriedStorage(RDBStorage):
             if hasattr(self, "scoped_session"):
                 self.scoped_session.remove()
             self.engine.dispose()
+
+    def _get_trials(self, *args: Any, **kwargs: Any) -> list[FrozenTrial]:
+        """As Optuna's, which makes all that it reads into objects within one transaction: 15 s for 10,000 trials."""
+        session = self.scoped_session()
+        try:
+            hold_longer(session.connection())
+            return super()._get_trials(*args, **kwargs)
+        finally:
+            session.close()
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """As Optuna's; telling again what was told just before a connection was lost changes nothing."""
