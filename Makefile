@@ -10,8 +10,8 @@ demo: $(READY)  ## search the shipped example, export the best mix, write the re
 	rm -rf demo
 	$(BIN)/bitfront demo --out demo
 
-test: $(READY)  ## the whole test suite
-	$(BIN)/python -m pytest
+test: $(READY)  ## the whole test suite, on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
     return None
 
 
-def wait_for_end(pids: Sequence[int], seconds: float = 20) -> None:
+def wait_for_end(pids: Sequence[int], seconds: float = 60) -> None:
     """Wait until processes are gone: an evaluator ends by itself when its keeper does."""
     _, left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=seconds)
     assert not left, f"still there: {left}"
@@ -150,7 +150,7 @@ def _kill(process: subprocess.Popen[str], story: Story, chance: random.Random, *
         story.main += process.poll() is None
     last = evaluator_of(process)
     process.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     wait_for_end([found.pid for found in (evaluator, last) if found is not None])
 
 

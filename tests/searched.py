@@ -23,7 +23,7 @@ from jobs import float_labels
 from networks import Net, images, save
 from search.model import load
 from studies import export, repeatability
-from studies.cli import app
+from studies.cli import program_for
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ROOT / "tests" / "quick"
@@ -53,7 +53,8 @@ def write_inputs(folder: Path, network: onnx.ModelProto | None = None, samples: 
 def invoke(*arguments: Any) -> Result:
     """Run a command in this process: no interpreter has to start, but signals and a killed parent need `child`."""
     with quick():
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+        words = [str(argument) for argument in arguments]
+        return CliRunner().invoke(program_for(words), words)
 
 
 def ok(*arguments: Any) -> str:
@@ -67,7 +68,7 @@ def command(*arguments: Any) -> list[str]:
     """What starts a process of its own, as quick as `quick`."""
     start = (
         "from studies import cli, export, repeatability; repeatability._REPEATS = 1; "
-        "export.tolerance = lambda now: 1e9; cli.main()"
+        "repeatability._process_spread = lambda *_: 0.0; export.tolerance = lambda now: 1e9; cli.main()"
     )
     return [sys.executable, "-c", start, *map(str, arguments)]
 
@@ -93,13 +94,15 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Searches in this process measure quickly, and repeat the baseline in one fresh process instead of three.
+    """Searches in this process measure quickly, and repeat the baseline once instead of three times.
 
+    Nor do they start fresh processes to time it there, which takes longer than the rest: test_repeatability.py does.
     What is measured that quickly is too rough for an export to be held to it.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(repeatability, "_REPEATS", 1)
+        patch.setattr(repeatability, "_process_spread", lambda *_: 0.0)
         patch.setattr(export, "tolerance", lambda now: 1e9)
         yield
 
@@ -133,5 +136,6 @@ def copy_finished(folder: Path) -> None:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content, and every folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+    """Every file below a folder with its content, and every folder, but what Python compiled of users' code."""
+    found = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in found}

@@ -1,7 +1,8 @@
 """Real database servers for tests and benchmarks: PostgreSQL from the `pgserver` wheel, MariaDB where it is installed.
 
-A server listens on a free port of this machine, keeps its files in a folder of its own under /tmp, and goes with its
-folder when the process that started it ends, however that ends: a guard process waits for the end of its input.
+A server listens on a free port of this machine, keeps its files in folders of its own, under /tmp and, for tests, in
+memory, and goes with its folders when the process that started it ends, however that ends: a guard process waits for
+the end of its input.
 As root, servers run as nobody, because PostgreSQL refuses to run as root.
 """
 
@@ -20,10 +21,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -36,14 +38,20 @@ STOP_AND_DROP = {
     "mariadb": (signal.SIGTERM.value, signal.SIGKILL.value),
 }
 PORTS = (20_000, 32_000)  # below those that outgoing connections get, so that a stopped server's port stays free
+# MariaDB waits for the disk several times per table: 2 s for a study's tables on a disk, 0.3 s in memory.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
+IN_MEMORY = {
+    "postgresql": ["-c", "max_wal_size=128MB", "-c", "min_wal_size=32MB"],  # else its log takes up to a gigabyte
+    "mariadb": ["--debug-no-sync"],  # where there is no such room, too
+}
 GUARD = """
 import os, shutil, signal, subprocess, sys
-user, folder, stop, drop, *command = sys.argv[1:]
+user, folder, data, stop, drop, *command = sys.argv[1:]
 who = {"user": int(user), "group": int(user), "extra_groups": []} if int(user) else {}
 server = None
 end = lambda number: server and server.poll() is None and (server.send_signal(number), server.wait())
 for line in iter(sys.stdin.readline, ""):
-    if line == "start\\n":
+    if line == "start\\n" and (server is None or server.poll() is not None):
         with open(os.path.join(folder, "log"), "ab") as log:
             server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, **who)
     elif line == "stop\\n":
@@ -52,7 +60,8 @@ for line in iter(sys.stdin.readline, ""):
         end(signal.SIGKILL)
     print("done", flush=True)
 end(int(drop))
-shutil.rmtree(folder, ignore_errors=True)
+for path in (folder, data):
+    shutil.rmtree(path, ignore_errors=True)
 """
 
 
@@ -61,21 +70,30 @@ class MissingServerError(Exception):
 
 
 class Server:
-    """One database server with its own folder; `stop`, `kill` and `start` keep its data, its port and its URL."""
+    """One database server with its own folders; `stop`, `kill` and `start` keep its data, its port and its URL.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        kind: `postgresql` or `mariadb`.
+        in_memory: keep the data in memory where this machine has room, else on its disk.
+    """
+
+    def __init__(self, kind: str, *, in_memory: bool = False) -> None:
         self._kind = kind
         self._folder = Path(tempfile.mkdtemp(prefix=f"bf-{kind[:2]}-", dir="/tmp"))
+        self._data = Path(tempfile.mkdtemp(prefix=self._folder.name, dir=_data_folder(in_memory)))
         self._port = _free_port()
         self._names = itertools.count()
         self.database = "main"
         try:
-            command = {"postgresql": _set_up_postgresql, "mariadb": _set_up_mariadb}[kind](self._folder, self._port)
+            set_up = {"postgresql": _set_up_postgresql, "mariadb": _set_up_mariadb}[kind]
+            command = set_up(self._folder, self._data, self._port)
+            command += IN_MEMORY[kind] if in_memory else []
         except BaseException:
             shutil.rmtree(self._folder)
+            shutil.rmtree(self._data)
             raise
-        signals = map(str, STOP_AND_DROP[kind])
-        guard = [sys.executable, "-c", GUARD, str(_unprivileged()), str(self._folder), *signals, *command]
+        folders, signals = map(str, (self._folder, self._data)), map(str, STOP_AND_DROP[kind])
+        guard = [sys.executable, "-c", GUARD, str(_unprivileged()), *folders, *signals, *command]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._guard = subprocess.Popen(guard, text=True, start_new_session=True, **pipes)
         try:
@@ -105,7 +123,7 @@ class Server:
         return self.url_of(self.new_database())
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
+        """Start the server, unless it runs, and wait until it answers."""
         self._say("start")
         deadline = time.monotonic() + START_S
         while not self._answers():
@@ -127,7 +145,7 @@ class Server:
         self.start()
 
     def close(self) -> None:
-        """Stop the server and remove its folder."""
+        """Stop the server and remove its folders."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             self._guard.stdin.close()
         self._guard.wait(STOP_S)
@@ -156,7 +174,7 @@ class Server:
     def _execute(self, statement: str) -> None:
         # The database that is always there.
         url = self.url_of({"postgresql": "postgres", "mariadb": "mysql"}[self._kind])
-        engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
+        engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 30})
         try:
             with engine.connect() as connection:
                 connection.execute(text(statement))
@@ -188,7 +206,7 @@ def mariadb_url() -> str:
 
 def _server(kind: str) -> Iterator[Server]:
     try:
-        server = Server(kind)
+        server = Server(kind, in_memory=True)
     except MissingServerError as error:
         _skip(kind, str(error))
     try:
@@ -206,7 +224,7 @@ def _shared_or_skip(kind: str) -> Server:
 
 @cache
 def _shared(kind: str) -> Server:
-    server = Server(kind)
+    server = Server(kind, in_memory=True)
     atexit.register(server.close)
     return server
 
@@ -220,11 +238,19 @@ def _skip(kind: str, reason: str) -> Server:
     pytest.skip(reason)
 
 
-def _set_up_postgresql(folder: Path, port: int) -> list[str]:
+def _data_folder(in_memory: bool) -> Path:
+    """Where a server's data goes. Programs stay under /tmp: memory may be mounted so that nothing runs from there."""
+    with suppress(OSError):
+        if in_memory and shutil.disk_usage(MEMORY).free > ROOM_BYTES < psutil.virtual_memory().available:
+            return MEMORY
+    return Path("/tmp")
+
+
+def _set_up_postgresql(folder: Path, data: Path, port: int) -> list[str]:
     """Make the files of a PostgreSQL server; the command that runs it."""
-    programs, data, secret = _postgresql_programs(folder), folder / "data", folder / "secret"
+    programs, secret = _postgresql_programs(folder), folder / "secret"
     secret.write_text(PASSWORD)
-    _give(folder, secret)
+    _give(folder, data, secret)
     who = ["--username", USER, "--pwfile", str(secret), "--auth=scram-sha-256"]
     _run([str(programs / "initdb"), "-D", str(data), *who, "--encoding=utf8", "--no-locale", "--no-sync"], folder)
     # No disk fails in a test: what the kernel has is safe, and waiting for the disk takes most of the time.
@@ -258,13 +284,13 @@ def _debian_postgresql() -> Path:
     return found[-1].parent
 
 
-def _set_up_mariadb(folder: Path, port: int) -> list[str]:
+def _set_up_mariadb(folder: Path, data: Path, port: int) -> list[str]:
     """Make the files of a MariaDB server; the command that runs it."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
     server, installer = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
     if server is None or installer is None:
         raise MissingServerError("No MariaDB: install it with `apt-get install mariadb-server`; it need not run.")
-    data, users = folder / "data", folder / "users.sql"
+    users = folder / "users.sql"
     options = [
         f"--datadir={data}",
         f"--tmpdir={folder}",
@@ -277,7 +303,7 @@ def _set_up_mariadb(folder: Path, port: int) -> list[str]:
         f"CREATE USER IF NOT EXISTS '{USER}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n"
         f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
     )
-    _give(folder, users)
+    _give(folder, data, users)
     _run([installer, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=socket", *options], folder)
     options += ["--bind-address=127.0.0.1", f"--port={port}", f"--init-file={users}", "--max-connections=300"]
     options += [f"--pid-file={folder / 'pid'}", "--character-set-server=utf8mb4"]
@@ -300,17 +326,19 @@ def _unprivileged() -> int:
     return NOBODY if os.geteuid() == 0 else 0
 
 
-def _give(folder: Path, *files: Path) -> None:
-    """Let the server's user own its folder."""
+def _give(*paths: Path) -> None:
+    """Let the server's user own its folders."""
     user = _unprivileged()
     if user:
-        for path in (folder, *files):
+        for path in paths:
             os.chown(path, user, user)
 
 
 def _free_port() -> int:
+    """One that nobody listens on, and that no other process of this test run takes before its server listens."""
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        port = random.randrange(*PORTS)
+        port = random.randrange(PORTS[0] + first, PORTS[1], int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -97,6 +97,7 @@ def prepare() -> None:
     proposals.make_sampler = lambda *_: Listed()
     proposals.Proposals.enqueue_neighbour = lambda self, assignment: assignment  # which is on no list
     repeatability._REPEATS = 1
+    repeatability._process_spread = lambda *_: 0.0
 
 
 def write_list(folder: Path, count: int, seed: int) -> None:
