@@ -210,7 +210,7 @@ def _reported(action: str, bucket: Bucket) -> Iterator[None]:
         text = " ".join(str(error).split()).rstrip(".")
         raise ArtifactError(
             f"{action} {bucket.url}: {type(error).__name__}: {text}. Look at the name of the bucket, at the "
-            "credentials in the environment and at the network, then `resume`."
+            "credentials in the environment and at the network, then `resume`; where no study was made yet, `search`."
         ) from error
 
 

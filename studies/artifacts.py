@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -28,6 +28,10 @@ STALE_S = 3600.0  # a temporary file this old belongs to a process that was kill
 DIGEST = re.compile(r"[0-9a-f]{64}")
 TEMPORARY = ".tmp-"
 _FETCHING = "fetching.lock"
+
+
+class DamagedError(ArtifactError):
+    """The content of an artifact is not what was stored."""
 
 
 class Artifacts:
@@ -109,6 +113,22 @@ class Artifacts:
     def __contains__(self, digest: str) -> bool:
         return self._path(digest).is_file() or (self.remote is not None and self.remote.has(digest))
 
+    def is_whole(self, digest: str) -> bool:
+        """Whether it is here, or can be fetched, as it was stored. What is damaged is removed: then it is gone, and not
+        found again and again.
+
+        Raises:
+            ArtifactError: it cannot be read, or not be removed.
+        """
+        if digest not in self:
+            return False
+        try:
+            with self.open(digest):
+                return True
+        except DamagedError:
+            self.remove(digest)
+            return False
+
     @contextmanager
     def open(self, digest: str) -> Iterator[BinaryIO]:
         """The open file, at its start, after all of it was read and found to match its digest.
@@ -142,30 +162,49 @@ class Artifacts:
         except OSError as error:
             raise ArtifactError(f"Could not remove artifact {digest} from {self.folder}: {_reason(error)}.") from error
 
-    def prune(self, keep: Collection[str]) -> int:
-        """Delete every file of the folder that is not in `keep` and what killed processes left half-written.
-
-        Call it while no evaluation of any study of the database is being recorded: an engine is put here before the
-        database knows of it. An object store keeps all it has; only this host's copies go, which is safe at any time
-        because young ones stay.
-
-        Returns:
-            Bytes that were freed.
+    def old(self) -> frozenset[str]:
+        """Digests in the folder whose files were put there so long ago that who put them has recorded them or died.
 
         Raises:
-            ArtifactError: a file could not be deleted; run it again when the cause is gone.
+            ArtifactError: the folder cannot be read.
         """
+        return frozenset(path.name for path in self._old_files() if DIGEST.fullmatch(path.name))
+
+    def remove_old(self, digest: str) -> None:
+        """`remove` what is still as `old` said, and was not put again since."""
+        if digest in self.old():
+            self.remove(digest)
+
+    def remove_half_written(self) -> None:
+        """Delete what processes left in the folder that were killed while they wrote.
+
+        Raises:
+            ArtifactError: a file could not be deleted.
+        """
+        self._delete([path for path in self._old_files() if path.name.startswith(TEMPORARY)])
+
+    def prune_copies(self, keep: Collection[str]) -> None:
+        """Delete this host's copies of what an object store has and `keep` does not name, unless they are young: those
+        may be in use. The object store keeps all it has.
+
+        Raises:
+            ArtifactError: a file could not be deleted.
+        """
+        if self.remote is not None:
+            self._delete([self.folder / digest for digest in self.old() - set(keep)])
+
+    def _old_files(self) -> list[Path]:
         try:
-            paths = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
-            return sum(_delete(path) for path in paths if self._unwanted(path, keep))
+            return [path for path in self.folder.iterdir() if _is_old(path)] if self.folder.is_dir() else []
         except OSError as error:
             raise ArtifactError(f"Could not clean up {self.folder}: {_reason(error)}.") from error
 
-    def _unwanted(self, path: Path, keep: Collection[str]) -> bool:
-        temporary = path.name.startswith(TEMPORARY)
-        if not temporary and (path.name in keep or DIGEST.fullmatch(path.name) is None):
-            return False
-        return (self.remote is None and not temporary) or _is_old(path)
+    def _delete(self, paths: Sequence[Path]) -> None:
+        try:
+            for path in paths:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ArtifactError(f"Could not clean up {self.folder}: {_reason(error)}.") from error
 
     def _path(self, digest: str) -> Path:
         if not DIGEST.fullmatch(digest):
@@ -184,7 +223,7 @@ class Artifacts:
         except OSError as error:
             raise ArtifactError(
                 f"Could not keep the {kind} in {self.folder}: {_reason(error)}. "
-                "Free some space or name another folder, then `resume`."
+                "Free some space, then `resume`; where no study was made yet, `search`."
             ) from error
         finally:
             with suppress(OSError):  # the error that brought us here says more
@@ -246,7 +285,7 @@ class Artifacts:
         except OSError as error:
             raise ArtifactError(f"Could not read artifact {digest} in {self.place}: {_reason(error)}.") from error
         if found != digest:
-            raise ArtifactError(
+            raise DamagedError(
                 f"Artifact {digest} in {self.place} was changed or damaged: its content has digest {found}. Remove it "
                 "and let it be built again."
             )
@@ -300,15 +339,6 @@ def _is_old(path: Path) -> bool:
         return time.time() - path.stat().st_mtime > STALE_S
     except FileNotFoundError:  # another process was faster
         return False
-
-
-def _delete(path: Path) -> int:
-    try:
-        size = path.stat().st_size
-        path.unlink()
-        return size
-    except FileNotFoundError:
-        return 0
 
 
 def _reason(error: OSError) -> str:

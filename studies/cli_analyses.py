@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from search.errors import ConfigError
-from studies import commands, compare_trial, comparison, profiles, sensitivity_plot, sensitivity_table, tables_text
+from studies import commands, comparison, profiles, sensitivity_plot, sensitivity_table, tables_text
 from studies.cli_base import (
     Backend,
     Batch,
@@ -124,10 +124,10 @@ def compare(
     groups: Annotated[bool, typer.Option("--groups", help="Group by group: where do they part?")] = False,
     samples: Annotated[
         int, typer.Option("--samples", help="Samples of the final split, at most.", metavar="N")
-    ] = compare_trial.DEFAULT_SAMPLES,
+    ] = comparison.DEFAULT_SAMPLES,
     threshold: Annotated[
         float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
-    ] = compare_trial.DEFAULT_THRESHOLD_DB,
+    ] = comparison.DEFAULT_THRESHOLD_DB,
     model: ModelPath = None,
     data: DataPath = None,
     target: WhichTarget = None,

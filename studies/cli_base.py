@@ -20,6 +20,7 @@ from search.errors import BitfrontError, InputError, RunError
 from studies import commands, tables_text
 from studies.config import OPTIONS
 from studies.progress import Display, Lines, Progress, Quiet
+from studies.results import Finished
 from studies.standing import Standing
 from studies.store import default_url, hide_password
 from studies.words import best_text, nearest_text, obedience_text
@@ -154,7 +155,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: str =
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
-def print_finished(finished: commands.Finished, storage: str | None) -> None:
+def print_finished(finished: Finished, storage: str | None) -> None:
     now = finished.standing
     out.print(f"{finished.reason}.", markup=False)
     out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)

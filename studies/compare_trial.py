@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from search.model import Edge
     from studies.setup import Checked
 
-DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB = 64, 10.0
 # What differs between two runs on one machine, or says nothing about results.
 _UNTOLD = frozenset({"memory_bytes", "cpu.usable_threads", "container"})
 

@@ -12,6 +12,7 @@ from studies.records import GroupRecord
 if TYPE_CHECKING:
     from evaluators.compare import Difference
 
+DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB = 64, 10.0
 PAIRS = {
     "engine-float": "engine against float model",
     "engine-emulated": "engine against emulation",

@@ -88,6 +88,7 @@ class SearchConfig:
     native_instancenorm: bool = True
     plugins: tuple[str, ...] = ()
     timing_cache: str | None = None
+    build_threads: int | None = None
     repair: int = 0
     lease_s: float = 60.0
     gpus: str | None = None
@@ -380,6 +381,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("native-instancenorm", "native_instancenorm", _switch, switch=True, backend="tensorrt"),
         Option("plugin", "plugins", _text, many=True, backend="tensorrt"),
         Option("timing-cache", "timing_cache", _text, backend="tensorrt"),
+        Option("build-threads", "build_threads", _whole(most=4096), backend="tensorrt"),
         Option("repair", "repair", _whole(least=0, most=1000)),
         Option("lease", "lease_s", _lease),
         Option("gpus", "gpus", check_gpus),

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, insert, inspect, select, update
+from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from search.errors import BitfrontError, StudyError
 from studies.config import default_url
-from studies.connections import make_engine, one_at_a_time, writing
+from studies.connections import make_engine, no_way_to, one_at_a_time, writing
 from studies.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
 from studies.retries import InterruptedTransactionError, coming_back, cut_off, reason, reported, retried
 from studies.tables import VERSION, Base, Schema
@@ -102,8 +102,11 @@ def optuna_storage(url: str) -> RDBStorage:
     from optuna.exceptions import StorageInternalError
 
     parsed = parse_url(url)
-    with reported("open Optuna's tables", parsed, StorageInternalError), one_at_a_time(parsed):
-        return _trials(url, TRIES)
+    with reported("open Optuna's tables", parsed, StorageInternalError):
+        if _has_optunas(parsed):
+            return _trials(url, 1)  # many workers that start together must not do this one after the other
+        with one_at_a_time(parsed):
+            return _trials(url, TRIES)
 
 
 @contextmanager
@@ -119,6 +122,19 @@ def close_optuna(storage: RDBStorage) -> None:
     """Close all connections of Optuna's storage, so that SQLite folds its write-ahead log into the file."""
     storage.remove_session()
     storage.engine.dispose()
+
+
+def _has_optunas(url: URL) -> bool:
+    """Whether a server holds all of Optuna's tables, and the version that it writes last."""
+    if is_file(url):
+        return False
+    engine = make_engine(url, write=False)
+    try:
+        with engine.connect() as connection:
+            there = frozenset(inspect(connection).get_table_names())
+            return there >= ALL_OPTUNA_TABLES and bool(connection.scalar(text("select count(*) from alembic_version")))
+    finally:
+        engine.dispose()
 
 
 def _trials(url: str, tries: int) -> RDBStorage:
@@ -166,8 +182,9 @@ def _version_of(url: URL, *, create: bool) -> int | None:
             with one_at_a_time(url):  # another process may be in the middle of making them
                 version, tables = _looked(engine)
     except SQLAlchemyError as error:
-        message = f"Cannot open the database {hide_password(url)}: {reason(error, url)}."
-        if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error):
+        nowhere = no_way_to(url)
+        message = f"Cannot open the database {hide_password(url)}: {nowhere or reason(error, url)}."
+        if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error) and not nowhere:
             raise InterruptedTransactionError(message, lost=True) from None
         raise StudyError(message) from None
     finally:

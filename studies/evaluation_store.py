@@ -115,7 +115,7 @@ class EvaluationStore(LeaseStore):
                 statements.insert_score(connection, evaluation_id, "search", evaluation.accuracy)
             if artifact is not None:
                 engine = statements.engine_row(artifact, evaluation.size_bytes or 0)
-                statements.ensure_row(connection, tables.Artifact, "digest", engine)
+                statements.hold_artifact(connection, engine)
             connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
 
     @retried
@@ -162,7 +162,12 @@ class EvaluationStore(LeaseStore):
             statements.insert_score(connection, evaluation_id, "final", accuracy)
 
     @retried
-    def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime]) -> None:
-        """Store what each layer of an evaluation's engine takes, in the order they run, replacing what is there."""
+    def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime], note: str = "") -> None:
+        """Store what each layer of an evaluation's engine takes, in the order they run, replacing what is there.
+
+        Args:
+            note: what is noteworthy of this profile; it stands among the evaluation's notes, instead of an earlier one.
+        """
         with self._writing("store a profile") as connection:
             statements.replace_profile(connection, evaluation_id, layers)
+            statements.replace_profile_note(connection, evaluation_id, note)

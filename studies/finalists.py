@@ -13,6 +13,7 @@ from studies.standing import Standing
 if TYPE_CHECKING:
     from studies.runner import Work
 
+DAMAGED = "its kept engine is damaged"
 _MOST = 6
 _ROUNDS = 20
 
@@ -33,7 +34,9 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
     """
     if not rows:
         return
-    work.progress.note(f"measuring {len(rows)} finalists again, side by side, and scoring them on the final split")
+    many = f"{len(rows)} finalists again, side by side, and scoring them"
+    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
+    work.progress.note(f"measuring {what} on the final split")
     engines = {str(now.table.id[row]): str(engine_of(work, now, row)) for row in rows}
     try:
         found = work.keeper.call(
@@ -52,11 +55,25 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
     work.store.add_details(work.target.id, final_reference=found["reference"])
 
 
+def why_lacking(work: Work, digest: str | None) -> str:
+    """Why an engine has to be built again; empty where it is kept as it was built. A damaged one is let go of."""
+    if not digest or digest not in work.artifacts:
+        return "its engine was not kept"
+    return "" if work.artifacts.is_whole(digest) else DAMAGED
+
+
 def engine_of(work: Work, now: Standing, row: int) -> Path:
-    """The kept engine of a row, or the same engine built again where it was not kept."""
+    """The kept engine of a row, or the same engine built again where it was not kept, or is damaged.
+
+    Raises:
+        ArtifactError: it can neither be read nor be built.
+    """
     digest = str(now.table.artifact[row])
-    if digest and digest in work.artifacts:
+    lacking = why_lacking(work, digest)
+    if not lacking:
         return work.artifacts.path(digest)
+    if lacking == DAMAGED:
+        work.progress.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
     out = work.folder / f"{now.table.id[row]}.engine"
     if not out.exists():
         assignment = work.store.assignments(work.target.id)[int(now.table.id[row])]

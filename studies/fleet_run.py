@@ -12,8 +12,10 @@ from evaluators.backends.registry import resolve
 from search.errors import RunError
 from studies.config import SearchConfig
 from studies.database_url import check_shareable
+from studies.deletion import reported_deletion
 from studies.fleet import Fleet
 from studies.progress import Progress
+from studies.retries import known_server
 from studies.setup import work_folder
 from studies.slots import Slot, slots_of
 from studies.status import StudyStatus, study_status
@@ -38,15 +40,17 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: Progress, ta
         RunError: all workers have ended before it was done.
     """
     with (
+        known_server(),
         Store.open(url, write=False) as store,
         work_folder() as folder,
         Fleet(name, url, slots, folder, progress.note, target) as fleet,
     ):
         watch = _Watch(store, name, progress)
-        while fleet.look():
-            watch.look()
-            time.sleep(_LOOK_S)
-        watch.look(now=True)
+        with reported_deletion(store, store.study(name)):
+            while fleet.look():
+                watch.look()
+                time.sleep(_LOOK_S)
+            watch.look(now=True)
         return fleet.reason
 
 

@@ -17,7 +17,10 @@ from search.space import Space, make_space
 from search.values import Ranges, digest_of
 from studies.artifacts import Artifacts
 from studies.config import SearchConfig
+from studies.deletion import reported_deletion
+from studies.lease_length import lease_of
 from studies.leases import WorkerLease
+from studies.leftovers import clear_when_joining
 from studies.places import local_folder, open_artifacts
 from studies.progress import Progress
 from studies.records import Choice, StudyRecord, TargetRecord
@@ -38,18 +41,21 @@ def prepared(
 
     Raises:
         StudyError: another process runs this study on SQLite, or its space changed.
+        RunError: it was deleted meanwhile.
     """
     config = good.config
     target = target_of(store, study, good)
     artifacts = open_artifacts(config)
     if artifacts.remote is not None:
-        artifacts.prune({record.digest for record in store.artifacts()})
+        artifacts.prune_copies({record.digest for record in store.artifacts()})
     with ExitStack() as held:
+        held.enter_context(reported_deletion(store, study))
         if not store.shared:
             held.enter_context(alone(local_folder(config), study.name))
         if _is_settled(target):
             _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
-        lease = held.enter_context(_joined(store, target, good, state, progress))
+        lease = held.enter_context(_joined(store, study, target, good, state, progress))
+        clear_when_joining(store, artifacts, lease, progress, own=config.artifacts is None)
         space = _settled(store, artifacts, good, study, target, lease, progress)
         yield Work(
             store=store,
@@ -86,12 +92,15 @@ def _is_settled(target: TargetRecord) -> bool:
     return target.ranges_digest is not None and target.space_digest is not None
 
 
-def _joined(store: Store, target: TargetRecord, good: Checked, state: str, progress: Progress) -> WorkerLease:
+def _joined(
+    store: Store, study: StudyRecord, target: TargetRecord, good: Checked, state: str, progress: Progress
+) -> WorkerLease:
     device = good.config.device if good.config.device != "auto" else good.target.device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible and (good.target.backend == "tensorrt" or good.target.versions.get("provider") == "cuda"):
         device += f" [{visible}]"
-    return WorkerLease(store, target.id, lease_s=good.config.lease_s, device=device, state=state, progress=progress)
+    lease_s = lease_of(store, study, target, good.config)
+    return WorkerLease(store, target.id, lease_s=lease_s, device=device, state=state, progress=progress)
 
 
 def _settled(
@@ -115,20 +124,25 @@ def _settled(
 
 def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Space:
     """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
-    ranges = _ranges(store, artifacts, good, target, progress)
+    digest = _ranges(store, artifacts, good, target, progress)
+    data = artifacts.read_bytes(digest)
+    ranges = Ranges.from_json(json.loads(data))
     path = good.folder / "ranges.json"
     path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
     good.keeper.adopt(ranges=str(path))
     config = good.config
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-    _fix_space(store, target, space)
+    _fix_space(store, target, space, digest)
+    if digest not in artifacts:  # another study that had the same may have let go of them before we had them
+        store.add_artifact(digest, "ranges", len(data))
+        artifacts.put_bytes(data, "ranges")
     return space
 
 
-def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Ranges:
-    """The calibrated ranges: the study's own, those of an earlier study of the same content, or new ones."""
+def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> str:
+    """Digest of the ranges: the study's own, those of an earlier study of the same content, or new ones."""
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
-        return _read(artifacts, target.ranges_digest)
+        return target.ranges_digest
     asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
     key = good.keeper.call("calibration_key", asked)
     cached = store.artifact(key)
@@ -142,12 +156,7 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
             "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
             "the calibration cache or this bitfront is another one. Start a new study."
         )
-    store.update_target(target.id, ranges_digest=digest)
-    return _read(artifacts, digest)
-
-
-def _read(artifacts: Artifacts, digest: str) -> Ranges:
-    return Ranges.from_json(json.loads(artifacts.read_bytes(digest)))
+    return digest
 
 
 def _calibrate(
@@ -169,8 +178,11 @@ def _calibrate(
     return digest
 
 
-def _fix_space(store: Store, target: TargetRecord, space: Space) -> None:
-    """Store the space of a new study; refuse another one for a study that has one."""
+def _fix_space(store: Store, target: TargetRecord, space: Space, ranges_digest: str) -> None:
+    """Store ranges and space of a new study; refuse another space for a study that has one.
+
+    Another worker may have stored its own meanwhile, having taken this one for lost: those stay.
+    """
     if target.space_digest is None:
         codes = {group: variable.precisions for variable in space.variables for group in variable.groups}
         rows = [
@@ -184,7 +196,7 @@ def _fix_space(store: Store, target: TargetRecord, space: Space) -> None:
             for group, choices in space.choices.items()
             for choice in choices
         ]
-        store.set_choices(target.id, space.digest, rows)
+        store.set_choices(target.id, space.digest, rows, ranges_digest)
     elif target.space_digest != space.digest:
         raise StudyError(
             "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "

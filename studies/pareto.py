@@ -89,17 +89,18 @@ def _beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats)
     that grows with i; of these a staircase of (loss + band, loss) answers "least loss among those whose upper end is
     below loss_i" by bisection.
     """
-    not_slower = np.searchsorted(lat, lat * (1 + latency_band), side="right")
+    not_slower = np.searchsorted(lat, lat * (1 + latency_band), side="right").tolist()
+    loss, half = los.tolist(), band.tolist()  # one by one, an array's values take three times as long
     uppers: list[float] = []
     losses: list[float] = []
     beaten = np.zeros(len(lat), bool)
     taken = 0
     for i, end in enumerate(not_slower):
         for j in range(taken, end):
-            _add_step(uppers, losses, los[j] + band[j], los[j])
-        taken = max(taken, int(end))
-        below = bisect_left(uppers, los[i])
-        beaten[i] = below > 0 and losses[below - 1] + band[i] < los[i]
+            _add_step(uppers, losses, loss[j] + half[j], loss[j])
+        taken = max(taken, end)
+        below = bisect_left(uppers, loss[i])
+        beaten[i] = below > 0 and losses[below - 1] + half[i] < loss[i]
     return beaten
 
 
@@ -201,7 +202,12 @@ class Picks:
 
 
 def picks(
-    latency_ms: ArrayLike, loss: ArrayLike, latency_band: float, loss_band: ArrayLike, eligible: ArrayLike
+    latency_ms: ArrayLike,
+    loss: ArrayLike,
+    latency_band: float,
+    loss_band: ArrayLike,
+    eligible: ArrayLike,
+    on_front: ArrayLike | None = None,
 ) -> Picks:
     """Choose among rows that keep all limits.
 
@@ -211,12 +217,14 @@ def picks(
 
     Args:
         eligible: (n,) bool: feasible, with all samples seen.
+        on_front: (n,) bool: what `front` gives for the same; worked out where it is not given.
 
     Raises:
         ValueError: as `front`.
     """
     lat, los, band = (np.asarray(column, float) for column in (latency_ms, loss, loss_band))
-    on_front = front(lat, los, latency_band, band, eligible)
+    if on_front is None:
+        on_front = front(lat, los, latency_band, band, eligible)
     rows = np.flatnonzero(np.asarray(eligible, bool))
     if not len(rows):
         return Picks(None, None, None)

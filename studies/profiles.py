@@ -12,7 +12,7 @@ import numpy as np
 from search.errors import ConfigError, EvaluatorError, StudyError
 from search.values import Answer, AuditRow, LayerTime
 from studies.progress import Progress
-from studies.records import FAILED, RUNNING, EvaluationRecord, GroupRecord
+from studies.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord, GroupRecord
 from studies.standing import Standing
 from studies.store import Store
 from studies.targets import config_of
@@ -236,10 +236,14 @@ def profile_trials(
             audit={row.group: row for row in record.evaluation.audit},
             groups=groups,
             again=record.id in missing,
-            notes=notes.get(record.id, ()),
+            notes=notes.get(record.id, _stored_notes(record)),
         )
         for trial, record in zip(trials, records, strict=True)
     )
+
+
+def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
+    return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
 
 
 def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
@@ -286,11 +290,11 @@ def _profile_one(
     work: Work, now: Standing, record: EvaluationRecord, count: int
 ) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
     from evaluators.process import ProcessDiedError
-    from studies.finalists import engine_of
+    from studies.finalists import engine_of, why_lacking
 
     row = int(np.flatnonzero(now.table.id == record.id)[0])
-    kept = record.artifact is not None and record.artifact in work.artifacts
-    notes = () if kept else (f"trial {record.trial}: its engine was not kept; it was built again for this profile",)
+    lacking = why_lacking(work, record.artifact)
+    notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
     for note in notes:
         work.progress.note(note)
     engine: Path = engine_of(work, now, row)
@@ -298,5 +302,5 @@ def _profile_one(
         layers = tuple(work.keeper.call("profile", {"engine": str(engine), "count": count}))
     except ProcessDiedError as death:
         raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
-    work.store.set_profile(record.id, layers)
+    work.store.set_profile(record.id, layers, " ".join(notes))
     return layers, notes

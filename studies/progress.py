@@ -56,6 +56,11 @@ class Quiet:
     def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None: ...
 
 
+def counted(text: str, done: int, total: int) -> str:
+    """What is being done, and how far it is, where that can be counted."""
+    return f"{text} {done}/{total}" if total > 1 else text
+
+
 class Lines:
     """One plain line for each finished candidate, for logs and pipes."""
 
@@ -69,7 +74,7 @@ class Lines:
     def step(self, text: str, done: int, total: int) -> None:
         if done == total or time.monotonic() - self._last_step > _LINE_EVERY_S:
             self._last_step = time.monotonic()
-            self.note(f"{text} {done}/{total}")
+            self.note(counted(text, done, total))
 
     def stage(self, trial: int, stage: str) -> None: ...
 
@@ -113,7 +118,7 @@ class Display:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:
-        self._doing = f"{text} {done}/{total}"
+        self._doing = counted(text, done, total)
         self._draw()
 
     def stage(self, trial: int, stage: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search.forecasts import FORECAST, MEASURED, forecast_quality
+from search.forecasts import FORECAST, MEASURED
 from search.samplers import make_sampler
 from search.space import Space
 from search.values import Assignment
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
+    from search.forecasts import Judged
     from search.guided import Guidance
-    from search.quality import Quality
 
 WORKER = "bitfront:worker"
 """User attribute of a trial: the worker that asked for it, where several may."""
@@ -107,9 +107,10 @@ class Proposals:
             self.poor = predicted.poor
         return trial, self.space.assignment(codes)
 
-    def quality(self) -> Quality | None:
-        """How well the last latencies had been predicted; None where nothing was."""
-        return forecast_quality(self.study.get_trials(deepcopy=False))
+    def quality(self) -> Judged | None:
+        """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""
+        judged: Callable[[list[FrozenTrial]], Judged] | None = getattr(self.study.sampler, "judged", None)
+        return None if judged is None else judged(self.study.get_trials(deepcopy=False))
 
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Finish a trial; nothing happens to one that another worker has finished.

@@ -312,7 +312,7 @@ class Reader:
         return _artifact(rows[0]) if rows else None
 
     def artifacts(self) -> tuple[records.ArtifactRecord, ...]:
-        """Every artifact the database knows, of all studies: the files that `Artifacts.prune` has to keep."""
+        """Every artifact the database knows, of all studies, those too whose files are yet to be removed."""
         return tuple(_artifact(row) for row in self._rows(_all(tables.Artifact).order_by(tables.Artifact.digest)))
 
     @contextmanager

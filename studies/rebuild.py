@@ -12,8 +12,10 @@ from evaluators.job import Limits as EarlyLimits
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, EvaluatorError
 from search.values import Answer, Assignment, Evaluation, digest_of
+from studies.finalists import why_lacking
+from studies.leftovers import kept_engine
 from studies.outcomes import evaluation_digest
-from studies.records import EXPORT, OK, RUNNING, EvaluationRecord
+from studies.records import EXPORT, OK, RUNNING
 from studies.runner import Work
 from studies.standing import Standing
 
@@ -47,11 +49,10 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     assignment = record.evaluation.assignment
     plain = evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
     wanted = record.digest == plain or not other_level
-    if wanted and _is_kept(work, record):
+    lacking = why_lacking(work, record.artifact if record.status == OK else None)
+    if wanted and not lacking:
         return record.id, ""
-    why = (
-        "its engine was not kept" if wanted else f"its engine was not built at optimization level {work.knobs[_LEVEL]}"
-    )
+    why = lacking if wanted else f"its engine was not built at optimization level {work.knobs[_LEVEL]}"
     found, digest = _place(work, plain)
     trial = int(now.table.trial[row])
     if found is not None:
@@ -59,10 +60,6 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     work.progress.note(f"trial {trial}: {why}; building, auditing and measuring it again")
     number, evaluation = _evaluate(work, assignment, digest, trial)
     return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
-
-
-def _is_kept(work: Work, record: EvaluationRecord) -> bool:
-    return record.status == OK and record.artifact is not None and record.artifact in work.artifacts
 
 
 def _place(work: Work, plain: str) -> tuple[int | None, str]:
@@ -76,7 +73,7 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
             record = None
         if record is None:
             return None, digest
-        if _is_kept(work, record):
+        if record.status == OK and not why_lacking(work, record.artifact):
             return record.id, digest
         number += 1
 
@@ -93,9 +90,9 @@ def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tu
     out = work.folder / f"{number}.engine"
     with _abandoned_when_interrupted(work, number):
         evaluation = work.keeper.evaluate(assignment, out, EarlyLimits())
-        artifact = work.artifacts.put_file(Path(evaluation.artifact), "engine") if evaluation.artifact else None
-        out.unlink(missing_ok=True)
-        work.store.record(number, evaluation, artifact, worker=work.lease.name)
+        engine = Path(evaluation.artifact) if evaluation.artifact else None
+        with kept_engine(work.store, work.artifacts, engine) as artifact:
+            work.store.record(number, evaluation, artifact, worker=work.lease.name)
     failure = evaluation.failure
     if failure is not None:
         raise ArtifactError(

@@ -16,6 +16,7 @@ from search.values import Accuracy, Assignment, Capability, Evaluation, Latency,
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
 EXPORT = "export"  # the role of an evaluation that an export built again
+OF_PROFILE = "profile: "  # begins the note of an evaluation that is about its stored profile
 
 
 class KnownEvaluationError(BitfrontError):

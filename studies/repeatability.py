@@ -32,7 +32,7 @@ def settle_reference(work: Work) -> None:
         uniform = work.space.uniform(Precision.FP32)
         # The median of several: every later latency is scaled by it.
         reference_ms = median(_rebuilt(work, uniform).raw_ms for _ in range(_REPEATS))
-        work.store.update_target(work.target.id, reference_ms=reference_ms)
+        work.store.settle_target(work.target.id, reference_ms=reference_ms)
 
     if work.target.target.relative:
         work.lease.once("reference", lambda: _reloaded(work).reference_ms is not None, measure)
@@ -54,8 +54,8 @@ def settle_band(work: Work, now: Standing) -> bool:
     def measure() -> None:
         rebuild = _rebuild_spread(work, now, built[-1])
         repeatability = _process_spread(work, now, built[-1])
-        work.store.add_details(work.target.id, repeatability=repeatability, rebuild=rebuild)
-        work.store.update_target(work.target.id, latency_band=max(_LEAST_BAND, repeatability, rebuild))
+        details = {"repeatability": repeatability, "rebuild": rebuild}
+        work.store.settle_target(work.target.id, details=details, latency_band=max(_LEAST_BAND, repeatability, rebuild))
 
     work.lease.once("band", lambda: _reloaded(work).latency_band is not None, measure)
     band = _reloaded(work).latency_band

@@ -14,9 +14,10 @@ from evaluators.process import EvaluatorProcess
 from search.model import Model
 from search.space import Space
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
-from studies import finalists, repeatability, upkeep
+from studies import leftovers, repeatability, upkeep
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig
+from studies.finishing import Finish
 from studies.leases import WorkerLease
 from studies.open_trials import OpenTrials
 from studies.outcomes import asked_unless_built, digest_in, outcome
@@ -35,8 +36,6 @@ _DRIFT_EVERY = 20
 _PRUNE_EVERY = 10
 _SAME_IN_A_ROW = 3
 _MOST_TAKEOVERS = 3
-_CONFIRMATIONS = 3
-_AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
 
 
 @dataclass
@@ -97,11 +96,16 @@ class Runner:
 
     def enqueue_baselines(self) -> None:
         """Every uniform assignment that has not been evaluated goes first."""
+        if not self._missing_baselines():
+            return  # workers that come later need not wait for one another
         with self.work.lease.hold("baselines"):
-            for assignment in self.work.space.baselines().values():
-                digest = digest_in(self.work, self.repairs.buildable(assignment))
-                if self.work.store.find(self.work.target.id, digest) is None:
-                    self.proposals.enqueue(assignment)
+            for assignment in self._missing_baselines():
+                self.proposals.enqueue(assignment)
+
+    def _missing_baselines(self) -> list[Assignment]:
+        work = self.work
+        baselines = [(a, digest_in(work, self.repairs.buildable(a))) for a in work.space.baselines().values()]
+        return [a for a, digest in baselines if work.store.find(work.target.id, digest) is None]
 
     def settle_reference(self) -> None:
         """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
@@ -236,15 +240,14 @@ class Runner:
 
     def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
         """Store a result; False where another worker, which took this one for lost, was faster."""
-        store, worker, artifact = self.work.store, self.work.lease.name, self._keep(evaluation)
-        try:
-            store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
-        except LostEvaluationError:
-            note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
-            self.work.progress.note(f"evaluation {number}: {note}")
-            if artifact is not None and store.forget_artifact(artifact):
-                self.work.artifacts.remove(artifact)
-            return False
+        store, worker = self.work.store, self.work.lease.name
+        with leftovers.kept_engine(store, self.work.artifacts, self._engine(evaluation)) as artifact:
+            try:
+                store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+            except LostEvaluationError:
+                note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
+                self.work.progress.note(f"evaluation {number}: {note}")
+                return False
         return True
 
     def _answered(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
@@ -306,35 +309,15 @@ class Runner:
         return now if same else self.standing()
 
     def finish(self) -> bool:
-        """Confirm the finalists, unless another worker does or will; whether the study is done now.
+        """Confirm the finalists, or wait for the worker that does; whether the study is done now.
 
         Raises:
             EvaluatorError: the evaluator process dies over it.
         """
-        work = self.work
-        work.lease.state("finishing")
-        now = self.standing()
-        complete = now.done >= self._trials or self.repairs.all_built(now.done)
-        if not complete and not _AT_WORK.isdisjoint(work.lease.others().values()):
-            self.open_trials.settle()
-            return False
-        with work.lease.try_hold("finalists") as mine:
-            if not mine:
-                return False
-            self.open_trials.settle_all()
-            with work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
-                upkeep.prune(work, self.standing())
-                self._confirm_finalists()
-            return True
-
-    def _confirm_finalists(self) -> None:
-        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
-        for _ in range(_CONFIRMATIONS):
-            now = self.standing()
-            rows = [row for row in finalists.finalist_rows(now) if now.final_of(row) is None]
-            finalists.confirm(self.work, now, rows)
-            if not rows:
-                return
+        self.work.lease.state("finishing")
+        done = self.standing().done
+        complete = done >= self._trials or self.repairs.all_built(done)
+        return Finish(self.work, self.proposals, self.open_trials).run(complete=complete)
 
     # -- one evaluation --------------------------------------------------------------------------------------------
 
@@ -360,16 +343,16 @@ class Runner:
         late = None if budget is None else budget * (1 + band)
         return EarlyLimits(late, limits.max_drop, limits.accuracy_limit)
 
-    def _keep(self, evaluation: Evaluation) -> str | None:
-        """Keep the engine of an evaluation that may stand on the front, else throw it away."""
+    def _engine(self, evaluation: Evaluation) -> Path | None:
+        """The engine of an evaluation that may stand on the front; another one is thrown away."""
         if evaluation.artifact is None:
             return None
         path, accuracy = Path(evaluation.artifact), evaluation.accuracy
         wanted = self.work.config.keep_engines
-        keep = wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete)
-        digest = self.work.artifacts.put_file(path, "engine") if keep else None
+        if wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete):
+            return path
         path.unlink(missing_ok=True)
-        return digest
+        return None
 
     @contextmanager
     def _abandoned_when_interrupted(self, number: int, trial: optuna.Trial) -> Iterator[None]:

@@ -50,16 +50,20 @@ def _settle(work: Work) -> None:
     known = known_sensitivities(work)
     if known:
         work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
-        work.store.set_sensitivities(work.target.id, known)
+        work.store.set_sensitivities(work.target.id, known, replace=False)
     else:
         measure(work)
 
 
-def measure(work: Work) -> tuple[str, ...]:
-    """Run the pass and store what it finds, replacing what is there; what is noteworthy of it, in words."""
+def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
+    """Run the pass and store what it finds; what is noteworthy of it, in words.
+
+    Args:
+        again: replaces what is there; else what another worker stored meanwhile stays.
+    """
     seconds = seconds_for(work.config, _expected_s(work))
     rows, notes = run(work.keeper, work.space, seconds, work.progress)
-    work.store.set_sensitivities(work.target.id, rows)
+    work.store.set_sensitivities(work.target.id, rows, replace=again)
     return notes
 
 
@@ -100,10 +104,8 @@ def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
         expected_s: how long the study will take; None where nothing is known of that.
     """
     if config.sensitivity_time_s is not None:
-        wanted = config.sensitivity_time_s
-    else:
-        wanted = MOST_S if expected_s is None else min(MOST_S, max(LEAST_S, SHARE * expected_s))
-    return min(wanted, config.evaluation_timeout_s / 2)  # past that limit the process is taken for hung
+        return config.sensitivity_time_s
+    return MOST_S if expected_s is None else min(MOST_S, max(LEAST_S, SHARE * expected_s))
 
 
 def _expected_s(work: Work) -> float | None:
@@ -153,23 +155,30 @@ def of_study(
     notes: tuple[str, ...] = ()
     if not rows:
         with Store.open(url) as store:
-            rows, notes, groups = _measure_study(store, study, target, config, progress)
+            rows, notes, groups = _measure_study(store, study, target, config, progress, again=again)
     return Sensitivities(name, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
 
 
 def _measure_study(
-    store: Store, study: StudyRecord, target: TargetRecord | None, config: SearchConfig, progress: Progress
+    store: Store,
+    study: StudyRecord,
+    target: TargetRecord | None,
+    config: SearchConfig,
+    progress: Progress,
+    *,
+    again: bool,
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
+    from studies.deletion import reported_deletion
     from studies.joining import prepared
     from studies.setup import check_artifacts, check_unchanged, checked, complete_study
     from studies.shipping import here
 
     check_artifacts(config)
-    with checked(here(store, study, config)) as good:
+    with checked(here(store, study, config)) as good, reported_deletion(store, study):
         check_unchanged(good, study, target)
         complete_study(store, good, study.id)
         with prepared(store, good, study, progress) as work:
-            notes = measure(work)
+            notes = measure(work, again=again)
             return store.sensitivity_rows(work.target.id), notes, store.groups(study.id)
 
 

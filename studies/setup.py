@@ -23,6 +23,7 @@ from search.space import Space, make_space
 from search.values import Capability, Ranges, Target
 from studies import environment
 from studies.config import OPTIONS, Limits, SearchConfig, limits_for
+from studies.deletion import reported_deletion
 from studies.places import artifacts_folder as artifacts_of
 from studies.places import bucket_of, local_folder, open_artifacts
 from studies.progress import Progress
@@ -206,10 +207,12 @@ def create_study(store: Store, good: Checked, progress: Progress, files: Sequenc
         environment=environment.collect(),
     )
     study_id = store.create_study(new)
-    store.set_files(study_id, files)
-    complete_study(store, good, study_id)
+    study = store.study(config.study)
+    with reported_deletion(store, study):
+        store.set_files(study_id, files)
+        complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
-    return store.study(config.study)
+    return study
 
 
 def complete_study(store: Store, good: Checked, study_id: int) -> None:
@@ -310,6 +313,7 @@ def backend_options(config: SearchConfig) -> dict[str, Any]:
     options |= {name: getattr(config, name) for name in names}
     options["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
     options["timing_cache"] = _timing_cache(config)
+    options["build_threads"] = config.build_threads
     return options
 
 

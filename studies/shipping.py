@@ -73,7 +73,16 @@ def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Progr
     sources = {role: getattr(config, field) for role, field in ROLES.items() if getattr(config, field) is not None}
     lacking = {role for role, source in sources.items() if role not in known and Path(source).is_file()}
     if ships(config) and (lacking or set(config.given) & ROLES.keys()):
-        store.set_files(study.id, put(open_artifacts(config), config, progress))
+        artifacts = open_artifacts(config)
+        files = put(artifacts, config, progress)
+        store.set_files(study.id, files)
+        put_again(artifacts, config, files, progress)
+
+
+def put_again(artifacts: Artifacts, config: SearchConfig, files: Sequence[FileRecord], progress: Progress) -> None:
+    """Put what another study, which had the same files, let go of before the database knew that this one has them."""
+    if any(file.digest not in artifacts for file in files):
+        put(artifacts, config, progress)
 
 
 def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig:
@@ -82,8 +91,9 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
     What options name just now is taken as it is.
 
     Raises:
-        StudyError: a folder or a function is not here.
-        ArtifactError: a file is not among the artifacts, is damaged, or cannot be written here.
+        StudyError: a folder, a function or a file is neither here nor among the artifacts, or where these should be
+            there are none.
+        ArtifactError: a file among the artifacts cannot be read, is damaged, or cannot be written here.
     """
     if not ships(config):
         return config
@@ -95,10 +105,24 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
             continue
         parts = [file for file in files if file.role == role]
         if parts:
-            changes[field] = str(_located(artifacts, parts, Path(source)))
+            changes[field] = str(_located(artifacts, study.name, parts, Path(source)))
         elif not _is_here(source):
             raise _not_shipped(study.name, role, source)
+    if not set(config.given) & ROLES.keys():  # what is given is put there, also where it was lost
+        _check_place(store, study, files, artifacts)
     return replace(config, **changes)
+
+
+def _check_place(store: Store, study: StudyRecord, files: Sequence[FileRecord], artifacts: Artifacts) -> None:
+    """Refuse a place that has none of a study's files: a folder that this host does not share, say."""
+    ranges = [target.ranges_digest for target in store.targets(study.id)]
+    known = [*(file.digest for file in files), *(digest for digest in ranges if digest is not None)]
+    if known and not any(digest in artifacts for digest in known):
+        raise StudyError(
+            f"running study {study.name!r} on this host: {artifacts.place} holds none of the files that were put there "
+            "for other hosts. Every host has to see the same place: mount it here. Where they were lost, --model and "
+            "--data with the files on this host put them there again."
+        )
 
 
 def _files(role: str, path: Path) -> list[tuple[str, Path]]:
@@ -109,7 +133,7 @@ def _files(role: str, path: Path) -> list[tuple[str, Path]]:
     return [(path.name, path), *((name, path.parent / name) for name in more)]
 
 
-def _located(artifacts: Artifacts, parts: Sequence[FileRecord], source: Path) -> Path:
+def _located(artifacts: Artifacts, study: str, parts: Sequence[FileRecord], source: Path) -> Path:
     """Where on this host the file is, fetched if need be."""
     if _are_in(source.parent, parts, first=source.name):
         return source
@@ -117,6 +141,8 @@ def _located(artifacts: Artifacts, parts: Sequence[FileRecord], source: Path) ->
     inputs = cache_home() / "inputs"
     with _alone(inputs, key):
         if not _are_in(inputs / key, parts):
+            if any(part.digest not in artifacts for part in parts):
+                raise _not_there(study, parts[0], source, artifacts)
             _fetch(artifacts, parts, inputs / key)
     return inputs / key / _inside(parts[0].name)
 
@@ -147,8 +173,8 @@ def _fetch(artifacts: Artifacts, parts: Sequence[FileRecord], folder: Path) -> N
         new.rename(folder)
     except ArtifactError as error:
         raise ArtifactError(
-            f"fetching the study's {parts[0].role} {parts[0].name} from {artifacts.place}: {error} Every host has to "
-            f"see the same place; or give --{parts[0].role} with the file on this host."
+            f"fetching the study's {parts[0].role} {parts[0].name} from {artifacts.place}: {error} Or give "
+            f"--{parts[0].role} with the file on this host."
         ) from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -190,6 +216,14 @@ def _is_here(source: str) -> bool:
     if any((Path.cwd() / name).exists() for name in (f"{top}.py", top)):
         return True
     return top in sys.modules or importlib.util.find_spec(top) is not None
+
+
+def _not_there(study: str, part: FileRecord, source: Path, artifacts: Artifacts) -> StudyError:
+    return StudyError(
+        f"running study {study!r} on this host: its {part.role.replace('-', ' ')} is not here as {source}, and is not "
+        f"in {artifacts.place}, where it was put for other hosts. Every host has to see the same place; or give "
+        f"--{part.role} with the file on this host."
+    )
 
 
 def _not_shipped(study: str, role: str, source: str) -> StudyError:

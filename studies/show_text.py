@@ -11,14 +11,14 @@ from typing import Any
 from search.forecasts import Predicted
 from search.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
-from studies.commands import Shown
 from studies.records import EvaluationRecord, Round
+from studies.results import Shown
 from studies.units import format_bytes, format_duration_s, format_metric, format_ms
 from studies.words import mix_text
 
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
 # Of what the engine tells of a group, what a table has room for; the rest is in the JSON.
-_DETAILS = ("weights", "formats", "sparse")
+_DETAILS = ("weights", "formats", "sparse", "beside")
 _LAYOUTS = (  # how TensorRT 8.6 to 10.x word a tensor's type and layout
     (re.compile(r"Row major (?:linear )?(\S+)(?: format)?"), ""),
     (re.compile(r"(?P<wide>\S+) wide channel vectorized row major (\S+)(?: format)?"), " CHW"),
@@ -128,6 +128,7 @@ def _details(details: Mapping[str, str]) -> dict[str, str]:
         "weights": details.get("weights", ""),
         "formats": f"{inputs} → {outputs}" if inputs or outputs else "",
         "sparse": details.get("sparse", "").replace("no", ""),
+        "beside": details.get("beside", ""),
     }
 
 
@@ -262,6 +263,8 @@ def engine_text(engine: EngineSummary) -> str:
     parts = [f"{engine.layers} layers, {moves_text(engine)}"]
     parts += [f"{engine.opaque} opaque region{'s' * (engine.opaque > 1)}"] if engine.opaque else []
     parts += [f"{engine.sparse} layer{'s' * (engine.sparse > 1)} on sparse weights"] if engine.sparse else []
+    threads = engine.build_threads
+    parts += [f"built on {threads} thread{'s' * (threads > 1)}"] if threads else []
     return ", ".join(parts)
 
 

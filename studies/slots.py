@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.gpu_state import gpu_uuids
 from search.errors import ConfigError
 
 if TYPE_CHECKING:
     from studies.config import SearchConfig
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DEVICE = re.compile(r"[0-9]+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -73,7 +73,7 @@ def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
         nvml: the pynvml module; imported where it is not given.
 
     Raises:
-        ConfigError: it cannot be read, or there are not so many.
+        ConfigError: it or CUDA_VISIBLE_DEVICES cannot be read, or there are not so many.
         TargetError: GPUs cannot be counted.
     """
     check_gpus(asked)
@@ -148,13 +148,31 @@ def _visible(nvml: Any) -> Sequence[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for each GPU: what stands in it now, else all by UUID."""
     given = os.environ.get(_VISIBLE)
     if given is None:
+        from evaluators.gpu_state import gpu_uuids  # only here is it needed, and options are read by every command
+
         return gpu_uuids(nvml)
     # CUDA itself stops at the first entry that it cannot use, say -1.
     entries = [entry.strip() for entry in given.split(",")]
     usable = next((i for i, entry in enumerate(entries) if not entry or entry.startswith("-")), len(entries))
     if not usable:
         raise ConfigError(f"--gpus: {_VISIBLE}={given!r} hides every GPU. Unset it, or name some in it.")
-    return entries[:usable]
+    return _checked(entries[:usable], given)
+
+
+def _checked(entries: Sequence[str], given: str) -> Sequence[str]:
+    """What stands in CUDA_VISIBLE_DEVICES, where each is a number, or a UUID or its beginning, and no two are one."""
+    for i, entry in enumerate(entries):
+        if not _DEVICE.fullmatch(entry):
+            raise ConfigError(
+                f"--gpus: {_VISIBLE}={given!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L tells them."
+            )
+        if _plain(entry) in map(_plain, entries[:i]):
+            raise ConfigError(f"--gpus: {_VISIBLE}={given!r} names {entry} twice. Two workers would share one GPU.")
+    return entries
+
+
+def _plain(entry: str) -> str:
+    return str(int(entry)) if entry.isdecimal() else entry.lower()
 
 
 def _numbers(asked: str, there: int) -> list[int]:

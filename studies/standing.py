@@ -97,7 +97,7 @@ class Standing:
 
     @cached_property
     def picks(self) -> pareto.Picks:
-        return pareto.picks(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
+        return pareto.picks(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible, self.front)
 
     def front_rows(self) -> list[int]:
         """Rows of the front, fastest first."""

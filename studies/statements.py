@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Delete, Update, delete, func, insert, select
+from sqlalchemy import Connection, Delete, Update, and_, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from search.values import Accuracy, Answer, Assignment, Evaluation, Latency, LayerTime
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from search.model import Group
 
 CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
+UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed
 
 
 def insert_row(connection: Connection, table: type[Any], values: Mapping[str, Any]) -> int:
@@ -56,9 +58,13 @@ def replace_rows(
         connection.execute(insert(table), [{**owner, **row} for row in rows])
 
 
-def lock(connection: Connection, table: type[Any], row_id: int) -> None:
-    """Let no other transaction lock this row until the end of this one; rows that refer to it may still be added."""
-    connection.execute(select(table.id).where(table.id == row_id).with_for_update(key_share=True))
+def lock(connection: Connection, table: type[Any], row_id: int) -> bool:
+    """Let no other transaction lock this row until the end of this one; rows that refer to it may still be added.
+
+    Returns:
+        Whether there is such a row.
+    """
+    return connection.scalar(select(table.id).where(table.id == row_id).with_for_update(key_share=True)) is not None
 
 
 def check_room(connection: Connection, study_target_id: int, digest: str, most: int) -> None:
@@ -154,6 +160,16 @@ def replace_profile(connection: Connection, evaluation_id: int, layers: Sequence
     replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
 
 
+def replace_profile_note(connection: Connection, evaluation_id: int, note: str) -> None:
+    """The one note of an evaluation that is about its stored profile; empty where there is nothing to say."""
+    e = tables.Evaluation
+    before = list(connection.scalar(select(e.notes).where(e.id == evaluation_id)) or [])
+    notes = [kept for kept in before if not kept.startswith(records.OF_PROFILE)]
+    notes += [records.OF_PROFILE + note] if note else []
+    if notes != before:
+        connection.execute(update(e).where(e.id == evaluation_id).values(notes=notes))
+
+
 def insert_samples(connection: Connection, evaluation_id: int, round_number: int, latency: Latency) -> None:
     """The samples of a candidate and, where one was measured, of the baseline in between."""
     owner = {"evaluation_id": evaluation_id, "round": round_number}
@@ -211,19 +227,70 @@ def held_by_study(connection: Connection, study_id: int) -> set[str]:
     return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
 
 
-def forget_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
-    """Delete the rows of those artifacts that nothing refers to any more; their digests."""
-    unused: set[str] = set()
+def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it."""
+    if _locked_kind(connection, row).startswith(UNUSED):
+        _set_kind(connection, row["digest"], row["kind"])
+
+
+def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
+    """Mark those artifacts that nothing refers to any more; their digests. Rows stay until their files are gone."""
+    a, unused = tables.Artifact, set[str]()
     for chunk in chunks(sorted(digests)):
-        used = held_artifacts(connection, tables.Evaluation.artifact.in_(chunk))
-        ranges = tables.StudyTarget.ranges_digest
-        used.update(connection.scalars(select(ranges).where(ranges.in_(chunk))))
-        files = tables.File.digest
-        used.update(connection.scalars(select(files).where(files.in_(chunk))))
+        known = select(a.digest).where(a.digest.in_(chunk)).order_by(a.digest).with_for_update()
+        connection.execute(known).all()
+        used = _referred_to(connection, chunk)
         free = [digest for digest in chunk if digest not in used]
-        connection.execute(delete(tables.Artifact).where(tables.Artifact.digest.in_(free)))
+        marked = update(a).where(a.digest.in_(free), a.kind.not_like(f"{UNUSED}%"))
+        connection.execute(marked.values(kind=literal(UNUSED) + a.kind, key=None))
         unused.update(free)
     return frozenset(unused)
+
+
+def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], object]) -> bool:
+    """Remove an artifact's file and then its row, unless something refers to it; whether it is gone.
+
+    Args:
+        remove: deletes the file; called while nobody else can make the artifact known.
+    """
+    kind = _locked_kind(connection, engine_row(digest, 0))
+    if _referred_to(connection, [digest]):
+        if kind.startswith(UNUSED):
+            _set_kind(connection, digest, kind.removeprefix(UNUSED))
+        return False
+    remove(digest)
+    connection.execute(delete(tables.Artifact).where(tables.Artifact.digest == digest))
+    return True
+
+
+def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
+    """Digests of artifacts marked as unused, and of those that nothing has referred to since they were put long ago."""
+    a, t, file = tables.Artifact, tables.StudyTarget, tables.File
+    held = (tables.Evaluation.artifact, t.ranges_digest, file.digest)
+    alone = [~exists().where(column == a.digest) for column in held]
+    lost = and_(a.key.is_(None), a.created_at < tables.utc_ago(age_s), *alone)
+    return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
+
+
+def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
+    """The kind of an artifact whose row, inserted if need be, is locked until the transaction ends."""
+    a = tables.Artifact
+    locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
+    while (kind := connection.scalar(locked)) is None:
+        with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
+            connection.execute(insert(a).values(**row))
+    return kind
+
+
+def _set_kind(connection: Connection, digest: str, kind: str) -> None:
+    connection.execute(update(tables.Artifact).where(tables.Artifact.digest == digest).values(kind=kind))
+
+
+def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
+    used = held_artifacts(connection, tables.Evaluation.artifact.in_(digests))
+    for column in (tables.StudyTarget.ranges_digest, tables.File.digest):
+        used.update(connection.scalars(select(column).where(column.in_(digests))))
+    return used
 
 
 def chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:

@@ -18,6 +18,15 @@ from studies.targets import config_of
 
 PICKS = ("accurate", "fast", "knee")
 HOUR_S = 3600.0
+# What a worker does that has a task for all, and what else its state does not say.
+_TASKS = {
+    "calibration": "calibrating",
+    "sensitivity": "measuring sensitivities",
+    "reference": "measuring the reference",
+    "band": "measuring repeatability",
+    "finalists": "confirming finalists",
+}
+_STATES = {"calibrating": "starting", "finishing": "waiting for finalists"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,12 @@ class TargetStatus:
     def ended(self) -> tuple[WorkerRecord, ...]:
         return tuple(worker for worker in self.workers if worker.ended_at is not None)
 
+    def stage(self, worker: WorkerRecord) -> str:
+        """What a worker is doing or, if it is not alive, did last: its task for all, else its state."""
+        held = {task.name for task in self.tasks if task.worker == worker.name}
+        doing = next((text for name, text in _TASKS.items() if name in held), None)
+        return doing or _STATES.get(worker.state, worker.state)
+
     @property
     def rate_recent(self) -> float:
         """Evaluations an hour, over the window."""
@@ -112,7 +127,7 @@ class TargetStatus:
     def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:
         fields = {key: value for key, value in vars(worker).items() if key not in ("id", "study_target_id")}
         times = {key: None if fields[key] is None else fields[key].isoformat() for key in ("started_at", "ended_at")}
-        return {**fields, **times, "live": worker.live(self.lease_s)}
+        return {**fields, **times, "stage": self.stage(worker), "live": worker.live(self.lease_s)}
 
 
 @dataclass(frozen=True)
@@ -178,11 +193,12 @@ def _front(
     better = bool(metric["higher_is_better"])
     found = store.candidates(target.id, _limits(config, metric), band, tally, higher_is_better=better)
     columns = (found.latency_ms, found.loss, band, found.loss_band, np.ones(len(found.id), bool))
-    picks = pareto.picks(*columns)
+    on_front = pareto.front(*columns)
+    picks = pareto.picks(*columns, on_front)
     rows = {name: row for name in PICKS if (row := getattr(picks, name)) is not None}
     trials = store.trials_of([int(found.id[row]) for row in rows.values()]) if rows else {}
     points = {name: _point(found, row, trials, tally.fp32_ms) for name, row in rows.items()}
-    return int(pareto.front(*columns).sum()), points
+    return int(on_front.sum()), points
 
 
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:

@@ -112,8 +112,8 @@ def _table(block: Block) -> Table:
 
 
 def _worker_cells(target: TargetStatus, worker: WorkerRecord) -> tuple[str, ...]:
-    live = worker.live(target.lease_s)
-    state = worker.state if live else f"lost ({worker.state})"
+    stage = target.stage(worker)
+    state = stage if worker.live(target.lease_s) else f"lost ({stage})"
     age = f"{age_text(worker.heartbeat_age_s)} ago"
     return worker.name, state, worker.host, worker.device, age, str(worker.evaluations), _doing(target, worker)
 

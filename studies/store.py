@@ -109,7 +109,7 @@ class Store(EvaluationStore, FileStore, Tallies):
         """Remove a study with all its rows; the Optuna studies of its targets are the caller's to delete.
 
         Returns:
-            Digests of artifacts that nothing refers to any more; their rows are gone, their files are the caller's.
+            Digests of artifacts that nothing refers to any more, for `forget_artifact`; their rows are marked.
 
         Raises:
             StudyError: there is no such study.
@@ -122,7 +122,7 @@ class Store(EvaluationStore, FileStore, Tallies):
             with self._writing("delete the study") as connection:
                 held = statements.held_by_study(connection, study_id)
                 if statements.changed(connection, delete(tables.Study).where(tables.Study.id == study_id)):
-                    freed = statements.forget_unused(connection, held)
+                    freed = statements.mark_unused(connection, held)
             return freed
 
         return delete_rows()
@@ -167,6 +167,24 @@ class Store(EvaluationStore, FileStore, Tallies):
         self._update("update the target", tables.StudyTarget, study_target_id, fields, TARGET_FIELDS)
 
     @retried
+    def settle_target(
+        self, study_target_id: int, *, details: Mapping[str, Any] | None = None, **fields: float | str
+    ) -> None:
+        """Set columns of a study's target, and add to its details, unless one of these columns is set already.
+
+        Of workers that find the same thing out the first one's word stays, also where it was taken for lost: what is
+        stored is in use. So read it back afterwards.
+        """
+        t = tables.StudyTarget
+        columns = [t.__table__.c[name] for name in fields]
+        with self._writing("store what is once for all workers") as connection:
+            statements.lock(connection, t, study_target_id)
+            row = connection.execute(select(t.details, *columns).where(t.id == study_target_id)).one_or_none()
+            if row is not None and all(value is None for value in row[1:]):
+                added = {"details": {**(row[0] or {}), **details}} if details else {}
+                connection.execute(update(t).where(t.id == study_target_id).values(**fields, **added))
+
+    @retried
     def add_details(self, study_target_id: int, **details: Any) -> None:
         """Add to a target's details, or replace some of them."""
         t = tables.StudyTarget
@@ -177,9 +195,10 @@ class Store(EvaluationStore, FileStore, Tallies):
 
     @retried
     def set_groups(self, study_id: int, groups: Sequence[Group], edges: Sequence[Edge]) -> None:
-        """Store groups and edges in the order given, replacing those there."""
+        """Store groups and edges in the order given, replacing those there; StudyError when the study is gone."""
         with self._writing("store the groups") as connection:
-            statements.lock(connection, tables.Study, study_id)
+            if not statements.lock(connection, tables.Study, study_id):
+                raise StudyError("storing the groups: the study was deleted just now.")
             owner = {"study_id": study_id}
             statements.replace_rows(
                 connection, tables.Group, owner, [statements.group_row(i, g) for i, g in enumerate(groups)]
@@ -189,13 +208,33 @@ class Store(EvaluationStore, FileStore, Tallies):
             )
 
     @retried
-    def set_choices(self, study_target_id: int, space_digest: str, choices: Sequence[records.Choice]) -> None:
-        """Store what each group may take, with the digest of that space, replacing what is there."""
+    def set_choices(
+        self,
+        study_target_id: int,
+        space_digest: str,
+        choices: Sequence[records.Choice],
+        ranges_digest: str | None = None,
+    ) -> None:
+        """Store what each group may take, with the digest of that space, unless the target has a space already.
+
+        Args:
+            ranges_digest: of the ranges that the space is made with, stored with it; nothing is stored where the target
+                has others.
+        """
+        t = tables.StudyTarget
         with self._writing("store the search space") as connection:
+            statements.lock(connection, t, study_target_id)
+            known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
+            row = connection.execute(known).one_or_none()
+            if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
+                return
+            if ranges_digest is not None:  # whoever removes them has done so before, or sees that they are in use
+                ranges = select(tables.Artifact.digest).where(tables.Artifact.digest == ranges_digest)
+                connection.execute(ranges.with_for_update()).all()
             rows = [{**vars(choice), "precision": int(choice.precision)} for choice in choices]
             statements.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
-            t = tables.StudyTarget
-            connection.execute(update(t).where(t.id == study_target_id).values(space_digest=space_digest))
+            values = {"space_digest": space_digest, "ranges_digest": ranges_digest}
+            connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
     @retried
     def mark_unbuildable(self, study_target_id: int, group: str, precision: Precision) -> None:
@@ -211,10 +250,21 @@ class Store(EvaluationStore, FileStore, Tallies):
                 raise KeyError((study_target_id, group, precision.label))
 
     @retried
-    def set_sensitivities(self, study_target_id: int, rows: Sequence[records.SensitivityRecord]) -> None:
-        """Store what groups do alone in lower precisions on this target, replacing all that is there."""
+    def set_sensitivities(
+        self, study_target_id: int, rows: Sequence[records.SensitivityRecord], *, replace: bool = True
+    ) -> None:
+        """Store what groups do alone in lower precisions on this target.
+
+        Args:
+            replace: what is there; else nothing happens where something is.
+        """
         values = [{**vars(row), "precision": int(row.precision)} for row in rows]
+        s = tables.Sensitivity
         with self._writing("store sensitivities") as connection:
+            statements.lock(connection, tables.StudyTarget, study_target_id)
+            there = select(s.group).where(s.study_target_id == study_target_id).limit(1)
+            if not replace and connection.scalar(there) is not None:
+                return
             statements.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
 
     @retried
@@ -225,7 +275,7 @@ class Store(EvaluationStore, FileStore, Tallies):
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
             row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
-            statements.ensure_row(connection, a, "digest", row)
+            statements.hold_artifact(connection, row)
             if key is not None:
                 connection.execute(update(a).where(a.digest == digest).values(key=key))
 
@@ -234,15 +284,8 @@ class Store(EvaluationStore, FileStore, Tallies):
         """Give a finished evaluation its engine, say one that was rebuilt."""
         e = tables.Evaluation
         with self._writing("attach an engine") as connection:
-            engine = statements.engine_row(digest, size_bytes)
-            statements.ensure_row(connection, tables.Artifact, "digest", engine)
             connection.execute(update(e).where(e.id == evaluation_id).values(artifact=digest))
-
-    @retried
-    def forget_artifact(self, digest: str) -> bool:
-        """Whether nothing refers to an artifact; then its row is gone, and its file is the caller's to delete."""
-        with self._writing("forget an artifact") as connection:
-            return digest in statements.forget_unused(connection, [digest])
+            statements.hold_artifact(connection, statements.engine_row(digest, size_bytes))
 
     def release_artifacts(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
         """Let evaluations drop their engines; digests that nothing refers to any more, as in `delete_study`."""
@@ -257,7 +300,7 @@ class Store(EvaluationStore, FileStore, Tallies):
                     held |= statements.held_artifacts(connection, e.id.in_(chunk))
                     connection.execute(update(e).where(e.id.in_(chunk)).values(artifact=None))
                 if held:
-                    freed = statements.forget_unused(connection, held)
+                    freed = statements.mark_unused(connection, held)
             return freed
 
         return release()

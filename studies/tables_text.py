@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from studies.commands import Layers
+from studies.results import Layers
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 from studies.words import holds, nearest_text

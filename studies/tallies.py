@@ -21,6 +21,7 @@ from studies.retries import retried
 
 _BUCKETS = 2000  # at most; a bucket is half a tie band wide, where that is not too many
 _STEPS = 24  # of the staircase that rows are held against, each a comparison per row
+_SLICE = 20_000  # the staircase is made of the last so many evaluations: any may knock out, and to read all takes time
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Tally:
         now: when this was counted.
         fastest_ms, slowest_ms: of all latencies; None where there is none.
         fp32_ms: latency of the FP32 baseline; None before it is there.
+        last_id: of the newest evaluation; 0 where there is none.
     """
 
     finished: int
@@ -47,6 +49,7 @@ class Tally:
     fastest_ms: float | None
     slowest_ms: float | None
     fp32_ms: float | None
+    last_id: int
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,11 @@ class Tallies(Reader):
             .add_columns(
                 func.min(e.started_at), func.max(e.finished_at), func.min(e.latency_ms), func.max(e.latency_ms)
             )
-            .add_columns(func.min(case((fp32, e.latency_ms))), tables.utc_now())
+            .add_columns(func.min(case((fp32, e.latency_ms))), tables.utc_now(), func.max(e.id))
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .group_by(e.status, e.stage, e.kind)
         )
-        return _tally(self._rows(query) or [(None, None, None, 0, 0, *[None] * 5, self.now())])
+        return _tally(self._rows(query) or [(None, None, None, 0, 0, *[None] * 5, self.now(), 0)])
 
     @retried
     def now(self) -> datetime:
@@ -140,7 +143,8 @@ class Tallies(Reader):
         # Their latency is another than the one in their row: they knock nothing out here, and nothing knocks them out.
         apart = e.id.in_(_measured_again())
         kept = (e.study_target_id == study_target_id, *_complete(), *_kept(limits, higher_is_better))
-        steps = self._steps((*kept, ~apart, *_budget(limits)), band, tally)
+        stands = (*kept, ~apart, *_budget(limits))
+        steps = self._steps((*stands, e.id > tally.last_id - _SLICE), band, tally) or self._steps(stands, band, tally)
         within = and_(e.loss - _half() <= _threshold(steps), *_budget(limits)) if steps else true()
         return and_(*kept, or_(apart, within))
 
@@ -157,8 +161,8 @@ class Tallies(Reader):
         falls = [step for i, step in enumerate(zip(edges, least, strict=True)) if i == 0 or step[1] < least[i - 1]]
         if len(falls) <= _STEPS:
             return falls
-        chosen = np.unique(np.linspace(0, len(falls) - 1, _STEPS).astype(int))
-        return [falls[i] for i in chosen]
+        chosen = np.linspace(0, len(falls) - 1, _STEPS).astype(int)
+        return [falls[i] for i in dict.fromkeys(chosen.tolist())]
 
     @retried
     def obedience(self, study_target_id: int) -> dict[tuple[Precision, Answer], int]:
@@ -263,4 +267,5 @@ def _tally(rows: Sequence[Any]) -> Tally:
         fastest_ms=min((row[7] for row in rows if row[7] is not None), default=None),
         slowest_ms=max((row[8] for row in rows if row[8] is not None), default=None),
         fp32_ms=min((row[9] for row in rows if row[9] is not None), default=None),
+        last_id=max(row[11] for row in rows),
     )

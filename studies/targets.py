@@ -150,6 +150,7 @@ def remember(
     of the study.
 
     Args:
+        study, target: as they were read when the run began; what others were told since then stays.
         moved: files are from now on where the run was told that they are; otherwise that, and which device is meant,
             is the affair of this host.
     """
@@ -160,6 +161,7 @@ def remember(
     first = target.id == store.targets(study.id)[0].id
     of_study = told if first else {name: told[name] for name in FILES if name in told}
     if of_study:
-        store.add_config(study.id, of_study)
+        store.add_config(study.id, of_study, seen=study.config)
     if not first:
-        store.add_options(target.id, {k: v for k, v in told.items() if k not in _OF_THE_STUDY})
+        options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
+        store.add_options(target.id, options, seen=target.options or {})

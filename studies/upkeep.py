@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from studies import pareto, repeatability
+from studies import leftovers, pareto, repeatability
 from studies.forecasts import poor_text, quality_text
 from studies.proposals import Proposals
 from studies.standing import Standing
@@ -35,8 +35,7 @@ def prune(work: Work, now: Standing) -> None:
     held = now.table.artifact != ""
     kept = now.front | _unlimited_front(now) if work.config.keep_engines == "front" else np.zeros_like(held)
     released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
-    for digest in released:
-        work.artifacts.remove(digest)
+    leftovers.drop(work.store, work.artifacts, released)
 
 
 def _unlimited_front(now: Standing) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -57,11 +56,12 @@ class Quality:
             return
         self._poor = self._proposals.poor
         found = self._proposals.quality()
-        if found is not None:
-            good = f"forecasts are good again: {quality_text(found)}"
+        if found is not None and found.latency is not None:
+            good = f"forecasts are good again: {quality_text(found.latency)}"
             self._work.progress.note(poor_text(found) if self._poor else good)
 
     def note_last(self) -> None:
         found = self._proposals.quality()
-        if found is not None:
-            self._work.progress.note(f"forecasts of the latency: {quality_text(found)}")
+        for name, each in (("latency", found.latency), ("loss", found.loss)) if found is not None else ():
+            if each is not None:
+                self._work.progress.note(f"forecasts of the {name}: {quality_text(each)}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
@@ -56,11 +57,13 @@ class Workers:
                 process.wait()
         self._engine.dispose()
 
-    def start(self, *arguments: Any) -> subprocess.Popen[bytes]:
-        """A process of its own, whose output is kept."""
+    def start(self, *arguments: Any, first: str = "") -> subprocess.Popen[bytes]:
+        """A process of its own, whose output is kept; `first` is code that it runs before."""
+        words = command(*arguments, "--storage", self.url)
+        words[2] = f"{first}\n{words[2]}"
         with (self.folder / f"out{len(self.processes)}").open("wb") as out:
             process = subprocess.Popen(
-                command(*arguments, "--storage", self.url),
+                words,
                 cwd=self.folder,
                 env=environment(),
                 stdout=out,
@@ -131,6 +134,10 @@ class Workers:
             if found is not None:
                 return found
             process.send_signal(signal.SIGCONT)
+
+    def wait_until_stopped(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until a process has stopped itself (SIGSTOP)."""
+        self.wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
 
     def left_behind(self) -> dict[str, int]:
         """What nobody may leave when all have ended; every count has to be zero."""

@@ -44,7 +44,8 @@ def test_reading_makes_no_folder(artifacts: Artifacts) -> None:
     with pytest.raises(ArtifactError, match=f"Artifact {digest} is not in"):
         artifacts.path(digest)
     artifacts.remove(digest)
-    assert artifacts.prune(set()) == 0
+    artifacts.remove_half_written()
+    assert artifacts.old() == frozenset()
     assert not artifacts.folder.exists()
 
 
@@ -64,6 +65,15 @@ def test_a_damaged_artifact_is_not_handed_out(artifacts: Artifacts) -> None:
     assert artifacts.read_bytes(digest) == b"engine"
 
 
+def test_what_is_damaged_is_let_go_of(artifacts: Artifacts) -> None:
+    good, bad = artifacts.put_bytes(b"good", "engine"), artifacts.put_bytes(b"bad", "engine")
+    artifacts.path(bad).write_bytes(b"ba")
+    assert [artifacts.is_whole(digest) for digest in (good, bad, "0" * 64)] == [True, False, False]
+    assert names(artifacts) == {good}
+    assert artifacts.put_bytes(b"bad", "engine") == bad
+    assert artifacts.is_whole(bad)
+
+
 def test_a_source_that_cannot_be_read_is_named(artifacts: Artifacts, tmp_path: Path) -> None:
     for source in (tmp_path / "missing", tmp_path):
         with pytest.raises(ArtifactError, match=f"Could not read the engine {source}"):
@@ -77,17 +87,28 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Artifacts(tmp_path / "file").put_bytes(b"x", "ranges")
 
 
-def test_prune_keeps_what_is_needed_and_what_is_being_written(artifacts: Artifacts) -> None:
-    keep, drop = (artifacts.put_bytes(data, "engine") for data in (b"keep", b"drop it"))
+def grow_old(path: Path) -> None:
+    os.utime(path, (1, os.stat(path).st_mtime - 2 * STALE_S))
+
+
+def test_what_is_old_and_half_written_goes(artifacts: Artifacts) -> None:
+    young, old = (artifacts.put_bytes(data, "engine") for data in (b"young", b"old"))
     fresh, stale, foreign = (artifacts.folder / name for name in (".tmp-1", ".tmp-2", "README"))
     for path in (fresh, stale, foreign):
         path.write_bytes(b"123")
-    os.utime(stale, (1, os.stat(stale).st_mtime - 2 * STALE_S))
-    assert artifacts.prune({keep}) == len(b"drop it") + 3
-    assert names(artifacts) == {keep, fresh.name, foreign.name}
-    assert drop not in artifacts
-    artifacts.remove(keep)
-    assert keep not in artifacts
+    for path in (stale, foreign, artifacts.folder / old):
+        grow_old(path)
+    artifacts.remove_half_written()
+    assert names(artifacts) == {young, old, fresh.name, foreign.name}
+    assert artifacts.old() == {old}
+    artifacts.prune_copies(set())  # a folder holds no copies
+    artifacts.remove_old(young)
+    assert artifacts.put_bytes(b"old", "engine") == old  # by another process, meanwhile
+    artifacts.remove_old(old)
+    assert young in artifacts
+    assert old in artifacts
+    artifacts.remove(young)
+    assert young not in artifacts
 
 
 LIMITED = """
@@ -153,5 +174,5 @@ def test_a_kill_while_writing_leaves_no_artifact(artifacts: Artifacts) -> None:
     (left,) = artifacts.folder.iterdir()
     assert left.name.startswith(".tmp-")
     os.utime(left, (1, 1))
-    artifacts.prune(set())
+    artifacts.remove_half_written()
     assert names(artifacts) == set()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from crew import METRIC
 from killing import started, stored
 from networks import residual_cnn
 from searched import DATABASE, child, copy_finished, invoke, write_inputs
@@ -21,10 +22,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     write_inputs(tmp_path / "here" / "in", residual_cnn(channels=8))
+    (tmp_path / "here" / "slow.py").write_text(METRIC)
     return tmp_path / "here"
 
 
-OPTIONS = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--artifacts", "engines")
+OPTIONS = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--artifacts", "engines", "--metric", "slow:score")
 
 
 def test_a_worker_joins_a_search_and_is_interrupted(here: Path) -> None:

@@ -218,6 +218,25 @@ def test_workers_make_the_study_or_join_it_and_are_healthy_meanwhile(
     assert not healthy()
 
 
+def test_a_database_that_is_away_is_waited_for(container: tuple[dict[str, str], str], tmp_path: Path) -> None:
+    env, _ = container
+
+    def started(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([SCRIPTS["study"]], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    away = f"postgresql+psycopg://bitfront@127.0.0.1:{port}/t0"
+    done = started({**env, "BITFRONT_STORAGE": away, "BITFRONT_TRIES": "2"})
+    assert (done.returncode, done.stderr.count("Cannot open the database")) == (2, 2)
+    # One that answers and has no tables yet is not waited for: `search` says what is wrong, or makes the study.
+    (tmp_path / "model.onnx").unlink()
+    done = started(env)
+    assert done.returncode == 2
+    assert "model.onnx" in done.stderr
+    assert "is empty" not in done.stderr
+
+
 def test_the_dashboard_is_healthy_when_it_answers(container: tuple[dict[str, str], str], tmp_path: Path) -> None:
     env, url = container
     Store.open(url, create=True).close()
@@ -231,7 +250,7 @@ def test_the_dashboard_is_healthy_when_it_answers(container: tuple[dict[str, str
     with subprocess.Popen([*command, env["BITFRONT_STORAGE"]], env=env, stderr=subprocess.DEVNULL) as dashboard:
         try:
             until(lambda: subprocess.run(check, env=env, capture_output=True).returncode == 0)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies", timeout=60) as answer:
                 assert json.load(answer)["study_summaries"] == []
         finally:
             dashboard.kill()

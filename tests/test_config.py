@@ -53,6 +53,7 @@ EVERYTHING = {
     "native-instancenorm": "off",
     "plugin": ["a.so", "b.so"],
     "timing-cache": "none",
+    "build-threads": "12",
     "repair": "3",
 }
 
@@ -83,7 +84,8 @@ def test_every_option_is_read():
         keep=(KeepRule("^/head/", Precision.FP16), KeepRule("a=b", Precision.INT8)), seed=7, threads=2,
         keep_engines="all", evaluation_timeout_s=600.0, evaluation_memory_bytes=8_000_000_000, quiet=True,
         typing="strong", workspace_bytes=2 << 30, optimization_level=1, final_optimization_level=5, tf32=False,
-        sparsity=True, native_instancenorm=False, plugins=("a.so", "b.so"), timing_cache="none", repair=3,
+        sparsity=True, native_instancenorm=False, plugins=("a.so", "b.so"), timing_cache="none", build_threads=12,
+        repair=3,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from search.errors import ConfigError
 from studies import commands
-from studies.cli import app
+from studies.cli import program
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "docker").glob("*Dockerfile"))
@@ -52,7 +52,7 @@ def test_its_health_is_what_the_doctor_says(path: Path) -> None:
     _, _, command = texts(path, "HEALTHCHECK")[0].partition("CMD ")
     words = json.loads(command)
     assert words[:2] == ["bitfront", "doctor"]
-    context = get_command(app).commands["doctor"].make_context("doctor", words[2:])  # type: ignore[attr-defined]
+    context = get_command(program()).commands["doctor"].make_context("doctor", words[2:])  # type: ignore[attr-defined]
     backend = context.params["backend"]
     assert backend == {GPU: "tensorrt", CPU: "onnxruntime"}[path]
     commands.doctor(backend)  # raises where there is no such backend

@@ -19,9 +19,11 @@ import typer
 from search.space import Space
 from search.values import Target
 from studies import commands, config
-from studies.cli import app
+from studies.cli import program
 from studies.doctor import Check
 from studies.export import Exported
+from studies.profiles import Profiled
+from studies.sensitivity_table import Sensitivities, Thresholds
 from studies.status import StudyStatus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,7 +58,7 @@ USERS_OWN = (
 )  # what users make, not part of the repository
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-PROGRAM: Any = typer.main.get_command(app)
+PROGRAM: Any = typer.main.get_command(program())
 VERBS: dict[str, Any] = dict(PROGRAM.commands)
 
 
@@ -278,8 +280,8 @@ def check_call(call: ast.Call) -> None:
 
 
 def returned(name: str) -> Any:
-    names = {"Exported": Exported, "Space": Space, "Target": Target, "Check": Check, "StudyStatus": StudyStatus}
-    return typing.get_type_hints(getattr(commands, name), localns=names)["return"]
+    types = (Exported, Space, Target, Check, StudyStatus, Profiled, Sensitivities, Thresholds)
+    return typing.get_type_hints(getattr(commands, name), localns={kind.__name__: kind for kind in types})["return"]
 
 
 def bound(target: ast.expr, kind: Any) -> dict[str, Any]:

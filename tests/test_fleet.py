@@ -18,13 +18,15 @@ from typing import Any
 import psutil
 import pytest
 
+from crew import METRIC
 from networks import residual_cnn
 from search.errors import RunError
 from searched import ROOT, child, command, environment, invoke, write_inputs
-from servers import postgresql_url
+from servers import postgresql_server, postgresql_url
 from studies import fleet
 from studies.fleet import Fleet
 from studies.slots import Slot, usable_cores
+from studies.store import Store
 from working import assert_whole, finished, rows, tree, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and looks into /proc")
@@ -50,7 +52,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def run(folder: Path, *slots: Slot) -> tuple[Fleet, list[str], bool]:
     """Watch workers until all are over; the fleet, what it noted, and whether it was done."""
     notes: list[str] = []
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     with Fleet("s", "sqlite:///none.db", slots or (Slot("cpu 0"),), folder, notes.append) as crew:
         try:
             while crew.look():
@@ -127,6 +129,25 @@ def test_a_worker_that_was_able_to_work_is_started_again_though_it_is_refused(
     assert notes[1] == "cpu 0: the worker ended by exit code 2; it is started again"
 
 
+def test_a_worker_waits_for_a_database_that_is_restarted_as_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not refused as by a wrong address: its parent was there a moment ago."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with postgresql_server() as server:
+        Store.open(server.url, create=True).close()
+        server.stop()
+        with Fleet("s", server.url, [Slot("cpu 0")], tmp_path, print) as crew:
+            end = time.monotonic() + 6
+            while time.monotonic() < end:  # longer than a worker takes to find that nobody is there
+                assert crew.look()
+                time.sleep(0.1)
+            assert crew.pids
+            server.start()
+            with pytest.raises(RunError, match="exit code 2: error: There is no study 's'"):
+                until(lambda: not crew.look(), 90)
+
+
 def test_workers_that_do_not_listen_are_killed(
     worker: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +190,7 @@ def test_workers_end_with_their_parent(number: signal.Signals, tmp_path: Path) -
     with parent:
         pids = [int(parent.stdout.readline().split()[-1]) for _ in range(2)]
         parent.send_signal(number)
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 20)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 60)
 
 
 # Real searches --------------------------------------------------------------------------------------------------------
@@ -223,7 +244,9 @@ def workers(pid: int) -> list[psutil.Process]:
 
 @needs_two_cores
 def test_two_workers_and_one_that_is_killed(here: Path, url: str) -> None:
-    with started(*search(url, here, "--trials", 14, "--workers", 2, "--lease", "2s"), cwd=here) as process:
+    (here / "slow.py").write_text(METRIC)
+    more = ("--trials", 14, "--workers", 2, "--lease", "2s", "--metric", "slow:score")
+    with started(*search(url, here, *more), cwd=here) as process:
         until(lambda: finished(url) >= 3)
         first = workers(process.pid)
         affinities = {tuple(found.cpu_affinity()) for found in first}
@@ -252,7 +275,7 @@ def test_a_parent_that_is_killed_leaves_nothing_running(here: Path, url: str) ->
         below = tree(process.pid)
         assert len(below) >= 4, "two workers with an evaluator each"
         process.kill()
-        _, left = psutil.wait_procs(below, timeout=30)
+        _, left = psutil.wait_procs(below, timeout=60)
         assert left == []
     assert rows(url, "select count(*) from bf_evaluation where status = 'running'") == [(0,)]
     assert {state for (state,) in rows(url, "select state from bf_worker")} == {"ended"}
@@ -266,7 +289,7 @@ def test_a_parent_that_is_killed_leaves_nothing_running(here: Path, url: str) ->
 def test_ctrl_c_on_a_terminal_ends_all_workers(here: Path, url: str) -> None:
     terminal, inside = pty.openpty()
     process = subprocess.Popen(
-        command(*search(url, here, "--trials", 60, "--workers", 2)),
+        command(*search(url, here, "--trials", 60, "--workers", 2, "--sampler", "random")),
         cwd=here,
         env=environment({"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}),
         stdin=inside,
@@ -298,7 +321,7 @@ def test_ctrl_c_on_a_terminal_ends_all_workers(here: Path, url: str) -> None:
     assert "Traceback" not in screen
     assert "s3cret" not in screen
     assert len(below) >= 4
-    assert psutil.wait_procs(below, timeout=20)[1] == []
+    assert psutil.wait_procs(below, timeout=60)[1] == []
     assert rows(url, "select count(*) from bf_evaluation where status = 'running'") == [(0,)]
     assert rows(url, "select state from bf_study") == [("interrupted",)]
 

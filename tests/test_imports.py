@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from searched import ROOT
+from searched import ROOT, copy_finished
+from studies.cli import VERBS, program_for
 
 LAYERS = ("search", "evaluators", "studies")
 STORE_MODULES = (
@@ -126,8 +130,35 @@ for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in 
 """
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
+# What a process that reads a study does without: it answers in the time that this takes to import.
+NOT_TO_READ = (
+    *("alembic", "boto3", "filelock", "jinja2", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna", "plotly"),
+    *("psutil", "scipy", "torch"),
+    *("evaluators.process", "evaluators.gpu_state", "search.model", "search.space"),
+    *("studies.runner", "studies.setup", "studies.working", "studies.fleet", "studies.export", "studies.report"),
+    *("studies.cli_search", "studies.cli_workers", "studies.cli_results", "studies.cli_analyses"),
+)
+
+
+def test_reading_verbs_import_nothing_that_they_do_not_need(tmp_path: Path) -> None:
+    copy_finished(tmp_path)
+    verbs = (["status", "small"], ["front", "small"], ["show", "small", "0"], ["studies"])
+    code = f"import sys\nfor words in {verbs!r}:\n"
+    code += "    from studies.cli import program_for; program_for(words)(words, standalone_mode=False)\n"
+    code += f"print([name for name in {NOT_TO_READ!r} if name in sys.modules])"
+    done = run(code, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
+
+
+def test_a_verb_is_in_the_module_that_is_imported_for_it() -> None:
+    for verb, module in VERBS.items():
+        assert hasattr(importlib.import_module(f"studies.{module}"), verb), verb
+    assert list(get_command(program_for(["--help"])).commands) == list(VERBS)  # type: ignore[attr-defined]
+    assert list(get_command(program_for(["front", "--help"])).commands) == ["front"]  # type: ignore[attr-defined]
+
+
+def run(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True)
 
 
 def test_every_module_imports_without_what_extras_install() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import crew
 from killing import evaluator_of, rows, started, stored, survive, untold, wait_for_end
 from networks import mobile_cnn, residual_cnn
 from searched import DATABASE, child, command, environment, tree, write_inputs
@@ -36,7 +37,7 @@ def options(*more: Any) -> tuple[Any, ...]:
     return ("in/model.onnx", "--data", "in/data.npz", "--study", "s", *more)
 
 
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 60) -> Any:
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> Any:
     """What the condition gives once it is true, while the process lives."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -182,7 +183,8 @@ def test_ctrl_c_before_there_is_a_study(here: Path) -> None:
 
 def test_two_processes_cannot_run_or_delete_one_study_at_once(here: Path) -> None:
     write_inputs(here / "in", residual_cnn(channels=8))
-    with started("search", *options("--trials", 40), cwd=here) as process:
+    (here / "slow.py").write_text(crew.METRIC)
+    with started("search", *options("--trials", 40, "--metric", "slow:score"), cwd=here) as process:
         wait_until(lambda: len(stored(here)) >= 1, process)
         for arguments in (["resume", "s", "--trials", 99], ["delete", "s", "--yes"]):
             done = child(*arguments, cwd=here)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,17 +20,19 @@ import pytest
 from sqlalchemy import update
 
 from search.model import Edge
-from search.values import Failure, FailureKind, Latency, Stage
-from servers import postgresql_server
+from search.values import Failure, FailureKind, Latency, Precision, Stage
+from servers import postgresql_server, postgresql_url
 from stored import ENGINE, KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured
 from studies import database, tables
 from studies.leases import WorkerLease
 from studies.records import (
     EXPORT,
+    Choice,
     Counts,
     FullStudyError,
     KnownEvaluationError,
     LostEvaluationError,
+    SensitivityRecord,
     Taken,
     TaskRecord,
 )
@@ -78,7 +81,7 @@ def at_once(*calls: Callable[[], T]) -> list[T]:
         return [done.result() for done in [pool.submit(run, call) for call in calls]]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 90) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = condition()
@@ -331,6 +334,54 @@ def test_several_may_complete_a_study_at_once(store: Store) -> None:
     assert (len(set(found)), len(store.targets(study)), store.edges(study)) == (1, 1, tuple(edges))
 
 
+def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> None:
+    url = f"{postgresql_url()}?options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
+    with Store.open(url, create=True) as store:
+        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+
+        def try_some(worker: int) -> int:
+            begun = 0
+            for number in range(5 * worker, 5 * worker + 5):
+                with suppress(FullStudyError):
+                    begin(store, target, f"w{worker}", number, most=13)
+                    begun += 1
+            return begun
+
+        assert sum(at_once(*((lambda worker=worker: try_some(worker)) for worker in range(WORKERS)))) == 13
+
+
+def test_of_what_is_found_out_once_the_first_word_stays(store: Store, target: int) -> None:
+    """A worker that was stopped over it, and taken for lost, wakes when others use what its successor stored."""
+    at_once(*((lambda i=i: store.settle_target(target, reference_ms=1.0 + i)) for i in range(WORKERS)))
+    (first,) = store.targets(store.study("demo").id)
+    assert first.reference_ms in [1.0 + i for i in range(WORKERS)]
+    store.settle_target(target, details={"rebuild": 0.01}, latency_band=0.01)
+    store.settle_target(target, details={"rebuild": 0.5, "late": True}, latency_band=0.5)
+    store.settle_target(target, reference_ms=9.0)
+    (now,) = store.targets(store.study("demo").id)
+    assert (now.reference_ms, now.latency_band, now.details) == (first.reference_ms, 0.01, {"rebuild": 0.01})
+
+
+def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> None:
+    spaces = [(f"{i}" * 64, (Choice(f"g00{i}", Precision.INT8, 0, True),), f"{i + 1}" * 64) for i in range(WORKERS)]
+    at_once(*((lambda space=space: store.set_choices(target, *space)) for space in spaces))
+    (now,) = store.targets(store.study("demo").id)
+    assert (now.space_digest, store.choices(target), now.ranges_digest) in spaces
+    other = store.add_target(now.study_id, replace(TARGET, device="H200"), "demo/h200")
+    store.update_target(other, ranges_digest="r" * 64)
+    store.set_choices(other, *spaces[0])
+    assert (store.targets(now.study_id)[1].space_digest, store.choices(other)) == (None, ())
+
+
+def test_sensitivities_are_replaced_only_where_that_is_asked_for(store: Store, target: int) -> None:
+    one, two, three = (SensitivityRecord("g000", Precision.INT8, e, 0.0, 60.0, 0.0, 1.0, 0.0, 64) for e in (1, 2, 3))
+    store.set_sensitivities(target, [one], replace=False)
+    store.set_sensitivities(target, [two], replace=False)
+    assert store.sensitivity_rows(target) == (one,)
+    store.set_sensitivities(target, [three])
+    assert store.sensitivity_rows(target) == (three,)
+
+
 def test_details_of_a_target_are_added_by_several(store: Store, target: int) -> None:
     at_once(*((lambda key=f"k{i}": store.add_details(target, **{key: 1})) for i in range(WORKERS)))
     (record,) = store.targets(store.study("demo").id)
@@ -458,7 +509,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
         waiting = threading.Thread(target=wait_for_it)
         waiting.start()
         grow_old(store, tables.Task)
-        waiting.join(30)
+        waiting.join(90)
         assert [task.worker for task in held] == [lease.name]
 
 

@@ -21,6 +21,7 @@ from networks import feeds, loaded, ranged
 from search.values import Assignment, AuditRow, LayerTime, Precision
 from searched import DATABASE, copy_finished, invoke, ok
 from studies import profiles
+from studies.artifacts import Artifacts
 from studies.profiles import Profiled, delta_rows
 from studies.records import GroupRecord
 
@@ -248,8 +249,15 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     found = shown(1, "--count", 3)
-    assert found["notes"] == ["trial 1: its engine was not kept; it was built again for this profile"]
+    said = "trial 1: its engine was not kept; it was built again for this profile"
+    assert found["notes"] == [said]
     assert found["layers"]
+    # What is shown later is that engine's, so it says so still; a profile of the engine itself does not.
+    assert shown(1) == {**found, "profiled_now": False}
+    assert f"profile: {said}" in json.loads(ok("show", "small", 1, "--json"))["notes"]
+    ok("export", "small", "--trial", 1, "--out", "engine")  # the engine comes out the same again
+    assert shown(1, "--again", "--count", 2)["notes"] == []
+    assert json.loads(ok("show", "small", 1, "--json"))["notes"] == []
 
 
 def refused(*arguments: Any, says: str, code: int = 2) -> None:
@@ -282,6 +290,12 @@ def test_another_target_is_refused(studied: Path) -> None:
 
 
 def test_an_engine_that_cannot_be_loaded_is_one_message(studied: Path) -> None:
+    digest = Artifacts(Path(f"{DATABASE}.artifacts")).put_bytes(b"of another version", "engine")
+    execute("update bf_evaluation set artifact = ? where role = 'baseline:int8'", digest)
+    refused("profile", "small", 1, says="it cannot be loaded or run here", code=1)
+
+
+def test_a_damaged_engine_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).write_bytes(b"cut short")
-    refused("profile", "small", 1, says="it cannot be loaded or run here", code=1)
+    assert shown(1)["notes"] == ["trial 1: its kept engine is damaged; it was built again for this profile"]

@@ -77,8 +77,10 @@ def test_the_band_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ke
     write_inputs(tmp_path / "in")
     calls = Calls(monkeypatch)
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "trials": "2", "keep-engines": keep}
-    with quick():
-        monkeypatch.setattr(repeatability, "_REPEATS", 3)
+    process_spread = repeatability._process_spread
+    with quick(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeatability, "_REPEATS", 3)
+        patch.setattr(repeatability, "_process_spread", process_spread)
         commands.search(options)
     loaded, rebuilt, built = (calls.named(method) for method in ("time_engine", "time_again", "build"))
     assert len(loaded) in (3, 6)

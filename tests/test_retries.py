@@ -39,10 +39,18 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return fresh_url(request.param, tmp_path)
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+def stoppable(request: pytest.FixtureRequest) -> Iterator[Server]:
     with {"postgresql": postgresql_server, "mariadb": mariadb_server}[request.param]() as server:
         yield server
+
+
+@pytest.fixture
+def server(stoppable: Server) -> Server:
+    """It runs, with an empty database, whatever the test before did to it."""
+    stoppable.start()
+    stoppable.database = stoppable.new_database()
+    return stoppable
 
 
 def story(store: Store, step: Callable[[], None]) -> list[Any]:
@@ -61,6 +69,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     do(store.mark_unbuildable, target, "g000", Precision.INT8)
     do(store.update_study, study, state="running")
     do(store.update_target, target, latency_band=0.5)
+    do(store.settle_target, target, details={"rebuild": 0.1}, reference_ms=1.5)
     do(store.add_details, target, seen=1)
     step()
     worker = store.join_worker(target, host="here", device="CPU", pid=1)
@@ -92,6 +101,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     do(store.end_others, target, "nobody")
     other = do(store.create_study, replace(STUDY, name="other"))
     do(store.set_files, other, [FileRecord("model", 0, "model.onnx", "n" * 64, 10)])
+    do(store.release_study, other)
     do(store.delete_study, "other")
     return said
 
@@ -258,7 +268,7 @@ def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
                     study = tables.Study.id == number
                     connection.execute(update(tables.Study).where(study).values(state=f"of {name}"))
                     if step == 0 and tries[name] == 1:
-                        both.wait(20)
+                        both.wait(60)
 
         with ThreadPoolExecutor(2) as pool:
             done = [pool.submit(change, "x", *ids), pool.submit(change, "y", *reversed(ids))]
@@ -268,8 +278,10 @@ def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
 
 
 def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
-    strict = f"{fresh_url('postgresql', tmp_path)}?options=-c%20default_transaction_isolation=serializable"
-    with Store.open(strict, create=True) as store:
+    """One that a proxy or a cluster raises, whatever isolation was asked for."""
+    url = fresh_url("postgresql", tmp_path)
+    with Store.open(url, create=True) as store:
+        strict = store._engine.execution_options(isolation_level="SERIALIZABLE")
         ids = [store.create_study(replace(STUDY, name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[int]()
 
@@ -277,10 +289,10 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
         def move(mine: int, other: int) -> None:
             """Take over the state of the other, as one does who may not be disturbed."""
             tries[mine] += 1
-            with reported("move", parse_url(strict)), database.writing(store._engine) as connection:
+            with reported("move", parse_url(url)), database.writing(strict) as connection:
                 state = connection.scalar(select(tables.Study.state).where(tables.Study.id == other))
                 if tries[mine] == 1:
-                    both.wait(20)
+                    both.wait(60)
                 connection.execute(update(tables.Study).where(tables.Study.id == mine).values(state=f"{state}+"))
 
         with ThreadPoolExecutor(2) as pool:

@@ -234,3 +234,20 @@ def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
         "where e.role = 'baseline:fp32' and s.role = 'candidate' and round > 0"
     )
     assert rounds >= 3
+
+
+# -- engines that were damaged -----------------------------------------------------------------------------------------
+
+
+def test_finalists_whose_engines_are_damaged_are_built_again(studied: Path) -> None:
+    execute("delete from bf_score where split = 'final'")
+    engines = [digest for (digest,) in execute("select digest from bf_artifact where kind = 'engine'")]
+    for digest in engines:
+        path = studied / f"{DATABASE}.artifacts" / digest
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said = invoke("resume", "small")
+    assert said.exit_code == 0, said.output
+    assert "its kept engine is damaged; it is built again" in said.output
+    finalists = [row for row in json.loads(ok("front", "small", "--json"))["rows"] if row["picks"]]
+    assert finalists
+    assert all(row["final_loss"] is not None for row in finalists)

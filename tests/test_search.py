@@ -7,8 +7,6 @@ import io
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -368,16 +366,6 @@ def test_quiet_prints_nothing(studied: Path) -> None:
     for arguments in (["resume", "small", "--trials", 5, "--quiet"], ["export", "small", "--out", "e", "--quiet"]):
         result = invoke(*arguments)
         assert (result.exit_code, result.output) == (0, "")
-
-
-def test_reading_verbs_wait_for_no_heavy_module(studied: Path) -> None:
-    """`front` must answer at once, so it imports neither ONNX nor Optuna."""
-    code = (
-        "import sys; from studies.cli import app; app(['front', 'small'], standalone_mode=False);"
-        "print([m for m in ('onnx', 'optuna', 'onnxruntime', 'onnx_ir', 'plotly', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=studied)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_doctor_and_layers_in_a_process(here: Path) -> None:

@@ -36,8 +36,9 @@ from search.space import make_space
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, invoke, ok, write_inputs
 from stored import STUDY, TARGET
-from studies import commands, sensitivity_plot
+from studies import commands, sensitivities, sensitivity_plot
 from studies.commands import example_files
+from studies.config import SearchConfig
 from studies.records import GroupRecord, SensitivityRecord
 from studies.sensitivity_table import Sensitivities, Thresholds
 from studies.store import Store
@@ -321,6 +322,12 @@ def test_the_layers_of_digits_that_were_made_hard_are_the_sensitive_ones(
 def groups_of(model: Model) -> dict[str, GroupRecord]:
     names = GroupRecord.__dataclass_fields__
     return {g.id: GroupRecord(**{name: getattr(g, name) for name in names}) for g in model.groups}
+
+
+def test_the_time_that_was_asked_for_is_given_however_little_an_evaluation_may_take() -> None:
+    config = SearchConfig(model="m", data="d", study="s", evaluation_timeout_s=20.0, sensitivity_time_s=3600.0)
+    assert sensitivities.seconds_for(config, 1.0) == 3600.0
+    assert sensitivities.seconds_for(replace(config, sensitivity_time_s=None), None) == sensitivities.MOST_S
 
 
 # -- the evaluator -----------------------------------------------------------------------------------------------------

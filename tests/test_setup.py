@@ -16,7 +16,7 @@ from studies.setup import backend_options, check_backend_options, final_options,
 BASE = {"model": "m.onnx", "data": "d.npz"}
 PLAIN = {
     "threads": 1, "typing": "auto", "workspace_bytes": 4 << 30, "optimization_level": 3, "tf32": True,
-    "sparsity": False, "native_instancenorm": True, "plugins": [],
+    "sparsity": False, "native_instancenorm": True, "plugins": [], "build_threads": None,
 }  # fmt: skip
 
 
@@ -35,11 +35,12 @@ def test_what_tensorrt_is_given(here: Path) -> None:
     given = {
         "threads": "2", "typing": "strong", "workspace": "1GiB", "optimization-level": "1", "tf32": "off",
         "sparsity": True, "native-instancenorm": "off", "plugin": ["a.so", "/b.so"], "timing-cache": "times",
+        "build-threads": "6",
     }  # fmt: skip
     assert backend_options(config(**given)) == {
         "threads": 2, "typing": "strong", "workspace_bytes": 1 << 30, "optimization_level": 1, "tf32": False,
         "sparsity": True, "native_instancenorm": False, "plugins": [str(here / "a.so"), "/b.so"],
-        "timing_cache": str(here / "times"),
+        "timing_cache": str(here / "times"), "build_threads": 6,
     }  # fmt: skip
     assert json.loads(json.dumps(backend_options(config(**given)))) == backend_options(config(**given))
     assert backend_options(config(**{"timing-cache": "none"}))["timing_cache"] is None

@@ -26,6 +26,7 @@ WORDS = {
     "inputs": "Thirty-two wide channel vectorized row major Int8 format; Row major linear FP32",
     "outputs": "Channel major FP16 format where channel % 8 == 0",
     "sparse": "no",
+    "beside": "Add, Relu: in the kernel",
 }
 
 
@@ -83,15 +84,17 @@ def test_show_says_what_an_engine_is_made_of_and_what_surrounded_it(stored: Path
     assert "note: note" in said
     assert "1 group obeyed, 1 group opaque" in said
     head, *rows = [line.split() for line in said.splitlines() if line.startswith(("group", "g00"))]
-    assert head[-3:] == ["kernel", "weights", "formats"]
-    assert rows[0][3:] == ["int8", "int8", "obeyed", "sm80_xmma", "int8", "int8", "CHW32;", "fp32", "→", "fp16", "HWC8"]
+    assert head[-4:] == ["kernel", "weights", "formats", "beside"]
+    shown = ["int8", "int8", "obeyed", "sm80_xmma", "int8", "int8", "CHW32;", "fp32", "→", "fp16", "HWC8"]
+    assert rows[0][3:] == [*shown, "Add,", "Relu:", "in", "the", "kernel"]
     assert rows[1][3:] == ["fp16", "opaque", "Myelin"]
 
 
 def test_show_as_json_has_everything(stored: Path) -> None:
     shown = json.loads(ok("show", "demo", 1, "--json"))
     assert shown["engine"] == {
-        "layers": 9, "moves": 3, "opaque": 1, "sparse": 2, "moves_ms": 0.125, "profiled_ms": 1.5
+        "layers": 9, "moves": 3, "opaque": 1, "sparse": 2, "moves_ms": 0.125, "profiled_ms": 1.5,
+        "build_threads": None,
     }  # fmt: skip
     assert (shown["latency"]["around_ms"], shown["latency"]["conditions"]) == (AROUND, CONDITIONS)
     assert shown["rounds"][0]["warnings"] == ["slowed down: power cap"]
@@ -160,6 +163,7 @@ def test_formats_in_few_letters(text: str, short: str) -> None:
 def test_an_engine_and_its_conditions_in_words() -> None:
     assert engine_text(EngineSummary(5, 0)) == "5 layers, 0 of them moves"
     assert engine_text(EngineSummary(5, 1, opaque=2)) == "5 layers, 1 of them moves, 2 opaque regions"
+    assert engine_text(EngineSummary(5, 1, build_threads=16)) == "5 layers, 1 of them moves, built on 16 threads"
     steady = {"sm_clock_mhz": 1980, "temperature_c": 40, "other_processes": 1, "throttled": []}
     same = {"before": steady, "after": steady, "throttled": []}
     assert conditions_text(same) == "SM 1980 MHz, 40 °C, other processes: 1"

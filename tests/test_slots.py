@@ -107,6 +107,24 @@ def test_nothing_visible_is_refused(hidden: str, monkeypatch: pytest.MonkeyPatch
         gpu_slots("all", nvml=nvml(2))
 
 
+@pytest.mark.parametrize(
+    ("visible", "says"),
+    [
+        ("0,0", "names 0 twice"),
+        ("1,01", "names 01 twice"),
+        ("GPU-ab,GPU-AB", "names GPU-AB twice"),
+        ("1,7,foo", "names 'foo'; expected numbers, or UUIDs"),
+        ("0;1", "names '0;1'"),
+    ],
+)
+def test_visible_gpus_that_two_workers_would_share_or_that_are_none(
+    visible: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(ConfigError, match=says):
+        gpu_slots("all", nvml=nvml(9))
+
+
 @pytest.mark.parametrize("text", ["", "0", "some", "1,", "-1", "0;1", "1.5", "GPU-a"])
 def test_gpus_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ConfigError, match="expected all, how many, or which"):

@@ -175,12 +175,38 @@ def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
     assert found.left_s is not None
     lines = "\n".join(block if isinstance(block, str) else str(block.rows) for block in blocks(now))
     for part in ("7 of 20; 2 running", "1 at latency (timeout)", "lost (searching)", "host1", "band, trial 7 (lease ",
-                 "trial 8 (lease 100 s old)", "1 worker ended, after 3 evaluations"):  # fmt: skip
+                 "trial 8 (lease 10", "1 worker ended, after 3 evaluations"):  # fmt: skip
         assert part in lines
     assert "s3cret" not in lines + json.dumps(now.to_json(), default=str)
+    assert "measuring repeatability" in lines
     data = json.loads(json.dumps(now.to_json(), default=str))
     assert [worker["live"] for worker in data["targets"][0]["workers"]] == [True, False, False]
     assert not now.over
+
+
+def test_the_stage_of_a_worker_is_its_task_or_its_state(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        target = make_study(store)
+        name = store.join_worker(target, host="h", device="cpu", pid=1, state="starting")
+
+        def stages(state: str, task: str = "") -> str:
+            store.set_worker(name, state)
+            assert not task or store.take_task(target, task, name, 30)
+            now = study_status(store, "s")
+            [block] = [block for block in blocks(now) if not isinstance(block, str) and block.header]
+            [worker] = now.to_json()["targets"][0]["workers"]
+            assert block.rows[0][1] == worker["stage"]
+            store.release_task(target, task, name)
+            return str(worker["stage"])
+
+        assert stages("starting") == "starting"
+        assert stages("calibrating", "calibration") == "calibrating"
+        assert stages("calibrating", "sensitivity") == "measuring sensitivities"
+        assert stages("calibrating", "reference") == "measuring the reference"
+        assert stages("calibrating") == "starting", "it is done with that, and the search has not begun"
+        assert stages("searching", "prune") == "searching"
+        assert stages("finishing") == "waiting for finalists"
+        assert stages("finishing", "finalists") == "confirming finalists"
 
 
 def test_rates_leave_a_pause_out(tmp_path: Path) -> None:

@@ -311,12 +311,15 @@ def test_artifacts_are_kept_as_long_as_something_needs_them(store: Store, target
     store.update_target(target, ranges_digest=ranges)
     assert store.release_artifacts(ids[:1]) == frozenset()
     assert store.release_artifacts(ids[1:2]) == {one}
+    assert store.forget_artifact(one)
     assert {record.digest: record.kind for record in store.artifacts()} == {two: "engine", ranges: "ranges"}
     assert list(store.evaluations(target).artifact) == ["", "", two]
     store.attach_artifact(ids[0], two, 5)
     other = store.add_target(store.create_study(replace(STUDY, name="other")), TARGET, "other/cpu")
     store.update_target(other, ranges_digest=ranges)
     assert store.delete_study("demo") == {two}
+    assert not store.forget_artifact(ranges)
+    assert store.forget_artifact(two)
     assert [record.digest for record in store.artifacts()] == [ranges]
 
 
@@ -336,6 +339,8 @@ def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
     store.set_groups(store.study("demo").id, [], [Edge(None, "g000", "x", 1)])
     store.begin(target, assignment(1), "d" * 64, "w0", 1)
     assert store.delete_study("demo") == {"1" * 64}
+    assert [record.kind for record in store.artifacts()] == ["unused engine"]  # its file is to be removed first
+    assert store.forget_artifact("1" * 64)
     left = {table.__tablename__: count(store, table) for table in tables.Base.__subclasses__()}
     assert {name for name, rows in left.items() if rows} == {"bf_schema", "bf_target"}
     with pytest.raises(StudyError, match="no study 'demo'"):

@@ -8,6 +8,7 @@ import json
 import shutil
 import sqlite3
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from search.errors import StudyError
 from search.values import Target
 from searched import DATABASE, TEMPORARY, copy_finished, invoke, ok
-from stored import STUDY, TARGET
+from stored import KINDS, STUDY, TARGET, fresh_url
 from studies import targets
 from studies.records import TargetRecord
 from studies.siblings import rounding
@@ -277,6 +278,34 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
         )
         assert run(first, model="/new.onnx")["model"] == store.study("demo").model_path == "/new.onnx"
         assert [record.options for record in store.targets(study.id)] == [None, {"threads": 2, "trials": 90}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path: Path) -> None:
+    """A run that was told 60 when it began stores that while another raises the total, whichever comes first."""
+    with Store.open(fresh_url(kind, tmp_path), create=True) as store:
+        config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
+        store.create_study(replace(STUDY, config=config))
+        study = store.study("demo")
+        store.add_target(study.id, H200, "a")
+        store.add_target(study.id, L4, "b", options={"trials": 70})
+
+        def run(place: int, **options: str) -> None:
+            """As it was read before anybody stored anything."""
+            told = targets.config_of(study, known[place]).with_options(options)
+            targets.remember(store, study, known[place], told)
+
+        known = store.targets(study.id)
+        for place, now in ((0, "60"), (1, "70")):
+            told = [{"trials": now}, {"trials": "500"}, {"trials": "90"}, {"trials": "40"}, {"max-drop": "1%"}]
+            with ThreadPoolExecutor(len(told)) as pool:
+                list(pool.map(lambda options, place=place: run(place, **options), told))
+            options = [store.study("demo").config, *(t.options or {} for t in store.targets(study.id)[1:])][place]
+            assert (options["trials"], options["max_drop"]["value"]) == (500, 0.01)
+        known = store.targets(study.id)
+        study = store.study("demo")
+        run(0, trials="40")
+        assert store.study("demo").config["trials"] == 40, "nobody else changed it, so it may be lowered"
 
 
 def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:

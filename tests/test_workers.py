@@ -116,6 +116,89 @@ def test_the_last_worker_interrupted_leaves_a_study_to_be_resumed(workers: Worke
     assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, there + 2)
 
 
+def test_one_that_dies_over_the_finalists_is_replaced_by_one_that_waits(workers: Workers) -> None:
+    first = workers.start(*search("--trials", 4, "--lease", "2s", "--sampler", "random", "--metric", "mine:score"))
+    workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
+    second = workers.start("worker", "s")
+    holder = "select w.pid from bf_task t join bf_worker w on w.name = t.worker where t.name = 'finalists'"
+    killed = {p.pid: p for p in (first, second)}[workers.wait_until(lambda: workers.value(holder))]
+    killed.send_signal(signal.SIGSTOP)
+    assert workers.value(holder) == killed.pid, "it was too quick"
+    killed.send_signal(signal.SIGKILL)
+    assert sorted(workers.wait()) == [-signal.SIGKILL, 0], workers.all_said()
+    assert workers.value("select state from bf_study") == "done"
+    assert workers.value("select count(*) from bf_score where split = 'final'") > 0
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 4)
+
+
+def test_a_total_raised_while_a_search_begins_stays(workers: Workers) -> None:
+    """It writes what it was told when it has joined, which is later than it read the study."""
+    workers.start(*search("--trials", 3, "--sampler", "random"))
+    workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
+    with Store.open(workers.url) as store:
+        study = store.study("s")
+        store.add_config(study.id, {"trials": 5}, seen=study.config)
+    assert workers.wait() == [0], workers.all_said()
+    assert workers.value("select cast(config as text) from bf_study").count('"trials": 5,') == 1
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 5)
+
+
+STOP = "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+
+
+def test_one_that_wakes_keeps_to_the_reference_that_others_measured(workers: Workers) -> None:
+    """It was stopped between measuring and storing, for longer than its lease."""
+    code = "import os, signal\nfrom studies import repeatability\nplain = repeatability.median\n"
+    code += "def median(values):\n    repeatability.median, found = plain, plain(list(values))\n"
+    code += f"{STOP}    return found * 2\n"
+    options = ("--trials", 4, "--lease", "2s", "--sampler", "random")
+    asleep = workers.start(*search(*options), first=f"{code}repeatability.median = median")
+    workers.wait_until_stopped(asleep)
+    assert workers.value("select name from bf_task") == "reference"
+    workers.start("worker", "s")
+    stored = workers.wait_until(lambda: workers.value("select reference_ms from bf_study_target"))
+    asleep.send_signal(signal.SIGCONT)
+    assert workers.wait() == [0, 0], workers.all_said()
+    assert workers.value("select reference_ms from bf_study_target") == stored
+    scales = workers.rows("select latency_ms * baseline_ms / raw_ms from bf_evaluation")
+    assert [scale for (scale,) in scales] == pytest.approx([stored] * 4)
+    assert workers.left_behind() == NOTHING
+
+
+def test_one_that_wakes_keeps_to_the_ranges_that_others_calibrated(workers: Workers) -> None:
+    """Its own differ, as between processors that round otherwise."""
+    code = "import os, signal\nfrom studies import artifacts\nplain = artifacts.Artifacts.put_bytes\n"
+    code += f"def put(self, data, kind):\n{STOP}    return plain(self, data + b' ', kind)\n"
+    options = ("--trials", 4, "--lease", "2s", "--sampler", "random")
+    asleep = workers.start(*search(*options), first=f"{code}artifacts.Artifacts.put_bytes = put")
+    workers.wait_until_stopped(asleep)
+    workers.start("worker", "s")
+    stored = workers.wait_until(lambda: workers.value("select ranges_digest from bf_study_target"))
+    asleep.send_signal(signal.SIGCONT)
+    assert workers.wait() == [0, 0], workers.all_said()
+    assert len(workers.rows("select digest from bf_artifact where kind = 'ranges'")) == 2
+    assert workers.value("select ranges_digest from bf_study_target") == stored
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 4)
+
+
+def test_a_study_that_is_deleted_while_a_worker_sleeps_over_an_evaluation(workers: Workers) -> None:
+    options = ("--trials", 12, "--lease", "2s", "--sampler", "random", "--metric", "mine:score")
+    asleep = workers.start(*search(*options))
+    workers.stop_at_work(asleep)
+    delete(workers)
+    asleep.send_signal(signal.SIGCONT)
+    assert workers.wait() == [1], workers.all_said()
+    assert "error: working on study 's': it was deleted meanwhile" in workers.said(0)
+    assert "Traceback" not in workers.said(0)
+    assert workers.rows("select 1 from studies union select 1 from trials union select 1 from bf_artifact") == []
+    assert [path.name for path in Path("engines").iterdir() if len(path.name) == 64] == []
+
+
+def delete(workers: Workers) -> None:
+    """Delete the study as soon as nobody counts as at it."""
+    workers.wait_until(lambda: invoke("delete", "s", "--yes", "--storage", workers.url).exit_code == 0)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder, and a database with a finished study of 3 evaluations."""
@@ -123,7 +206,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     write_inputs(folder / "in", mobile_cnn())
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        ok(*search("--trials", 3, "--lease", "2s", "--sampler", "random", "--quiet", "--storage", url))
+        ok(*search("--trials", 3, "--lease", "60s", "--sampler", "random", "--quiet", "--storage", url))
     return folder, url
 
 
@@ -137,6 +220,7 @@ def made(finished: tuple[Path, str]) -> Iterator[Workers]:
 
 def test_trials_that_lost_workers_left_open_are_closed_and_tried_again(made: Workers) -> None:
     """One had asked for all, one had its name written alone, and one not even that."""
+    make_lease_short(made)
     storage = optuna_storage(made.url)
     study = optuna.load_study(study_name=str(made.value("select optuna_study from bf_study_target")), storage=storage)
     names = list(study.trials[0].params)
@@ -176,6 +260,11 @@ def test_a_lost_evaluation_is_gone_on_with_as_the_trial_that_it_was(made: Worker
     assert (made.left_behind(), made.value("select count(*) from bf_evaluation")) == (NOTHING, 3)
 
 
+def make_lease_short(made: Workers) -> None:
+    with Store.open(made.url) as store:
+        store.add_config(store.study("s").id, {"lease_s": 2.0})
+
+
 def lose_one(made: Workers, *, takeovers: int) -> tuple[int, int]:
     """Make the last evaluation one that a lost worker is at; its id and its trial."""
     number = int(made.value("select max(id) from bf_evaluation"))
@@ -195,6 +284,50 @@ def lose_one(made: Workers, *, takeovers: int) -> tuple[int, int]:
     made.change(f"delete from trial_system_attributes where {of_trial}", trial=trial)
     made.change("update trials set state = 'RUNNING' where number = :trial", trial=trial)
     return number, trial
+
+
+def test_what_a_worker_left_that_was_lost_just_before_a_limit_is_given_back(made: Workers) -> None:
+    """It counts as at work for a lease more, and nobody else would see to the study."""
+    _, trial = lose_one(made, takeovers=0)
+    make_lease_short(made)
+    with Store.open(made.url) as store:
+        (target,) = made.rows("select id from bf_study_target")[0]
+        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1, state="searching")
+    now = "timezone('utc', now()) + interval '1 second'"
+    made.change(f"update bf_lease set worker = :name, heartbeat = {now}", name=name)
+    ok("resume", "s", "--trials", 8, "--time-limit", "1ms", "--quiet", "--storage", made.url)
+    assert made.value("select state from bf_study") == "done"
+    assert made.value("select cast(state as text) from trials where number = :trial", trial=trial) == "FAIL"
+    assert made.value("select count(*) from trials where state = 'WAITING'") == 1
+    assert (made.left_behind(), made.value("select count(*) from bf_evaluation")) == (NOTHING, 2)
+
+
+def test_the_lease_is_not_changed_under_workers(made: Workers) -> None:
+    (target,) = made.rows("select id from bf_study_target")[0]
+    resume = ("resume", "s", "--lease", "7s", "--quiet", "--storage", made.url)
+    with Store.open(made.url) as store:
+        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1)
+        refused = invoke(*resume)
+        assert (refused.exit_code, name in refused.stderr) == (2, True), refused.stderr
+        assert "--lease is 7 s, and the workers that are at it have 60 s" in refused.stderr
+        assert store.study("s").config["lease_s"] == 60.0
+        store.end_worker(name)
+        ok(*resume)
+        assert store.study("s").config["lease_s"] == 7.0
+
+
+# The last ones: with the study its files go, which all copies of the database name.
+
+
+def test_a_study_that_is_deleted_while_a_worker_checks_its_inputs(made: Workers) -> None:
+    code = "import os, signal\nfrom studies import working\nplain = working.check_unchanged\n"
+    code += f"def check(*given):\n    plain(*given)\n{STOP}working.check_unchanged = check"
+    asleep = made.start("worker", "s", "--trials", 8, first=code)
+    made.wait_until_stopped(asleep)
+    delete(made)
+    asleep.send_signal(signal.SIGCONT)
+    assert made.wait() == [1], made.all_said()
+    assert made.said(0).startswith("error: working on study 's': it was deleted meanwhile"), made.said(0)
 
 
 def test_a_study_is_not_deleted_under_its_workers(made: Workers) -> None:

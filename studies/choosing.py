@@ -1,0 +1,42 @@
+"""Which evaluation an export means: a pick, or a trial."""
+
+from __future__ import annotations
+
+from search.errors import StudyError
+from studies.standing import Standing
+from studies.words import nearest_text
+
+PICKS = ("accurate", "fast", "knee")
+
+
+def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
+    """The row that a pick or a trial means; StudyError when there is none."""
+    if pick is not None and trial is not None:
+        raise StudyError("choosing what to export: give --pick or --trial, not both.")
+    if trial is not None:
+        return _trial_row(now, trial)
+    name = pick or "accurate"
+    if name not in PICKS:
+        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(PICKS)}.")
+    row: int | None = getattr(now.picks, name)
+    if row is None:
+        raise StudyError(f"--pick {name}: no evaluation of study {now.study.name!r} keeps the limits. {_nearest(now)}")
+    return row
+
+
+def _trial_row(now: Standing, trial: int) -> int:
+    rows = [row for row, number in enumerate(now.table.trial) if number == trial]
+    if not rows:
+        known = sorted(int(number) for number in now.table.trial if number >= 0)
+        there = f"its trials are {known[0]} to {known[-1]}" if known else "it has no trial yet"
+        raise StudyError(f"--trial {trial}: study {now.study.name!r} has no such evaluation; {there}.")
+    if now.table.status[rows[0]] != "ok":
+        raise StudyError(
+            f"--trial {trial}: that evaluation is {now.table.status[rows[0]]}; there is nothing to export."
+        )
+    return rows[0]
+
+
+def _nearest(now: Standing) -> str:
+    lines = [nearest_text(now, near) for near in now.nearest()]
+    return "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."

@@ -1,0 +1,102 @@
+"""The end of a study on a target: what lost workers left is given back, and one worker confirms the finalists."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from studies import finalists, upkeep
+from studies.open_trials import OpenTrials
+from studies.proposals import Proposals
+from studies.standing import Standing, standing
+
+if TYPE_CHECKING:
+    from studies.runner import Work
+
+_CONFIRMATIONS = 3
+_CONFIRMED_BY = "finalists_by"  # among the details of a target
+_AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
+
+
+class Finish:
+    """What a worker does when it has no more to evaluate."""
+
+    def __init__(self, work: Work, proposals: Proposals, open_trials: OpenTrials) -> None:
+        self._work = work
+        self._proposals = proposals
+        self._open_trials = open_trials
+
+    def run(self, *, complete: bool) -> bool:
+        """Confirm the finalists, or wait for the worker that does; whether the study is done now.
+
+        Whoever confirms them may be lost over it. All others stay until it is done, and one of them takes it over then:
+        there would be nobody left to.
+
+        Args:
+            complete: there are as many evaluations as are wanted. Otherwise this run was to end before that, by a limit
+                of its own, and where others still evaluate the rest is left to them.
+
+        Raises:
+            EvaluatorError: the evaluator process dies over it.
+        """
+        if not complete and self._others_go_on():
+            self._open_trials.settle()
+            return False
+        before = self._confirmed_by()
+        self._work.lease.once("finalists", lambda: self._confirmed_by() != before, self._settle)
+        return True
+
+    def _others_go_on(self) -> bool:
+        """Whether others evaluate for longer than this run's limit lets those that have it too.
+
+        Those end within one evaluation; one of them that is lost meanwhile, or was just before, is waited for until it
+        counts as lost: there may be nobody else left to.
+        """
+        lease = self._work.lease
+        deadline = time.monotonic() + self._work.config.evaluation_timeout_s + lease.lease_s
+        while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
+            if time.monotonic() >= deadline:
+                return True
+            lease.wait("waiting for other workers to end")
+        return False
+
+    def _confirmed_by(self) -> str | None:
+        """The worker that was the last to confirm finalists."""
+        targets = self._work.store.targets(self._work.study.id)
+        found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.target.id)
+        return found
+
+    def _settle(self) -> None:
+        self._give_back()
+        self._open_trials.settle_all()
+        with self._work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
+            upkeep.prune(self._work, self._standing())
+            self._confirm()
+        self._work.store.add_details(self._work.target.id, **{_CONFIRMED_BY: self._work.lease.name})
+
+    def _give_back(self) -> None:
+        """Give up what lost workers were at; it is proposed again, should the study go on some day."""
+        store, lease, target = self._work.store, self._work.lease, self._work.target.id
+        while any(running.worker not in lease.others() for running in store.running(target)):
+            taken = store.take_over(target, lease.name, lease.lease_s)
+            if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
+                lease.wait("waiting for what lost workers were at")
+                continue
+            with suppress(KeyError):  # it is gone by now
+                trials = store.load(taken.id).trials
+                if store.abandon(taken.id, lease.name):
+                    for number in trials:
+                        self._proposals.give_up(self._proposals.handle(number))
+
+    def _standing(self) -> Standing:
+        return standing(self._work.store, self._work.study, self._work.target, self._work.limits)
+
+    def _confirm(self) -> None:
+        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
+        for _ in range(_CONFIRMATIONS):
+            now = self._standing()
+            rows = [row for row in finalists.finalist_rows(now) if now.final_of(row) is None]
+            finalists.confirm(self._work, now, rows)
+            if not rows:
+                return

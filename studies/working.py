@@ -1,0 +1,141 @@
+"""Working on a study that is there, from joining it to leaving it: in this process, or with a process per slot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from search.errors import BitfrontError, ConfigError, InputError, RunError
+from studies import shipping
+from studies.config import SearchConfig
+from studies.deletion import reported_deletion
+from studies.fleet_run import as_in, crew_of, run_fleet
+from studies.joining import prepared, target_of
+from studies.judging import placed, standing_of
+from studies.lease_length import change_lease
+from studies.progress import Progress
+from studies.proposals import Proposals
+from studies.records import StudyRecord, TargetRecord
+from studies.results import Finished, Mixes
+from studies.retries import known_server
+from studies.runner import Runner, Work
+from studies.setup import Checked, add_target, check_artifacts, check_unchanged, checked, complete_study
+from studies.slots import Slot
+from studies.store import Store, close_optuna, optuna_reported, optuna_storage
+from studies.targets import choose, config_of, remember
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The target that a run is to work on: named, added, or whichever of the study's it is."""
+
+    target: str | None = None
+    new: bool = False
+
+    def of(self, store: Store, study: StudyRecord) -> TargetRecord | None:
+        """Whose options the run starts from; None where the study has no target yet."""
+        if self.new and self.target is not None:
+            raise ConfigError("joining a study: give --target, for one that it has, or --new-target, not both.")
+        found = store.targets(study.id)
+        return choose(found, self.target, study.name) if found else None
+
+
+def join(
+    name: str, options: Mapping[str, Any], url: str, progress: Progress, which: Wanted, *, moved: bool
+) -> Finished:
+    """Work on a study that is there; `moved`: its files are from now on where the options say."""
+    with Store.open(url) as store:
+        study = store.study(name)
+        meant = which.of(store, study)
+        config, slots = crew_of(config_of(study, meant, url).with_options(options))
+        check_artifacts(config)
+        config = shipping.here(store, study, config)
+        with as_in(slots), checked(config) as good, reported_deletion(store, study):
+            check_unchanged(good, study, None if which.target is None else meant)
+            complete_study(store, good, study.id)
+            if which.new:
+                add_target(store, study, good, progress)
+            mine = target_of(store, study, good)
+            change_lease(store, study, mine, config)
+            shipping.keep(store, study, config, progress)
+            if not slots:
+                return run_here(store, good, study, mine, progress, moved=moved)
+            remember(store, study, mine, config, moved=moved)
+    return run_crew(config, slots, progress, mine)
+
+
+def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: Progress, target: TargetRecord) -> Finished:
+    """Work on a study that is there with a process per slot."""
+    fingerprint = target.target.fingerprint
+    reason = run_fleet(config.study, config.storage, slots, progress, fingerprint)
+    with known_server(), Store.open(config.storage, write=False) as store:
+        now = standing_of(store, config.study, None, fingerprint)
+        obedience = store.obedience(now.target.id)
+        return Finished(now, reason, Mixes(store.assignments(now.target.id)), obedience)
+
+
+def run_here(
+    store: Store, good: Checked, study: StudyRecord, target: TargetRecord, progress: Progress, *, moved: bool = True
+) -> Finished:
+    """Work on a study that is there in this process, until it is done.
+
+    Args:
+        study, target: as they were read when the run began.
+        moved: as of `join`.
+    """
+    config = good.config
+    with prepared(store, good, study, progress, state="starting") as work:
+        remember(store, study, target, config, moved=moved)
+        store.update_study(study.id, state="running")
+        database = optuna_storage(config.storage)
+        state: str | None = "interrupted"
+        try:
+            with optuna_reported(config.storage):
+                runner = Runner(work, _proposals(work, database))
+                runner.recover()
+                runner.settle_reference()
+                runner.enqueue_baselines()
+                reason = runner.run()
+                state = "done" if runner.finish() else None
+        except InputError as error:
+            # Inputs were good when the run began: data that can no longer be read, a database made read-only.
+            raise RunError(str(error)) from error
+        finally:
+            close_optuna(database)
+            with suppress(BitfrontError):  # the error that brought us here says more
+                _leave(work, state)
+        obedience = store.obedience(work.target.id)
+        return Finished(placed(store, runner.standing()), reason, Mixes(store.assignments(work.target.id)), obedience)
+
+
+def _proposals(work: Work, database: RDBStorage) -> Proposals:
+    from studies.guidance import make_guidance  # takes a while, and other samplers do without
+
+    config, shared = work.config, work.store.shared
+    return Proposals(
+        database,
+        work.target.optuna_study,
+        work.space,
+        config.sampler,
+        config.seed,
+        make_guidance(work) if config.sampler == "guided" else None,
+        worker=work.lease.name if shared else "",
+        rank=work.lease.rank() if shared else 0,
+    )
+
+
+def _leave(work: Work, state: str | None) -> None:
+    """End the worker and say what becomes of the study: of one that others go on with, nothing."""
+    work.lease.end(failed=isinstance(sys.exc_info()[1], Exception))
+    store, lease_s = work.store, work.lease.lease_s
+    at_it = {target.id for target in store.targets(work.study.id) if store.live_workers(target.id, lease_s)}
+    if state == "done":
+        at_it.discard(work.target.id)  # those others only have to end
+    if state is not None and not at_it:
+        store.update_study(work.study.id, state=state)
