@@ -287,9 +287,10 @@ def test_a_parent_that_is_killed_leaves_nothing_running(here: Path, url: str) ->
 
 @needs_two_cores
 def test_ctrl_c_on_a_terminal_ends_all_workers(here: Path, url: str) -> None:
+    (here / "slow.py").write_text(METRIC)
     terminal, inside = pty.openpty()
     process = subprocess.Popen(
-        command(*search(url, here, "--trials", 60, "--workers", 2, "--sampler", "random")),
+        command(*search(url, here, "--trials", 60, "--workers", 2, "--metric", "slow:score")),
         cwd=here,
         env=environment({"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}),
         stdin=inside,

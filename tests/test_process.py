@@ -310,10 +310,11 @@ def test_a_process_killed_once_goes_on(kept: Kept) -> None:
 
 
 def test_a_process_killed_at_every_attempt_is_a_failure_with_its_stage(kept: Kept) -> None:
-    on_event, pids = killing(kept, "stage", "audit", times=2)
+    # Not a short stage: the next one may have been told before the signal comes.
+    on_event, pids = killing(kept, "stage", "latency", times=2)
     found = kept.evaluate(on_event)
     assert found.failure is not None
-    assert (found.failure.stage, found.failure.kind) == (Stage.AUDIT, FailureKind.CRASHED)
+    assert (found.failure.stage, found.failure.kind) == (Stage.LATENCY, FailureKind.CRASHED)
     assert "SIGKILL" in found.failure.message
     assert found.attempts == len(set(pids)) == 2
     assert kept.keeper.pid is None
