@@ -136,7 +136,8 @@ class Saboteur(Lines):
         if self._fault == "killed_once":
             self._plant.unlink(missing_ok=True)
         for child in psutil.Process().children():
-            child.send_signal(signal.SIGKILL)
+            if any("evaluators.serve" in part for part in child.cmdline()):  # under test it has other children too
+                child.send_signal(signal.SIGKILL)
 
     def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         super().finished(record, standing, total)
