@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from search.errors import BitfrontError, InputError, RunError
-from studies import commands, tables_text
+from studies import commands, interrupts, tables_text
 from studies.config import OPTIONS
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.results import Finished
@@ -90,7 +90,8 @@ def verb(function: Verb) -> Verb:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
-            function(*args, **kwargs)
+            with interrupts.handled():
+                function(*args, **kwargs)
         except KeyboardInterrupt:
             err.print("interrupted")
             raise typer.Exit(130) from None
@@ -134,10 +135,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: str =
         more: options to repeat, with a space before them.
     """
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupts.interrupt)
     where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
     way = f"go on with: bitfront {verb} {study}{more}{where}"
     try:

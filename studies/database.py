@@ -184,7 +184,7 @@ def _version_of(url: URL, *, create: bool) -> int | None:
     except SQLAlchemyError as error:
         nowhere = no_way_to(url)
         message = f"Cannot open the database {hide_password(url)}: {nowhere or reason(error, url)}."
-        if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error) and not nowhere:
+        if isinstance(error, DBAPIError) and cut_off(error) and coming_back(error, reached=not nowhere):
             raise InterruptedTransactionError(message, lost=True) from None
         raise StudyError(message) from None
     finally:

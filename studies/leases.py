@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from studies.interrupts import interrupted
 from studies.progress import Progress, Quiet
 from studies.store import Store
 
@@ -66,7 +67,7 @@ class WorkerLease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with suppress(Exception):  # the error that brought us here says more; others will see it end by its silence
-            self.end(failed=isinstance(error, Exception))
+            self.end(failed=isinstance(error, Exception) and not interrupted(error))
 
     def end(self, *, failed: bool = False) -> None:
         """End this worker; again changes nothing."""

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from search.errors import RunError, StudyError
 from studies.database_url import hide_password, is_file, secrets
+from studies.interrupts import held_back, interrupted
 
 RETRY_S = 60.0  # a server that is restarted or replaced is back within this
 CLEAN_UP_S = 2.0  # what a process that is ending waits for in one step
@@ -112,7 +113,8 @@ def _until_done(function: Callable[[], T]) -> T:
     while True:
         tries += 1
         try:
-            return function()
+            with held_back():
+                return function()
         except InterruptedTransactionError as error:
             deadline = deadline or time.monotonic() + patience_s
             if time.monotonic() >= deadline and tries >= fewest:
@@ -147,12 +149,16 @@ def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) ->
         StudyError: the database is read-only, or has not the tables it should have.
         InterruptedTransactionError: a deadlock, a serialization failure or a lost server; see `retried`.
         RunError: anything else, such as a full disk; the transaction was rolled back.
+        KeyboardInterrupt: whatever was raised came of one.
     """
+    before = sys.exc_info()[1]
     try:
         yield
-    except IntegrityError:
-        raise
-    except (SQLAlchemyError, sqlite3.Error, wrapper) as error:
+    except Exception as error:
+        if interrupted(error, before):
+            raise KeyboardInterrupt from None
+        if isinstance(error, IntegrityError) or not isinstance(error, SQLAlchemyError | sqlite3.Error | wrapper):
+            raise
         said = reason(error.__cause__ or error if isinstance(error, wrapper) else error, url)
         message = f"Could not {action} in {hide_password(url)}: {said}."
         if any(word in said.lower() for word in ("readonly", "read-only", "read only")):
@@ -188,9 +194,14 @@ def cut_off(error: BaseException | None) -> str | None:
     return None
 
 
-def coming_back(error: DBAPIError) -> bool:
-    """Whether a server was met that is on its way down or up; one that is not there at all may be a wrong address."""
-    return _calls.known_server or error.statement is not None or any(words in str(error.orig) for words in ON_ITS_WAY)
+def coming_back(error: DBAPIError, *, reached: bool) -> bool:
+    """Whether a server was met that is on its way down or up; one that is not there at all may be a wrong address.
+
+    Args:
+        reached: whether the network gets to its host.
+    """
+    met = error.statement is not None or any(words in str(error.orig) for words in ON_ITS_WAY)
+    return _calls.known_server or (reached and met)
 
 
 def _of_driver(error: DBAPIError) -> str | None:

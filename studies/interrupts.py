@@ -1,0 +1,111 @@
+"""Ctrl-C and SIGTERM: they come in the middle of anything, which may drop them or make another error of them.
+
+A transaction is brought to its end first: SQLAlchemy, interrupted in the middle of its own book-keeping, may leave a
+connection behind that holds a lock, and what is cleaned up after that waits for it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_LONGEST_S = 5.0  # that an interrupt is held back, of a server that does not answer say
+_SOON_S = 0.01  # once the finalizer that dropped one is over
+
+
+class _Now:
+    """Of the main thread, the only one that signals interrupt.
+
+    Attributes:
+        depth: how many blocks it is in that hold interrupts back.
+        since: when the one came that is held back.
+        number: of the last signal that came.
+    """
+
+    depth = 0
+    since: float | None = None
+    number = signal.SIGINT
+
+
+def interrupt(number: int, frame: FrameType | None = None) -> None:
+    """A signal handler: raises KeyboardInterrupt, after what is going on where that must not be cut off."""
+    _Now.number = signal.Signals(number)
+    now = time.monotonic()
+    if _Now.depth and (_Now.since is None or now - _Now.since < _LONGEST_S):
+        if _Now.since is None:
+            _Now.since = now
+            _send_after(_LONGEST_S, now)
+        return
+    _Now.since = None
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let an interrupt that `interrupt` handles come after this block, but no more than a few seconds late."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _Now.depth += 1
+    try:
+        yield
+    finally:
+        _Now.depth -= 1
+        if not _Now.depth and _Now.since is not None:
+            _Now.since = None
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Handle Ctrl-C by `interrupt`; raise again what a finalizer or the callback of a weak reference dropped."""
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler  # a shell lets what it starts in the background ignore it
+    told = sys.unraisablehook
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _send_after(_SOON_S, None)
+        else:
+            told(dropped)
+
+    sys.unraisablehook = hook
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        if ours:
+            signal.signal(signal.SIGINT, before)
+
+
+def interrupted(error: BaseException | None, before: BaseException | None = None) -> bool:
+    """Whether an error came of an interrupt: was raised while that was on its way.
+
+    Args:
+        before: what was being handled already when the work began that raised the error.
+    """
+    while error is not None and error is not before:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
+
+
+def _send_after(seconds: float, since: float | None) -> None:
+    timer = threading.Timer(seconds, _send, (since,))
+    timer.daemon = True
+    timer.start()
+
+
+def _send(since: float | None) -> None:
+    """Send the last signal again, where it is handled here; of one that was held back, where it still is."""
+    main = threading.main_thread().ident
+    if main is not None and _Now.since == since and signal.getsignal(_Now.number) is interrupt:
+        signal.pthread_kill(main, _Now.number)
