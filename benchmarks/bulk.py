@@ -80,7 +80,7 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     study = store.create_study(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
     store.set_groups(study, [_group(group) for group in groups], [])
     target = store.add_target(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
-    store.update_target(target, latency_band=0.01, reference_ms=BASELINE_MS)
+    store.settle_target(target, latency_band=0.01, reference_ms=BASELINE_MS)
     choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]
     store.set_choices(target, "0" * 64, choices)
     return target

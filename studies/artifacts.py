@@ -73,12 +73,16 @@ class Artifacts:
         """Store bytes; their digest. Raises as `put_file`."""
         return self._put(iter((data,)), kind)
 
-    def share(self, path: Path, kind: str) -> str:
+    def share(self, path: Path, kind: str, digest: str | None = None) -> str:
         """As `put_file` for a large file that stays where it is: copied or sent only where it lacks; no copy is kept
-        before an object store."""
+        before an object store.
+
+        Args:
+            digest: of the file, where it is known: it is not read for that again.
+        """
         try:
             with path.open("rb") as source:
-                digest = hash_of(source)
+                digest = digest or hash_of(source)
                 if self.remote is None:
                     return digest if self._path(digest).is_file() else self.put_file(path, kind)
                 if not self.remote.has(digest):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from studies.runner import Work
 
 _CONFIRMATIONS = 3
+_LEASES = 1.5  # within this a worker that was alive has said so again
 _CONFIRMED_BY = "finalists_by"  # among the details of a target
 _AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
 
@@ -48,13 +49,13 @@ class Finish:
         return True
 
     def _others_go_on(self) -> bool:
-        """Whether others evaluate for longer than this run's limit lets those that have it too.
+        """Whether others still evaluate.
 
-        Those end within one evaluation; one of them that is lost meanwhile, or was just before, is waited for until it
-        counts as lost: there may be nobody else left to.
+        One that was lost just before looks as if it did, until its lease is over: so long is waited, for there may be
+        nobody else left to take over. Whoever is alive after that finds this worker gone when it ends itself.
         """
         lease = self._work.lease
-        deadline = time.monotonic() + self._work.config.evaluation_timeout_s + lease.lease_s
+        deadline = time.monotonic() + _LEASES * lease.lease_s
         while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
             if time.monotonic() >= deadline:
                 return True

@@ -63,7 +63,7 @@ def clear_when_joining(
 
 @contextmanager
 def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterator[str | None]:
-    """Move an engine to the artifacts, whose digest is recorded inside; None for none. What is not recorded goes.
+    """Move an engine to the artifacts; its digest, None for none, is to be recorded inside. Where that fails, it goes.
 
     Raises:
         ArtifactError: as `Artifacts.put_file`.
@@ -81,9 +81,8 @@ def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterat
             with suppress(Exception):  # the error that brought us here says more, and `clear` finds it
                 drop(store, artifacts, [digest])
             raise
-        if not store.forget_artifact(digest, artifacts.remove):
-            # Between our putting and recording it another study that had the same engine may have let go of it.
-            artifacts.share(path, "engine")
+        # Between our putting and recording it another study that had the same engine may have let go of it.
+        artifacts.share(path, "engine", digest)
     finally:
         path.unlink(missing_ok=True)
 

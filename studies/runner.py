@@ -241,13 +241,13 @@ class Runner:
     def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
         """Store a result; False where another worker, which took this one for lost, was faster."""
         store, worker = self.work.store, self.work.lease.name
-        with leftovers.kept_engine(store, self.work.artifacts, self._engine(evaluation)) as artifact:
-            try:
+        try:
+            with leftovers.kept_engine(store, self.work.artifacts, self._engine(evaluation)) as artifact:
                 store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
-            except LostEvaluationError:
-                note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
-                self.work.progress.note(f"evaluation {number}: {note}")
-                return False
+        except LostEvaluationError:
+            note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
+            self.work.progress.note(f"evaluation {number}: {note}")
+            return False
         return True
 
     def _answered(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:

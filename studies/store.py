@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 STUDY_FIELDS = frozenset({"state", "model_path", "config", "data", "metric", "model", "environment"})
-TARGET_FIELDS = frozenset({"space_digest", "ranges_digest", "latency_band", "reference_ms", "details"})
 MAX_NAME = 200
 
 
@@ -160,11 +159,6 @@ class Store(EvaluationStore, FileStore, Tallies):
             values["capability"] = None if capability is None else capability.to_json()
             values["options"] = None if options is None else dict(options)
             return statements.insert_row(connection, t, {**values, "details": dict(details or {})})
-
-    @retried
-    def update_target(self, study_target_id: int, **fields: Any) -> None:
-        """Set columns of a study's target: space_digest, ranges_digest, latency_band, reference_ms, details."""
-        self._update("update the target", tables.StudyTarget, study_target_id, fields, TARGET_FIELDS)
 
     @retried
     def settle_target(
@@ -278,14 +272,6 @@ class Store(EvaluationStore, FileStore, Tallies):
             statements.hold_artifact(connection, row)
             if key is not None:
                 connection.execute(update(a).where(a.digest == digest).values(key=key))
-
-    @retried
-    def attach_artifact(self, evaluation_id: int, digest: str, size_bytes: int) -> None:
-        """Give a finished evaluation its engine, say one that was rebuilt."""
-        e = tables.Evaluation
-        with self._writing("attach an engine") as connection:
-            connection.execute(update(e).where(e.id == evaluation_id).values(artifact=digest))
-            statements.hold_artifact(connection, statements.engine_row(digest, size_bytes))
 
     def release_artifacts(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
         """Let evaluations drop their engines; digests that nothing refers to any more, as in `delete_study`."""

@@ -368,7 +368,7 @@ def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> Non
     (now,) = store.targets(store.study("demo").id)
     assert (now.space_digest, store.choices(target), now.ranges_digest) in spaces
     other = store.add_target(now.study_id, replace(TARGET, device="H200"), "demo/h200")
-    store.update_target(other, ranges_digest="r" * 64)
+    store.settle_target(other, ranges_digest="r" * 64)
     store.set_choices(other, *spaces[0])
     assert (store.targets(now.study_id)[1].space_digest, store.choices(other)) == (None, ())
 

@@ -108,7 +108,7 @@ def test_what_is_not_recorded_goes_at_once_or_when_it_is_old(
     store: Store, target: int, artifacts: Artifacts, tmp_path: Path
 ) -> None:
     number = finish(store, target, 0, 1)
-    with kept_engine(store, artifacts, built(tmp_path)), pytest.raises(LostEvaluationError):
+    with pytest.raises(LostEvaluationError), kept_engine(store, artifacts, built(tmp_path)):
         store.record(number, measured(assignment(1)), "d" * 64, worker="late")
     assert (names(artifacts), known(store)) == (set(), {})
     with pytest.raises(KeyboardInterrupt), kept_engine(store, artifacts, built(tmp_path)):

@@ -19,6 +19,7 @@ from stored import KINDS, TARGET, assignment, fresh_url
 from studies import commands, tables, tables_text
 from studies.commands import Mixes
 from studies.config import Limits, from_options, limits_for
+from studies.database import writing
 from studies.records import NewStudy
 from studies.standing import Standing, front_standing, standing
 from studies.status import TargetStatus, study_status
@@ -115,7 +116,8 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
         many(store, target, 250, seed)
         study, sizes = store.study("s"), set()
         for band in (None, 0.0, 0.01, 0.2):
-            store.update_target(target, latency_band=band)
+            with writing(store._engine) as connection:
+                connection.execute(update(tables.StudyTarget).values(latency_band=band))
             for given in LIMITS:
                 config = from_options({"model": "m", "data": "d", **given})
                 store.update_study(study.id, config=config.to_json())

@@ -51,7 +51,7 @@ def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:
 def test_fields_can_be_set_later(store: Store, target: int) -> None:
     study = store.study("demo")
     store.update_study(study.id, state="searching", config={"trials": 100})
-    store.update_target(target, reference_ms=1.5, latency_band=0.02, ranges_digest="b" * 64)
+    store.settle_target(target, reference_ms=1.5, latency_band=0.02, ranges_digest="b" * 64)
     assert (store.study("demo").state, store.study("demo").config) == ("searching", {"trials": 100})
     (record,) = store.targets(study.id)
     assert (record.reference_ms, record.latency_band, record.ranges_digest) == (1.5, 0.02, "b" * 64)
@@ -308,15 +308,15 @@ def test_artifacts_are_kept_as_long_as_something_needs_them(store: Store, target
     ids = [finish(store, target, i, i, artifact=one) for i in range(2)]
     ids.append(finish(store, target, 2, 2, artifact=two))
     store.add_artifact(ranges, "ranges", 10, key="model+data")
-    store.update_target(target, ranges_digest=ranges)
+    store.settle_target(target, ranges_digest=ranges)
     assert store.release_artifacts(ids[:1]) == frozenset()
     assert store.release_artifacts(ids[1:2]) == {one}
     assert store.forget_artifact(one)
     assert {record.digest: record.kind for record in store.artifacts()} == {two: "engine", ranges: "ranges"}
     assert list(store.evaluations(target).artifact) == ["", "", two]
-    store.attach_artifact(ids[0], two, 5)
+    finish(store, target, 3, 0, 1, artifact=two)
     other = store.add_target(store.create_study(replace(STUDY, name="other")), TARGET, "other/cpu")
-    store.update_target(other, ranges_digest=ranges)
+    store.settle_target(other, ranges_digest=ranges)
     assert store.delete_study("demo") == {two}
     assert not store.forget_artifact(ranges)
     assert store.forget_artifact(two)
