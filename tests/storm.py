@@ -118,7 +118,8 @@ class Storm:
 
     Args:
         server: whose database they share; it is restarted too.
-        every_s: between two kills; as often one is stopped, for longer than its lease.
+        every_s: between two kills, the first as soon as there is something to lose; as often one is stopped, for longer
+            than its lease.
     """
 
     def __init__(
@@ -185,14 +186,16 @@ class Storm:
         return self._logs[process.pid].read_text(errors="replace")
 
     def _rage(self, deadline: float) -> None:
-        next_s, struck_at, restarts = time.monotonic() + self.every_s, 0, [0.25, 0.6]
+        restarts, struck_at = [0.25, 0.6], dict.fromkeys((signal.SIGKILL, signal.SIGSTOP), 0)
+        next_s = dict.fromkeys(struck_at, time.monotonic())
         while (done := finished(self.url)) < self.trials:
             assert time.monotonic() < deadline, f"only {done} evaluations after all that time"
             self._wake()
             self._replace()
-            if time.monotonic() >= next_s and done > struck_at:  # a slow machine must not be struck to a standstill
-                next_s, struck_at = time.monotonic() + self.every_s, done
-                self._strike()
+            for number, last in struck_at.items():
+                # A slow machine must not be struck to a standstill.
+                if time.monotonic() >= next_s[number] and done > last and self._strike(number):
+                    next_s[number], struck_at[number] = time.monotonic() + self.every_s, done
             if restarts and done >= restarts[0] * self.trials:
                 del restarts[0]
                 self._restart(hard=not restarts)
@@ -202,38 +205,52 @@ class Storm:
         self._wake(all_of_them=True)
 
     def _over(self, process: subprocess.Popen[bytes]) -> None:
-        self.story.ended.append(process.returncode)
-        if process.returncode:
-            self.story.errors.append(self._said(process)[-500:])
+        """Note how a worker ended."""
+        if process is self._full:
+            self.story.full.append(f"exit code {process.returncode}")
+            self._full = None
+        elif process.returncode == 2 and "Connection refused" in self._said(process):
+            self.story.refused += 1
+        elif process.returncode != -signal.SIGKILL:
+            self.story.ended.append(process.returncode)
+            if process.returncode:
+                self.story.errors.append(self._said(process)[-500:])
 
     def _replace(self) -> None:
         """Forget who has ended, and start as many anew."""
         for process in [process for process in self._working if process.poll() is not None]:
             self._working.remove(process)
-            if process is self._full:
-                self.story.full.append(f"exit code {process.returncode}")
-                self._full = None
-            elif process.returncode == 2 and "Connection refused" in self._said(process):
-                self.story.refused += 1
-            elif process.returncode not in (0, -signal.SIGKILL):
+            if process.returncode or process is self._full:
                 self._over(process)
         while len(self._working) < self._wanted:
             self._start("worker", STUDY)
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def _strike(self) -> None:
-        """Kill one that works, and stop another."""
-        busy = {pid for (pid,) in rows(self.url, "select pid from bf_worker where ended_at is null")}
-        able = [process for process in self._working if process.pid in busy and self._able(process)]
+    def _strike(self, number: signal.Signals) -> bool:
+        """Kill or stop one that is at an evaluation; False where none is."""
+        able = [process for process in self._working if self._able(process)]
         self._chance.shuffle(able)
-        for process, number in zip(able[:2], (signal.SIGKILL, signal.SIGSTOP), strict=False):
-            process.send_signal(number)
-            if number == signal.SIGSTOP:
-                self._stopped[process.pid] = time.monotonic() + self.lease_s + 1
-                self.story.stopped += 1
-            else:
-                self.story.killed += 1
+        process = next(filter(self._caught, able), None)
+        if process is None:
+            return False
+        if number == signal.SIGKILL:
+            process.kill()
+            self.story.killed += 1
+        else:
+            self._stopped[process.pid] = time.monotonic() + self.lease_s + 1
+            self.story.stopped += 1
+        return True
+
+    def _caught(self, process: subprocess.Popen[bytes]) -> bool:
+        """Stop a worker in the middle of an evaluation; one that is at none goes on."""
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)  # what it sent to the database just before arrives
+        holds = "select 1 from bf_worker w join bf_lease l on l.worker = w.name where w.ended_at is null and w.pid = "
+        if rows(self.url, f"{holds}{process.pid}"):
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
 
     def _able(self, process: subprocess.Popen[bytes]) -> bool:
         """Whether it is neither stopped nor meant for another fault, and has an evaluator."""
