@@ -191,11 +191,12 @@ class Runner:
         wanted: Assignment | None = first
         left = min(self.work.config.repair, self._trials - len(now.table) - 1)
         while wanted is not None:
-            if number is None:
-                number = self._begun(trial, asked, wanted)
-            if number is None:
-                return self.standing() if self.work.store.shared else now
-            record, wanted = self._carry_out(trial, asked, wanted, number, left)
+            with self._given_up_when_interrupted(trial):
+                if number is None:
+                    number = self._begun(trial, asked, wanted)
+                if number is None:
+                    return self.standing() if self.work.store.shared else now
+                record, wanted = self._carry_out(trial, asked, wanted, number, left)
             number, left = None, left - 1
             if record is None:
                 return self.standing()
@@ -231,11 +232,10 @@ class Runner:
         """Evaluate and record one assignment of a trial; with its repair, where it is refused and repairs are left."""
         self._repeats = 0
         role = self._roles.get(asked.digest, "")
-        with self._abandoned_when_interrupted(number, trial):
-            evaluation = self._evaluate(number, trial.number, wanted, role)
-            repaired = self.repairs.learn(trial.number, evaluation, left)
-            if not self._record(number, evaluation, repaired=repaired is not None):
-                return None, None
+        evaluation = self._evaluate(number, trial.number, wanted, role)
+        repaired = self.repairs.learn(trial.number, evaluation, left)
+        if not self._record(number, evaluation, repaired=repaired is not None):
+            return None, None
         return replace(self.work.store.load(number), trial=trial.number), repaired
 
     def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
@@ -355,19 +355,28 @@ class Runner:
         return None
 
     @contextmanager
-    def _abandoned_when_interrupted(self, number: int, trial: optuna.Trial) -> Iterator[None]:
-        """An evaluation that Ctrl-C or an error cuts off leaves no row, and its assignment is proposed again."""
+    def _given_up_when_interrupted(self, trial: optuna.Trial) -> Iterator[None]:
+        """An evaluation that Ctrl-C or an error cuts off leaves no row, and its assignment is proposed again.
+
+        It is looked up in the database: whoever is cut off just after beginning it does not know its number.
+        """
         try:
             yield
         except BaseException:
             with suppress(Exception):  # what cannot be cleaned up now, on a full disk say, `recover` will
-                trials = self.work.store.load(number).trials
-                # Else it was recorded just before, and others or `recover` will tell it; or another one has it now.
-                if self.work.store.abandon(number, self.work.lease.name):
-                    self.proposals.give_up(trial)
-                    for other in set(trials) - {trial.number}:
-                        self.proposals.give_up(self.proposals.handle(other))
+                self._give_up_held(trial)
             raise
+
+    def _give_up_held(self, trial: optuna.Trial) -> None:
+        store, worker = self.work.store, self.work.lease.name
+        for running in store.running(self.work.target.id):
+            if running.worker != worker:
+                continue
+            others = {*store.load(running.id).trials} - {trial.number}
+            if store.abandon(running.id, worker):
+                self.proposals.give_up(trial)
+                for other in others:
+                    self.proposals.give_up(self.proposals.handle(other))
 
     def _escape_repeats(self, assignment: Assignment) -> None:
         """A sampler that has converged proposes the same again and again: look around the repeated one."""

@@ -17,6 +17,7 @@ from search.space import Space, make_space
 from search.values import Capability, Precision
 from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from studies.proposals import Outcome, Proposals
+from studies.store import Store
 
 URL = f"sqlite:///{DATABASE}"
 
@@ -97,6 +98,25 @@ def test_begun_but_not_recorded(studied: Path) -> None:
     assert found == [(max(len(states()) - 1, number + 1), "ok")]
     refused = invoke("show", "small", number)
     assert (refused.exit_code, "broken off" in refused.stderr) == (2, True)
+
+
+def test_ctrl_c_just_as_an_evaluation_begins(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held back until the row is there, whose number nobody has been told then."""
+    begin = Store.begin
+
+    def interrupted(*args: Any, **kwargs: Any) -> int:
+        begin(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "begin", interrupted)
+    assert invoke("resume", "small", "--trials", 5).exit_code == 130
+    assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 4)]
+    assert states()[4:] == ["FAIL", "WAITING"]
+    monkeypatch.undo()
+    monkeypatch.chdir(studied)
+    ok("resume", "small", "--trials", 5)
+    assert states()[4:] == ["FAIL", "COMPLETE"]
+    assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 5)]
 
 
 # -- proposals ---------------------------------------------------------------------------------------------------------
