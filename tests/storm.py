@@ -80,8 +80,15 @@ def prepare() -> None:
     """In a worker: propose from the list, and measure in a moment."""
     import optuna
 
-    from studies import proposals, repeatability
+    from studies import proposals, repeatability, runner
 
+    evaluate, pause_s = runner.Runner._evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
+
+    def slowly(self: Any, *args: Any) -> Any:
+        time.sleep(pause_s)
+        return evaluate(self, *args)
+
+    runner.Runner._evaluate = slowly
     listed: list[Codes] = json.loads(Path(os.environ["BITFRONT_TEST_LIST"]).read_text())
 
     class Listed(optuna.samplers.BaseSampler):
@@ -120,10 +127,20 @@ class Storm:
         server: whose database they share; it is restarted too.
         every_s: between two kills, the first as soon as there is something to lose; as often one is stopped, for longer
             than its lease.
+        pause_s: that every evaluation takes longer, so that few of them last until all has happened.
     """
 
     def __init__(
-        self, folder: Path, server: Server, *, workers: int, trials: int, every_s: float, lease_s: float, seed: int
+        self,
+        folder: Path,
+        server: Server,
+        *,
+        workers: int,
+        trials: int,
+        every_s: float,
+        lease_s: float,
+        seed: int,
+        pause_s: float = 0.0,
     ) -> None:
         self.folder = folder
         self.server = server
@@ -132,6 +149,7 @@ class Storm:
         self.every_s = every_s
         self.lease_s = lease_s
         self.story = Story()
+        self._pause_s = pause_s
         self._wanted = workers
         self._chance = random.Random(seed)
         self._working: list[subprocess.Popen[bytes]] = []
@@ -166,14 +184,12 @@ class Storm:
         enqueue(self.url, self.folder)
 
     def _start(self, *arguments: Any) -> None:
-        extra = {"BITFRONT_STORAGE": self.url, "BITFRONT_TEST_LIST": str(self.folder / "list.json")}
-        paths = environment()["PYTHONPATH"]
         path = self.folder / f"worker-{self.story.started}.log"
         with path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", START, *map(str, arguments)],
                 cwd=self.folder,
-                env=environment({**extra, "PYTHONPATH": f"{paths}{os.pathsep}{ROOT / 'tests'}"}),
+                env=self._environment(self.url, self._pause_s),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -181,6 +197,12 @@ class Storm:
         self.story.started += 1
         self._working.append(process)
         self._logs[process.pid] = path
+
+    def _environment(self, url: str, pause_s: float) -> dict[str, str]:
+        """What `prepare` and the command line find in a worker."""
+        paths = f"{environment()['PYTHONPATH']}{os.pathsep}{ROOT / 'tests'}"
+        listed = {"BITFRONT_TEST_LIST": str(self.folder / "list.json"), "BITFRONT_TEST_PAUSE": str(pause_s)}
+        return environment({**listed, "BITFRONT_STORAGE": url, "PYTHONPATH": paths})
 
     def _said(self, process: subprocess.Popen[bytes]) -> str:
         return self._logs[process.pid].read_text(errors="replace")
@@ -300,12 +322,10 @@ class Storm:
     def compare(self) -> None:
         """Evaluate the same list in quiet; what differs goes to the story."""
         quiet = self.server.new_url()
-        extra = {"BITFRONT_STORAGE": quiet, "BITFRONT_TEST_LIST": str(self.folder / "list.json")}
-        paths = environment()["PYTHONPATH"]
         done = subprocess.run(
             [sys.executable, "-c", START, "search", *map(str, search(self.folder, self.trials, quiet, 60, "quiet"))],
             cwd=self.folder,
-            env=environment({**extra, "PYTHONPATH": f"{paths}{os.pathsep}{ROOT / 'tests'}"}),
+            env=self._environment(quiet, 0.0),
             capture_output=True,
             text=True,
             timeout=900,

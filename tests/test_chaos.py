@@ -19,7 +19,7 @@ def test_a_study_survives_whatever_dies(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     write_list(tmp_path, 20, seed=1)
     with postgresql_server() as server:
-        storm = Storm(tmp_path, server, workers=3, trials=20, every_s=3, lease_s=2, seed=1)
+        storm = Storm(tmp_path, server, workers=3, trials=20, every_s=3, lease_s=2, seed=1, pause_s=0.5)
         story = storm.run(seconds=240)
         storm.compare()
         shown = status(storm.url, tmp_path)
