@@ -73,21 +73,22 @@ class Artifacts:
         """Store bytes; their digest. Raises as `put_file`."""
         return self._put(iter((data,)), kind)
 
-    def share(self, path: Path, kind: str, digest: str | None = None) -> str:
-        """As `put_file` for a large file that stays where it is: copied or sent only where it lacks; no copy is kept
-        before an object store.
+    def is_shared(self, digest: str) -> bool:
+        """Whether it is where the other hosts look: in the object store if there is one, whatever copies are here."""
+        return self.remote.has(digest) if self.remote is not None else self._path(digest).is_file()
 
-        Args:
-            digest: of the file, where it is known: it is not read for that again.
-        """
+    def share(self, path: Path, kind: str) -> str:
+        """As `put_file` for a large file that stays where it is: copied or sent only where it lacks; no copy is kept
+        before an object store."""
         try:
             with path.open("rb") as source:
-                digest = digest or hash_of(source)
+                digest = hash_of(source)
+                if self.is_shared(digest):
+                    return digest
                 if self.remote is None:
-                    return digest if self._path(digest).is_file() else self.put_file(path, kind)
-                if not self.remote.has(digest):
-                    source.seek(0)
-                    self.remote.write(digest, source)
+                    return self.put_file(path, kind)
+                source.seek(0)
+                self.remote.write(digest, source)
                 return digest
         except OSError as error:
             raise ArtifactError(f"Could not read the {kind} {path} to keep it: {_reason(error)}.") from error

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CONFIRMATIONS = 3
 _LEASES = 1.5  # within this a worker that was alive has said so again
+_MOST_LEASES = 5.0  # of one that could not say so itself, and does not know how the others are
 _CONFIRMED_BY = "finalists_by"  # among the details of a target
 _AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
 
@@ -55,9 +56,10 @@ class Finish:
         nobody else left to take over. Whoever is alive after that finds this worker gone when it ends itself.
         """
         lease = self._work.lease
-        deadline = time.monotonic() + _LEASES * lease.lease_s
+        start = time.monotonic()
         while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
-            if time.monotonic() >= deadline:
+            waited = (time.monotonic() - start) / lease.lease_s
+            if waited >= (_LEASES if lease.steady else _MOST_LEASES):
                 return True
             lease.wait("waiting for other workers to end")
         return False

@@ -24,11 +24,13 @@ class _Now:
     Attributes:
         depth: how many blocks it is in that hold interrupts back.
         since: when the one came that is held back.
+        cut: whether the outermost of them is being cut off, having taken too long.
         number: of the last signal that came.
     """
 
     depth = 0
     since: float | None = None
+    cut = False
     number = signal.SIGINT
 
 
@@ -36,11 +38,13 @@ def interrupt(number: int, frame: FrameType | None = None) -> None:
     """A signal handler: raises KeyboardInterrupt, after what is going on where that must not be cut off."""
     _Now.number = signal.Signals(number)
     now = time.monotonic()
-    if _Now.depth and (_Now.since is None or now - _Now.since < _LONGEST_S):
+    if _Now.depth and not _Now.cut:
         if _Now.since is None:
             _Now.since = now
             _send_after(_LONGEST_S, now)
-        return
+        if now - _Now.since < 0.9 * _LONGEST_S:  # a timer may be early
+            return
+        _Now.cut = True
     _Now.since = None
     raise KeyboardInterrupt
 
@@ -56,6 +60,7 @@ def held_back() -> Iterator[None]:
         yield
     finally:
         _Now.depth -= 1
+        _Now.cut = _Now.cut and _Now.depth > 0
         if not _Now.depth and _Now.since is not None:
             _Now.since = None
             raise KeyboardInterrupt
@@ -63,7 +68,13 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Handle Ctrl-C by `interrupt`; raise again what a finalizer or the callback of a weak reference dropped."""
+    """Handle Ctrl-C by `interrupt`; raise again what a finalizer or the callback of a weak reference dropped.
+
+    In another thread than the main one it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.getsignal(signal.SIGINT)
     ours = before is signal.default_int_handler  # a shell lets what it starts in the background ignore it
     told = sys.unraisablehook

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
@@ -38,8 +38,13 @@ class LeaseStore(Reader):
         values = {"study_target_id": study_target_id, "host": host[:200], "device": device[:200], "pid": pid}
         while True:
             name = f"w-{secrets.token_hex(3)}"
-            if self._add_worker({**values, "name": name, "state": state}):
-                return name
+            try:
+                if self._add_worker({**values, "name": name, "state": state}):
+                    return name
+            except BaseException:  # it may be there all the same, and nobody would know
+                with suppress(Exception):
+                    self.end_worker(name)
+                raise
 
     @retried
     def _add_worker(self, values: Mapping[str, Any]) -> bool:

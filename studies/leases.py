@@ -57,10 +57,15 @@ class WorkerLease:
         self.name = self._store.join_worker(
             self._target, host=socket.gethostname(), device=self._device, pid=os.getpid(), state=self._state
         )
-        if not self._store.shared:
-            self._store.end_others(self._target, self.name)  # it holds the study's lock
-        self._last_beat = time.monotonic()
-        self._thread.start()
+        try:
+            if not self._store.shared:
+                self._store.end_others(self._target, self.name)  # it holds the study's lock
+            self._last_beat = time.monotonic()
+            self._thread.start()
+        except BaseException:
+            with suppress(Exception):
+                self._store.end_worker(self.name)
+            raise
         return self
 
     def __exit__(

@@ -81,8 +81,10 @@ def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterat
             with suppress(Exception):  # the error that brought us here says more, and `clear` finds it
                 drop(store, artifacts, [digest])
             raise
-        # Between our putting and recording it another study that had the same engine may have let go of it.
-        artifacts.share(path, "engine", digest)
+        # Between our putting and recording it another study that had the same engine may have let go of it; or since
+        # then somebody of ours, who knows that nobody needs it.
+        if not artifacts.is_shared(digest) and not store.forget_artifact(digest, artifacts.remove):
+            artifacts.share(path, "engine")
     finally:
         path.unlink(missing_ok=True)
 

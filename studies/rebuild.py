@@ -86,9 +86,9 @@ def _is_left_behind(work: Work, number: int) -> bool:
 
 
 def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
-    number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
-    out = work.folder / f"{number}.engine"
-    with _abandoned_when_interrupted(work, number):
+    with _abandoned_when_interrupted(work):
+        number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
+        out = work.folder / f"{number}.engine"
         evaluation = work.keeper.evaluate(assignment, out, EarlyLimits())
         engine = Path(evaluation.artifact) if evaluation.artifact else None
         with kept_engine(work.store, work.artifacts, engine) as artifact:
@@ -108,11 +108,13 @@ def _disobeying(evaluation: Evaluation) -> str:
 
 
 @contextmanager
-def _abandoned_when_interrupted(work: Work, number: int) -> Iterator[None]:
-    """What Ctrl-C or an error cuts off leaves no row."""
+def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
+    """What Ctrl-C or an error cuts off leaves no row, also just after it was begun."""
     try:
         yield
     except BaseException:
         with suppress(Exception):  # the error that brought us here says more
-            work.store.abandon(number)
+            for running in work.store.running(work.target.id):
+                if running.worker == work.lease.name:
+                    work.store.abandon(running.id, work.lease.name)
         raise

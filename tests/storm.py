@@ -267,7 +267,7 @@ class Storm:
     def _caught(self, process: subprocess.Popen[bytes]) -> bool:
         """Stop a worker in the middle of an evaluation; one that is at none goes on."""
         process.send_signal(signal.SIGSTOP)
-        time.sleep(0.05)  # what it sent to the database just before arrives
+        time.sleep(0.2)  # what it sent to the database just before arrives
         holds = "select 1 from bf_worker w join bf_lease l on l.worker = w.name where w.ended_at is null and w.pid = "
         if rows(self.url, f"{holds}{process.pid}"):
             return True

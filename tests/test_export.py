@@ -28,6 +28,7 @@ from studies import export, rebuild
 from studies.cli import program_for
 from studies.progress import Quiet
 from studies.runner import Work
+from studies.store import Store
 
 
 @pytest.fixture
@@ -184,6 +185,20 @@ def test_a_rebuild_that_was_killed_is_made_anew(here: Path) -> None:
     lose_engines()
     ok("export", "small", "--trial", 0, "--out", "again")
     assert rows("select status from bf_evaluation where role = 'export'") == [("ok",)]
+
+
+def test_ctrl_c_just_as_a_rebuild_begins_leaves_no_row(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Store.begin
+
+    def interrupted(*args: Any) -> int:
+        begin(*args)
+        raise KeyboardInterrupt
+
+    lose_engines()
+    monkeypatch.setattr(Store, "begin", interrupted)
+    assert invoke("export", "small", "--trial", 0, "--out", "engine").exit_code == 130
+    assert rows("select count(*) from bf_evaluation where role = 'export'") == [(0,)]
+    assert not (here / "engine").exists()
 
 
 def test_another_level_is_a_new_evaluation_of_a_kept_engine(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,35 @@ def test_what_takes_long_is_cut_off_in_the_end(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("handler")
+def test_what_is_being_cut_off_is_not_held_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_LONGEST_S", 0.3)
+
+    def work() -> None:
+        with held_back():
+            try:
+                send()
+                time.sleep(60)
+            finally:
+                monkeypatch.setattr(interrupts, "_LONGEST_S", 600)
+                with pytest.raises(KeyboardInterrupt):
+                    send()
+
+    for _ in range(2):
+        monkeypatch.setattr(interrupts, "_LONGEST_S", 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            work()
+
+
+def test_a_verb_in_another_thread_handles_nothing() -> None:
+    def other() -> object:
+        with handled():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(other).result(60) is signal.getsignal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("handler")
 def test_an_interrupt_that_came_through_does_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "_LONGEST_S", 0.1)
     with pytest.raises(KeyboardInterrupt), held_back():
@@ -257,7 +286,8 @@ def test_a_database_can_be_used_at_once_after_an_interrupt(kind: str, tmp_path: 
 
         def work() -> None:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.02))
-            while True:
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
                 trial = storage.create_new_trial(trials)
                 storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
                 store.add_details(target, seen=trial)

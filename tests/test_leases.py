@@ -63,6 +63,26 @@ def begin(store: Store, target: int, worker: str, number: int = 0, **options: An
     return store.begin(target, chosen, chosen.digest, worker, number, **options)
 
 
+def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
+    store: Store, target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is held back until the row is there."""
+    for name in ("_add_worker", "end_others"):
+        plain = getattr(Store, name)
+
+        def interrupted(*args: Any, plain: Any = plain) -> None:
+            plain(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Store, name, interrupted)
+        monkeypatch.setattr(Store, "shared", property(lambda _: False))  # so that others are ended
+        with pytest.raises(KeyboardInterrupt), WorkerLease(store, target, lease_s=LEASE_S):
+            pass
+        monkeypatch.undo()
+    assert [worker.state for worker in store.workers(target)] == ["ended", "ended"]
+    assert store.live_workers(target, LEASE_S) == {}
+
+
 def grow_old(store: Store, table: type[Any], seconds: float = 2 * LEASE_S) -> None:
     """Let so much time pass since the heartbeats of a table."""
     with database.writing(store._engine) as connection:

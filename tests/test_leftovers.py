@@ -79,6 +79,15 @@ def test_an_engine_that_another_study_lets_go_of_meanwhile_is_put_again(
     assert names(artifacts) == {digest}
 
 
+def test_an_engine_that_nobody_needs_any_more_once_it_is_recorded_is_not_put_again(
+    store: Store, target: int, artifacts: Artifacts, tmp_path: Path
+) -> None:
+    """Another worker of the study prunes just then."""
+    with kept_engine(store, artifacts, built(tmp_path)) as digest:
+        drop(store, artifacts, store.release_artifacts([finish(store, target, 0, 1, artifact=digest)]))
+    assert (names(artifacts), known(store)) == (set(), {})
+
+
 def test_studies_that_keep_and_drop_one_engine_at_once(url: str, artifacts: Artifacts, tmp_path: Path) -> None:
     said: list[str] = []
 
