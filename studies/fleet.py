@@ -100,11 +100,6 @@ class Fleet:
             os.close(self._ours)
             os.close(self._line)
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the workers that run now."""
-        return [post.process.pid for post in self._posts if post.process is not None]
-
     def look(self) -> bool:
         """Start who is due, hear what is said, see who has ended; whether somebody works or will again.
 

@@ -72,13 +72,18 @@ class WorkerLease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with suppress(Exception):  # the error that brought us here says more; others will see it end by its silence
-            self.end(failed=isinstance(error, Exception) and not interrupted(error))
+            self.end(error)
 
-    def end(self, *, failed: bool = False) -> None:
-        """End this worker; again changes nothing."""
+    def end(self, error: BaseException | None = None) -> None:
+        """End this worker; again changes nothing.
+
+        Args:
+            error: that ends it, for which it counts as failed, unless an interrupt led to it.
+        """
         if not self._over.is_set():
             self._over.set()
             self._thread.join(_LAST_S)
+            failed = isinstance(error, Exception) and not interrupted(error)
             self._store.end_worker(self.name, "failed" if failed else "ended")
 
     def state(self, state: str) -> None:

@@ -13,7 +13,6 @@ from studies import shipping
 from studies.config import SearchConfig
 from studies.deletion import reported_deletion
 from studies.fleet_run import as_in, crew_of, run_fleet
-from studies.interrupts import interrupted
 from studies.joining import prepared, target_of
 from studies.judging import placed, standing_of
 from studies.lease_length import change_lease
@@ -133,8 +132,7 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
 
 def _leave(work: Work, state: str | None) -> None:
     """End the worker and say what becomes of the study: of one that others go on with, nothing."""
-    error = sys.exc_info()[1]
-    work.lease.end(failed=isinstance(error, Exception) and not interrupted(error))
+    work.lease.end(sys.exc_info()[1])
     store, lease_s = work.store, work.lease.lease_s
     at_it = {target.id for target in store.targets(work.study.id) if store.live_workers(target.id, lease_s)}
     if state == "done":
