@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, Text, and_, case, cast, column, distinct, func, inspect, select, table
+from sqlalchemy import Connection, Engine, Text, and_, case, cast, column, distinct, func, inspect, select, table, true
 from sqlalchemy.engine import URL
 
 from search.errors import StudyError
@@ -246,8 +246,12 @@ class Reader:
         with self._reading("read an evaluation") as connection:
             return _evaluation(connection, evaluation_id)
 
-    def running(self, study_target_id: int) -> tuple[records.RunningRecord, ...]:
-        """Evaluations in flight, or left behind by a worker that died; oldest first."""
+    def running(self, study_target_id: int, worker: str | None = None) -> tuple[records.RunningRecord, ...]:
+        """Evaluations in flight, or left behind by a worker that died; oldest first.
+
+        Args:
+            worker: only those that it is at.
+        """
         e, lease, trials = tables.Evaluation, tables.Lease, _lowest_trials(study_target_id)
         query = (
             select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
@@ -255,6 +259,7 @@ class Reader:
             .outerjoin(lease, lease.evaluation_id == e.id)
             .outerjoin(trials, trials.c.evaluation_id == e.id)
             .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
+            .where(true() if worker is None else e.worker == worker)
             .order_by(e.id)
         )
         return tuple(_running(row) for row in self._rows(query))

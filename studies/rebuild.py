@@ -114,7 +114,6 @@ def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the error that brought us here says more
-            for running in work.store.running(work.target.id):
-                if running.worker == work.lease.name:
-                    work.store.abandon(running.id, work.lease.name)
+            for running in work.store.running(work.target.id, work.lease.name):
+                work.store.abandon(running.id, work.lease.name)
         raise

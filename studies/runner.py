@@ -369,9 +369,7 @@ class Runner:
 
     def _give_up_held(self, trial: optuna.Trial) -> None:
         store, worker = self.work.store, self.work.lease.name
-        for running in store.running(self.work.target.id):
-            if running.worker != worker:
-                continue
+        for running in store.running(self.work.target.id, worker):
             others = {*store.load(running.id).trials} - {trial.number}
             if store.abandon(running.id, worker):
                 self.proposals.give_up(trial)

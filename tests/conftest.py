@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +25,27 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_pat
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bitfront-test-")
 atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)
 tempfile.tempdir = None
+
+# After the folder is set, for what they bring in may ask for it.
+from stored import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
+from studies.store import Store  # noqa: E402
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of every kind."""
+    return fresh_url(request.param, tmp_path)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url, create=True) as store:
+        yield store
+
+
+@pytest.fixture
+def target(store: Store) -> int:
+    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +22,7 @@ from sqlalchemy import update
 from search.model import Edge
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from servers import postgresql_server, postgresql_url
-from stored import ENGINE, KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured
+from stored import ENGINE, STUDY, TARGET, assignment, count, finish, measured
 from studies import database, tables
 from studies.leases import WorkerLease
 from studies.records import (
@@ -41,17 +41,6 @@ from studies.store import Store
 LEASE_S = 60.0
 WORKERS = 6
 T = TypeVar("T")
-
-
-@pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(fresh_url(request.param, tmp_path), create=True) as store:
-        yield store
-
-
-@pytest.fixture
-def target(store: Store) -> int:
-    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
 def join(store: Store, target: int, pid: int = 1) -> str:

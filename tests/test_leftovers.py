@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,27 +14,11 @@ from sqlalchemy import update
 
 from search.errors import ArtifactError
 from searched import child, environment, write_inputs
-from stored import KINDS, STUDY, TARGET, assignment, finish, fresh_url, measured
+from stored import STUDY, TARGET, assignment, finish, measured
 from studies import database, tables
 from studies.artifacts import STALE_S, Artifacts
 from studies.leftovers import clear, drop, kept_engine
 from studies.store import LostEvaluationError, Store
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return fresh_url(request.param, tmp_path)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url, create=True) as store:
-        yield store
-
-
-@pytest.fixture
-def target(store: Store) -> int:
-    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
 @pytest.fixture

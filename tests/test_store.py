@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,26 +12,10 @@ from sqlalchemy import select
 from search.errors import StudyError
 from search.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
-from stored import ENGINE, KINDS, LAYERS, STUDY, TARGET, assignment, count, finish, fresh_url, measured, plain
+from stored import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, measured, plain
 from studies import database, tables
 from studies.records import Choice, KnownEvaluationError, LostEvaluationError
 from studies.store import Store, optuna_storage
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return fresh_url(request.param, tmp_path)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url, create=True) as store:
-        yield store
-
-
-@pytest.fixture
-def target(store: Store) -> int:
-    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
 def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:

@@ -6,34 +6,17 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert
 
 from search.errors import RunError, StudyError
-from stored import KINDS, STUDY, TARGET, assignment, count, finish, fresh_url, measured
+from stored import STUDY, TARGET, assignment, count, finish, measured
 from studies import database, tables
 from studies.store import Store
 
 ROOT = Path(__file__).parent.parent
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return fresh_url(request.param, tmp_path)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url, create=True) as store:
-        yield store
-
-
-@pytest.fixture
-def target(store: Store) -> int:
-    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
 def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
