@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
 from make_tensorrt_api import listing_path
 
+# The object that is set there is borrowed: the bindings keep its address and no reference, so that TensorRT reads freed
+# memory once the caller lets go of it. Found with 8.6.0 on a GPU.
+BORROWED = frozenset({"EngineInspector.execution_context"})
 _COMPARED = {"__lt__": int.__lt__, "__le__": int.__le__, "__gt__": int.__gt__, "__ge__": int.__ge__}
 Behaviour = Callable[..., Any]
 
@@ -35,7 +39,7 @@ class _Kind(type):
 class Instance(metaclass=_Kind):
     """Every object of the fake. Slots, so that setting an attribute that is not listed fails."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("__weakref__", "_state")
     _state: dict[str, Any] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Instance:
@@ -197,13 +201,14 @@ class FakeTensorRT:
                 return self.behaviours[key](instance)
             if name not in instance._state:
                 instance._state[name] = self._plausible(kind)
-            return instance._state[name]
+            found = instance._state[name]
+            return found() if key in BORROWED else found
 
         def write(instance: Any, value: Any) -> None:
             self.used.add(key)
             if not self._fits(kind, value):
                 raise TypeError(f"tensorrt.{key} takes {kind}, not {value!r}")
-            instance._state[name] = value
+            instance._state[name] = weakref.ref(value) if key in BORROWED else value
 
         return property(read, write if writable else None)
 

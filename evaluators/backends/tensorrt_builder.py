@@ -264,7 +264,8 @@ class TensorRTBuilder:
         if self.model.profiles:
             # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
             shapes = {spec.name: spec.shape for spec in self.model.inputs}
-            inspector.execution_context = new_context(loaded, shapes, self.log)
+            context = new_context(loaded, shapes, self.log)  # the inspector does not keep it alive
+            inspector.execution_context = context
         return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
 
     def load(self, path: Path) -> TensorRTSession:
