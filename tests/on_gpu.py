@@ -120,7 +120,7 @@ def calibrated(folder: Path, metric: str = "sqnr") -> tuple[EvaluatorProcess, Sp
         device="cuda",
         metric=metric,
         ranges=str(folder / "ranges.json"),
-        options={"optimization_level": 1},  # nothing here is about speed, and it builds sooner
+        options={"optimization_level": 0},  # nothing here is about speed, and it builds sooner
     )
     return EvaluatorProcess(job, folder / "log"), bed.space
 

@@ -45,6 +45,7 @@ ALSO = (
     "small:faults",
     "resnet18:threads",
     "resnet18:throughput",
+    "resnet18:quick",
     "resnet18:prepare",
     "resnet18:scaling",
     "resnet18:tpe",

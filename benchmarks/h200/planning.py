@@ -19,7 +19,8 @@ END_S = 8.0  # a step is told to end so long before it is ended
 MIXES = "mixes"
 _LEAST_MIXES = {"resnet18": 100}  # to see whether they all build
 _AFTER = {**dict(zip(CHAIN, ("", *CHAIN), strict=False)), "prepare": "train", "scaling": "prepare"}
-_STAGES = {"search": "stages", "throughput": "fresh.stages", "tpe": "tpe.stages", "nsga2": "nsga2.stages"}
+_APART = {"throughput": "fresh", "quick": "quick", "tpe": "tpe", "nsga2": "nsga2"}
+_STAGES = {"search": "stages", **{step: f"{apart}.stages" for step, apart in _APART.items()}}
 _ENGINES_USED = ("compare", "repeat")
 
 

@@ -2,18 +2,18 @@
 
     python benchmarks/h200/train.py WORK                          # with PyTorch: the networks
     python benchmarks/h200/proof.py WORK resnet18 uniform search compare export
-    python benchmarks/h200/proof.py WORK resnet18 throughput repeat mixes
+    python benchmarks/h200/proof.py WORK resnet18 throughput quick repeat mixes
     python benchmarks/h200/proof.py WORK resnet18 tpe nsga2 --trials 200
     python benchmarks/h200/proof.py WORK small faults suite
     python benchmarks/h200/proof.py WORK resnet18 collect table picture    # results and rows into the source tree
     python benchmarks/h200/proof.py --needs                        # what each step takes
 
-lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `mixes`,
-`repeat`, `tpe`, `nsga2`, `threads`, `prepare` and `scaling` (over all GPUs of the host), `faults`, `suite`; `collect`
-copies results into benchmarks/results and evaluations into benchmarks/data; `table` writes the tables of
-docs/benchmarks.md from them, `picture` fronts and hypervolume over trials and over time; `pack` and `unpack` carry what
-a fresh machine needs to go on, in parts. Every step can be called again: it goes on. One for which too little time is
-left is not begun.
+lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `quick` (the
+same at a lower level of the builder), `mixes`, `repeat`, `tpe`, `nsga2`, `threads`, `prepare` and `scaling` (over all
+GPUs of the host), `faults`, `suite`; `collect` copies results into benchmarks/results and evaluations into
+benchmarks/data; `table` writes the tables of docs/benchmarks.md from them, `picture` fronts and hypervolume over trials
+and over time; `pack` and `unpack` carry what a fresh machine needs to go on, in parts. Every step can be called again:
+it goes on. One for which too little time is left is not begun.
 `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
 """
 
@@ -63,6 +63,7 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "compare": lambda: searching.compare(setting),
         "mixes": lambda: mixing.mixes(setting, arguments.mixes, arguments.shard),
         "throughput": lambda: timing.throughput(setting, arguments.trials),
+        "quick": lambda: timing.quick(setting, arguments.trials),
         "tpe": lambda: sampled.sampled(setting, "tpe", arguments.trials),
         "nsga2": lambda: sampled.sampled(setting, "nsga2", arguments.trials),
         "threads": lambda: building.threads(setting),

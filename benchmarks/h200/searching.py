@@ -193,10 +193,11 @@ def search(setting: Setting, trials: int) -> bool:
     done = len(finished.standing.table) - before
     run = {"evaluations": done, "wall_s": sum(watch.walls), "command_s": time.monotonic() - start}
     runs = [*setting.result("search").get("runs", []), *([run] if done else [])]
-    setting.record("search", {"runs": runs, "budget_ms": FACTOR * fastest_ms, **shares(setting)})
+    total = len(finished.standing.table)  # more than in all runs, where one of them was killed
+    setting.record("search", {"runs": runs, "total": total, "budget_ms": FACTOR * fastest_ms, **shares(setting)})
     steady = shares(setting).get("steady_per_hour", 0)
-    say(f"{finished.reason}; {len(finished.standing.table)} in all; the median one makes {steady:.0f} an hour")
-    return len(finished.standing.table) >= trials
+    say(f"{finished.reason}; {total} in all; the median one makes {steady:.0f} an hour")
+    return total >= trials
 
 
 def fastest_uniform_ms(found: Mapping[str, Any]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ _ONCE = {
     "scaling over GPUs": "scaling",
     "the tests that need a GPU": "suite",
 }
+_FROM_ITS_START = {"throughput": "", "quick": ", the builder at level 2"}
 _TRIALS, _BASELINES = 60, 3
 _ASKED = {"i": "INT8", "h": "FP16", "f": "FP32"}
 
@@ -84,8 +86,9 @@ def missing(results: Sequence[Results]) -> str:
 
 def evaluations(result: Results) -> int:
     """Of the study that the search went on with, the uniform assignments included."""
-    runs = result.get("search", {}).get("runs", [])
-    return sum(run["evaluations"] for run in runs) + (_BASELINES if runs else 0)
+    search = result.get("search", {})
+    runs = search.get("runs", [])
+    return search.get("total", sum(run["evaluations"] for run in runs) + (_BASELINES if runs else 0))
 
 
 def networks(results: Sequence[Results]) -> str:
@@ -138,13 +141,13 @@ def verdicts(results: Sequence[Results]) -> str:
 
 def throughput(results: Sequence[Results]) -> str:
     rows = []
-    for result in results:
-        found = result.get("throughput", {})
+    for result, (step, how) in itertools.product(results, _FROM_ITS_START.items()):
+        found = result.get(step, {})
         if found:
             steady = found.get("shares", {}).get("steady_per_hour")
             rows.append(
                 [
-                    NAMES.get(result["network"], result["network"]),
+                    NAMES.get(result["network"], result["network"]) + how,
                     f"{found['evaluations']} in {found['seconds']:.0f} s",
                     f"{found['per_hour']:.0f}",
                     "" if steady is None else f"{steady:.0f}",
