@@ -32,7 +32,7 @@ _NEIGHBOURS = 1200
 _GIVING = 8  # predicted points that are given precision back
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
 _GAP = 1e-2  # of solutions within a bound
-_SOLVE_S, _LOOKED_AT = 0.1, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
+_SOLVE_S, _LOOKED_AT = 0.05, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
 
 
 @dataclass(frozen=True)

@@ -201,17 +201,14 @@ class GuidedSampler(BaseSampler):
     def _bounds(self, models: Models, known: Known) -> Bounds:
         """The limits, and a little less for safety; without any, the middles of the widest gaps of the front."""
         aim = self.guidance.aim()
-        bounds = Bounds()
         if aim.budget_ms is not None:
-            bounds = Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
-        elif aim.max_loss is not None:
+            return Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
+        if aim.max_loss is not None:
             losses = [max(aim.max_loss - k * known.resolution / 2, 0.0) for k in (0, 1, 2)]
-            bounds = Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses], strict=True)
-        else:
-            log_ms, loss = known.front()
-            widest = np.argsort(np.diff(log_ms) * np.diff(loss))[:_GAPS]
-            bounds = Bounds(ms=[float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest])
-        return bounds
+            return Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses], strict=True)
+        log_ms, loss = known.front()
+        widest = np.argsort(np.diff(log_ms) * np.diff(loss))[:_GAPS]
+        return Bounds(ms=[float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest])
 
     def _shortlist(
         self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator
