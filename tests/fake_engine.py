@@ -232,17 +232,31 @@ class _NetworkWriter:
     def write(self) -> None:
         self.state["inputs"] = [self._tensor(info.name) for info in self.graph.input]
         for constant in self.graph.initializer:
-            self._add(constant.name, "CONSTANT", [], [self._made(constant.name, constant.data_type, constant.dims)])
+            made = self._made(constant.name, constant.data_type, constant.dims, f"{constant.name}_output")
+            weights = onnx.numpy_helper.to_array(constant).ravel()
+            self._add(constant.name, "CONSTANT", [], [made], weights=weights)
         for node in self.graph.node:
             outputs = [self._tensor(name) for name in node.output if name]
             inputs = [self.tensors.get(name) for name in node.input]
-            self._add(node.name, _LAYER_TYPES.get(node.op_type, "ELEMENTWISE"), inputs, outputs)
+            if node.op_type == "Gemm" and len(inputs) > 2:
+                self._add_gemm(node.name, inputs, outputs)
+            else:
+                op = self.engines.fake.member("ElementWiseOperation", "SUM" if node.op_type == "Add" else "PROD")
+                self._add(node.name, _LAYER_TYPES.get(node.op_type, "ELEMENTWISE"), inputs, outputs, op=op)
         for info in self.graph.output:
             _mark_output(SimpleNamespace(_state=self.state), self.tensors[info.name])
 
-    def _add(self, name: str, kind: str, inputs: list[Any], outputs: list[Any]) -> None:
+    def _add_gemm(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
+        """A product and a sum, with a tensor between them that the model does not have."""
+        product = self.engines._tensor(f"{name}_output", outputs[0].dtype.name, outputs[0]._state["dims"])
+        self._add(name, "MATRIX_MULTIPLY", inputs[:2], [product])
+        op = self.engines.fake.member("ElementWiseOperation", "SUM")
+        self._add(f"{name}_1", "ELEMENTWISE", [product, inputs[2]], outputs, op=op)
+
+    def _add(self, name: str, kind: str, inputs: list[Any], outputs: list[Any], **more: Any) -> None:
         fake = self.engines.fake
-        state = {"inputs": inputs, "outputs": outputs, "num_inputs": len(inputs), "num_outputs": len(outputs)}
+        sizes = {"num_inputs": len(inputs), "num_outputs": len(outputs)}
+        state = {"inputs": inputs, "outputs": outputs, **sizes, **more}
         self.state["layers"].append(fake.create("ILayer", name=name, type=fake.member("LayerType", kind), **state))
 
     def _tensor(self, name: str) -> Any:
@@ -253,9 +267,9 @@ class _NetworkWriter:
         ]
         return self._made(name, kind.elem_type, dims)
 
-    def _made(self, name: str, dtype: int, shape: Any) -> Any:
+    def _made(self, name: str, dtype: int, shape: Any, called: str = "") -> Any:
         wide = "INT64" if self.engines.major >= 10 else "INT32"
-        self.tensors[name] = self.engines._tensor(name, _DTYPES.get(dtype, wide), tuple(shape))
+        self.tensors[name] = self.engines._tensor(called or name, _DTYPES.get(dtype, wide), tuple(shape))
         return self.tensors[name]
 
 

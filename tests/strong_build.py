@@ -208,6 +208,7 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
         "timing_cache_bytes": sum(path.stat().st_size for path in folder.glob("timings")),
         "loaded": _error(lambda: _builder(trt, "residual").load(folder / "knobs")),
         "cut": _error(lambda: _load_cut(trt, folder)),
+        "bounds": _bounds(trt, folder),
         "listing": json.loads(json.dumps(describe(trt))),
     }
 
@@ -225,6 +226,24 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
         builder._set_profile = lambda config: None
     for assignment in [*mixes(model, 3)]:
         builder.build(builder.lower(assignment), folder / "dynamic")
+
+
+def _bounds(trt: Any, folder: Path) -> dict[str, float]:
+    """Layer → how far it reaches, of those that the real parser made and no calibration knows.
+
+    Weak typing is gone from this version, but not the layers and their bindings.
+    """
+    from evaluators.backends import tensorrt_api, tensorrt_weak
+    from evaluators.backends.tensorrt_builder import model_bytes
+    from networks import arithmetic, observed, save
+    from search.model import load
+
+    model, log = load(save(arithmetic(), folder / "arithmetic.onnx")), tensorrt_api.make_log(trt)
+    parsed = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=True)
+    layers, ranges = tensorrt_api.layers_of(parsed[0]), observed(model)
+    around = tensorrt_weak._Neighbours(trt, layers, ranges)
+    found = {layer.name: around.bound(layer) for layer in layers}
+    return {**found, "logits": ranges.tensors["logits"].magnitude}
 
 
 def _build_with_knobs(trt: Any, folder: Path) -> None:
