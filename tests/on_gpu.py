@@ -20,7 +20,7 @@ from evaluators.backends.tensorrt import TensorRTBackend
 from evaluators.backends.tensorrt_builder import TensorRTBuilder
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess
-from networks import NETWORKS, ODD, Net, feeds, images, residual_cnn, save
+from networks import NETWORKS, ODD, Net, arithmetic, feeds, images, residual_cnn, save
 from search.model import Model, ShapeRequest, load
 from search.space import Space, make_space
 from search.values import Assignment, Ranges
@@ -75,7 +75,12 @@ def normalized_network() -> onnx.ModelProto:
     return n.model([4, 3, 16, 16], "logits", [4, 10])
 
 
-MADE = {"wide": wide_network, "normalized": normalized_network, "dynamic": functools.partial(residual_cnn, batch="n")}
+MADE = {
+    "wide": wide_network,
+    "normalized": normalized_network,
+    "arithmetic": arithmetic,
+    "dynamic": functools.partial(residual_cnn, batch="n"),
+}
 # A batch of 1 to 8, measured at 4.
 DYNAMIC = {"image": ShapeRequest(*((n, 3, 16, 16) for n in (1, 4, 8)))}
 
