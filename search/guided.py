@@ -252,8 +252,8 @@ class GuidedSampler(BaseSampler):
         repeat_std, coming_std = models.latency.repeat_std, coming.ms_std / np.maximum(coming.ms, 1e-12)
         log_ms_std = [np.full(int(whole.sum()), repeat_std), coming_std]
         loss_std = [np.sqrt(trust) * history.loss_std[whole], coming.loss_std]
-        # A loss that is not to be told from none.
-        resolution = max(2 * float(np.median(history.loss_std)), 1e-9)
+        # A loss that is not to be told from none; what was stopped early knows its own less well.
+        resolution = max(2 * float(np.median(history.loss_std[whole] if whole.any() else history.loss_std)), 1e-9)
         rows = self._uniform_rows(history) or list(range(len(history)))
         return Known(
             log_ms,

@@ -78,13 +78,14 @@ class Historian:
         return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen, repaired)
 
     def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
-        """The codes that a trial asked for; None where it has not all its parameters."""
+        """The codes that a trial asked for, or that were enqueued for it; None where it has not all of them."""
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial:
             return kept[1]
-        if not all(variable.id in trial.params for variable in self.layout.space.variables):
+        params = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        if not all(variable.id in params for variable in self.layout.space.variables):
             return None
-        codes = tuple(int(trial.params[variable.id]) for variable in self.layout.space.variables)
+        codes = tuple(int(params[variable.id]) for variable in self.layout.space.variables)
         if trial.state.is_finished():
             self._kept[trial.number] = (trial, codes)
         return codes

@@ -122,13 +122,21 @@ class LossModel:
         return self.shape.noise(max_loss)
 
 
-def fit_loss(layout: Layout, prior: NoisePrior, precisions: Precisions, loss: Floats, std: Floats) -> LossModel:
+def fit_loss(
+    layout: Layout,
+    prior: NoisePrior,
+    precisions: Precisions,
+    loss: Floats,
+    std: Floats,
+    whole: NDArray[np.bool_] | None = None,
+) -> LossModel:
     """Fit noise and map together, to the most probable parameters.
 
     Args:
         precisions: (n, groups) int8; n may be 0, then the prior stands.
         loss: (n,) float64 in the metric's unit, 0 for uniform FP32.
         std: (n,) float64 ≥ 0, standard deviation of each loss: its 95 % interval over 3.92.
+        whole: (n,) whether a loss is of all samples, as those are that forecasts are judged by; None: all.
 
     Raises:
         SurrogateError: arrays of other shapes, losses that are no numbers, negative standard deviations.
@@ -136,7 +144,8 @@ def fit_loss(layout: Layout, prior: NoisePrior, precisions: Precisions, loss: Fl
     check_rows(layout, precisions, loss, "loss")
     if std.shape != loss.shape or not (std >= 0).all():
         raise SurrogateError(f"fitting loss: expected {len(loss)} standard deviations ≥ 0, got {std}.")
-    typical = float(np.median(std[std > 0])) if (std > 0).any() else 0.0
+    judged = std if whole is None or not whole.any() else std[whole]
+    typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
     std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0)), 1e-9))
     problem = Problem(layout, prior, Tuning(), _start(loss, std))
     at = problem.prior.mean

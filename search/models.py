@@ -71,5 +71,6 @@ def fitted(layout: Layout, priors: Priors, history: History, band: float | None)
         np.concatenate([there.precisions, precisions]),
         np.concatenate([there.loss, history.loss[rows]]),
         np.concatenate([there.std, history.loss_std[rows]]),
+        np.concatenate([np.ones(len(there.loss), dtype=bool), history.whole[rows]]),
     )
     return Models(layout, latency, loss)

@@ -371,6 +371,18 @@ def test_measured_mixes_that_keep_a_budget_are_given_precision_back():
     assert changed
 
 
+def test_what_waits_to_be_asked_for_is_known_too():
+    search = Search(make_problem(8)).run(6)
+    sampler = search.study.sampler
+    assert isinstance(sampler, GuidedSampler)
+    mix = sampler.layout.space.uniform(INT8).replace({sampler.layout.groups[3]: Precision.FP32})
+    codes = sampler.layout.space.codes(mix)
+    search.study.enqueue_trial(codes)
+    history = sampler.history(search.study.trials)
+    assert tuple(codes[variable.id] for variable in sampler.layout.space.variables) in history.seen
+    assert len(history) == 6
+
+
 def test_many_rows_are_thinned_to_those_that_matter():
     search = Search(make_problem(8)).run(12)
     sampler = search.study.sampler

@@ -353,6 +353,17 @@ def test_where_nothing_is_lost_sensitivities_order_the_groups():
     assert model.limit_on_noise(0.5) == float("inf")
 
 
+def test_losses_of_all_samples_say_how_well_such_a_loss_is_known():
+    """Forecasts are judged by them; what was stopped early knows its own less well."""
+    precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(20)])
+    _, loss, _ = losses(precisions)
+    stopped = np.arange(len(loss)) >= 8
+    std = np.where(stopped, 0.02, 0.002)
+    prior = noise_prior(LAYOUT)
+    assert fit_loss(LAYOUT, prior, precisions, loss, std, ~stopped).observation_std == 0.002
+    assert fit_loss(LAYOUT, prior, precisions, loss, std, stopped & False).observation_std == 0.02
+
+
 def test_without_losses_the_prior_stands():
     model = fit_loss(LAYOUT, noise_prior(LAYOUT), mixes(0), np.zeros(0), np.zeros(0))
     assert model.mean().nodes[:, INT8] == pytest.approx(1 / GROUPS)
