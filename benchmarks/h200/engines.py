@@ -83,19 +83,23 @@ def export(setting: Setting) -> None:
     options = {"model": str(setting.folder / "model.onnx"), **limits}
     commands.export(setting.study, folder, trial=int(now.table.trial[row]), options=options, storage=setting.storage)
     written = next(folder / name for name in ("model.plan", "model.onnx") if (folder / name).exists())
-    measured = _measured(setting, int(now.table.id[row]))
+    # On a fresh machine the engine that the search measured is gone: the export built and measured it anew.
+    exported = json.loads((folder / "manifest.json").read_text())["evaluation"]
+    measured = _measured(setting, exported["id"])
     found = {"trial": int(now.table.trial[row]), "files": sorted(path.name for path in folder.iterdir())}
-    setting.record("export", {**found, **_held_against(setting, measured or written, written)})
-    setting.record("export", {"same_file": measured is not None and measured.read_bytes() == written.read_bytes()})
+    found |= {"rebuilt": exported["rebuilt"], "same_file": measured.read_bytes() == written.read_bytes()}
+    setting.record("export", {**found, **_held_against(setting, measured, written)})
     say(json.dumps(setting.result("export")))
 
 
-def _measured(setting: Setting, evaluation_id: int) -> Path | None:
+def _measured(setting: Setting, evaluation_id: int) -> Path:
     """The engine that the study keeps of an evaluation."""
     with setting.store() as (store, _, _target):
         digest = store.load(evaluation_id).artifact
     artifacts = Artifacts(artifacts_of(setting.config()))
-    return artifacts.path(digest) if digest is not None and digest in artifacts else None
+    if digest is None or digest not in artifacts:
+        raise RuntimeError(f"{setting.network}: the engine of evaluation {evaluation_id} is not kept")
+    return artifacts.path(digest)
 
 
 def _held_against(setting: Setting, measured: Path, written: Path) -> dict[str, Any]:

@@ -232,10 +232,19 @@ def compare(setting: Setting) -> None:
                 "trial": int(now.table.trial[row]),
                 "a": rows.letters(assignment, groups),
                 "changes": changes_of_precision(assignment, model),
+                **_as_built(setting, int(now.table.id[row])),
             }
     setting.record("compare", {"chosen": chosen, "together": together(setting, wanted)})
     setting.record("compare", {"verdict": verdict(setting.result("compare")["together"])})
     say(json.dumps(setting.result("compare")["verdict"]))
+
+
+def _as_built(setting: Setting, evaluation_id: int) -> dict[str, Any]:
+    """`build` in seconds and `moves` of the engine that the search built."""
+    with setting.store() as (store, _, _target):
+        evaluation = store.load(evaluation_id).evaluation
+    moves = None if evaluation.engine is None else evaluation.engine.moves
+    return {key: value for key, value in (("build", evaluation.build_s), ("moves", moves)) if value is not None}
 
 
 def matching(now: Standing, loss: float) -> int | None:

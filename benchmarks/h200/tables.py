@@ -104,6 +104,7 @@ def _network_row(result: Results, label: str, measured: Mapping[str, float]) -> 
     uniform = result.get("uniform", {})
     built = uniform.get("free", {}) if label == "free" else uniform.get("rows", {}).get(label, {})
     chosen = result.get("compare", {}).get("chosen", {}).get(label, built)
+    built = built or chosen
     return [
         f"{NAMES.get(result['network'], result['network'])}, {_LABELS[label]}{_mix(chosen.get('a', ''))}",
         f"{measured['ms']:.4f} ms",
@@ -260,12 +261,14 @@ def exports(results: Sequence[Results]) -> str:
             NAMES.get(result["network"], result["network"]),
             "equal" if found["equal"] else "differ",
             ", ".join(f"{ratio:.4f}" for ratio in found["ratios"]),
-            "yes" if found.get("same_file") else "no",
+            "yes" if found["same_file"] else "no",
+            "built again for the export" if found.get("rebuilt") else "that of the search",
         ]
         for result in results
-        if "ratios" in (found := result.get("export", {}))
+        if "ratios" in (found := result.get("export", {})) and found.get("same_file") is not None
     ]
-    return _table("network|outputs of the exported engine|latency ÷ measured engine, three tries|same bytes", rows)
+    head = "network|outputs of the exported engine|latency ÷ measured engine, three tries|same bytes|measured engine"
+    return _table(head, rows)
 
 
 def faults(results: Sequence[Results]) -> str:
