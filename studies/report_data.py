@@ -11,6 +11,7 @@ from studies import forecasts
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.report_targets import side_by_side
+from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
@@ -61,7 +62,7 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
         hypervolume=_hypervolume(now),
         forecasts=forecasts.compared(store, now),
         environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
-        notes=_notes(now),
+        notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
     )
 
@@ -191,10 +192,11 @@ def _done(now: Standing, row: int) -> bool:
     return str(now.table.status[row]) in (OK, FAILED) and now.table.trial[row] >= 0
 
 
-def _notes(now: Standing) -> Sequence[str]:
+def _notes(store: Store, now: Standing) -> Sequence[str]:
     notes = []
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
+    notes += [f"A{text[1:]}." for text in slower_texts(store, now)]
     if now.picks.accurate is None:
         notes.append("No evaluation keeps the limits. " + "; ".join(nearest_text(now, near) for near in now.nearest()))
     return notes

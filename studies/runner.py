@@ -25,6 +25,7 @@ from studies.progress import Progress
 from studies.proposals import Proposals
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
+from studies.slower import slower_texts
 from studies.standing import Standing, standing
 from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
 from studies.targets import config_of
@@ -117,7 +118,12 @@ class Runner:
             return now
         if any(now.table.status[row] == RUNNING for row in now.baselines()):
             return now
-        return self.standing() if repeatability.settle_band(self.work, now) else now
+        if not repeatability.settle_band(self.work, now):
+            return now
+        now = self.standing()
+        for text in slower_texts(self.work.store, now):
+            self.work.progress.note(text)
+        return now
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
