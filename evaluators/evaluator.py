@@ -292,9 +292,13 @@ class Evaluator:
                 statistic=self.target.statistic,
                 baseline=baseline,
                 reference_ms=self.job.reference_ms,
-                spread_limit=latency.CPU_SPREAD_LIMIT if self.target.relative else latency.GPU_SPREAD_LIMIT,
+                spread_limit=self._spread_limit,
                 state=self.backend.device_state,
             )
+
+    @property
+    def _spread_limit(self) -> float:
+        return latency.CPU_SPREAD_LIMIT if self.target.relative else latency.GPU_SPREAD_LIMIT
 
     def _accuracy(self, session: Session, measured: Latency, limits: Limits) -> Accuracy:
         reference = self._reference("search")
@@ -336,7 +340,7 @@ class Evaluator:
 
         Args:
             engines: any label → engine file.
-            rounds: how often each is visited.
+            rounds: how often each is visited; twice that when the measurement is doubtful, and repeated.
 
         Returns:
             `latency`: label → Latency; `accuracy`: label → Accuracy on the final split; `reference`: FP32's value
@@ -345,7 +349,9 @@ class Evaluator:
         """
         with ExitStack() as stack, refusals("measuring the finalists"):
             sessions = {label: stack.enter_context(closing(self.builder.load(Path(e)))) for label, e in engines.items()}
-            measured = self._measure_together(sessions, rounds)
+            measured = self._measure_together(
+                sessions, rounds, self.baseline, reference_ms=self.job.reference_ms, again=True
+            )
             reference = self._reference("final")
             scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
@@ -357,36 +363,32 @@ class Evaluator:
                     failed[label] = str(error)
             return {"latency": measured, "accuracy": scores, "reference": reference.value, "failed": failed}
 
-    def _measure_together(self, sessions: Mapping[str, Session], rounds: int) -> dict[str, Latency]:
+    def _measure_together(
+        self,
+        sessions: Mapping[str, Session],
+        rounds: int,
+        baseline: Session | None,
+        *,
+        reference_ms: float | None = None,
+        again: bool,
+    ) -> dict[str, Latency]:
         inputs = self._first_batch()
-        everyone = {"": self.baseline, **sessions}
-        for session in everyone.values():
+        for session in (*sessions.values(), *([baseline] if baseline is not None else [])):
             session.bind(inputs)
             session.run(inputs)
         with latency.device_lock(self.backend.lock_name):
-            before = self.backend.device_state()
-            samples = latency.interleaved(everyone, rounds, alive=self._alive)
-            conditions = latency.conditions_of(before, self.backend.device_state())
-        base = samples.pop("") if self.target.relative else None
-        samples.pop("", None)
-        return {label: self._summary(times.ravel(), base, conditions) for label, times in samples.items()}
-
-    def _summary(
-        self, times: NDArray[np.float64], base: NDArray[np.float64] | None, conditions: Mapping[str, Any]
-    ) -> Latency:
-        raw_ms = latency.statistic_of(times, self.target.statistic)
-        baseline_ms = latency.statistic_of(base, self.target.statistic) if base is not None else None
-        scale = self.job.reference_ms / baseline_ms if self.job.reference_ms and baseline_ms else 1.0
-        return Latency(
-            value_ms=raw_ms * scale,
-            raw_ms=raw_ms,
-            spread=latency.spread_of(times),
-            baseline_ms=baseline_ms,
-            samples_ms=times,
-            baseline_samples_ms=base.ravel() if base is not None else np.empty(0),
-            warnings=(*latency.slowdowns(conditions), *latency.company(conditions)),
-            conditions=conditions,
-        )
+            return latency.measure_together(
+                sessions,
+                rounds,
+                statistic=self.target.statistic,
+                baseline=baseline,
+                relative=self.target.relative,
+                reference_ms=reference_ms,
+                spread_limit=self._spread_limit,
+                state=self.backend.device_state,
+                again=again,
+                alive=self._alive,
+            )
 
     def build(self, assignment: Assignment, out: Path) -> None:
         """Build the engine of an assignment, unmeasured.
@@ -441,26 +443,24 @@ class Evaluator:
                     break
         return {name: np.concatenate([result[name] for result in results]) for name in results[0]}
 
-    def compare_latency(self, engine: Path, measured: Path, rounds: int) -> dict[str, float]:
-        """Time an engine file interleaved with the one that was measured and, on relative targets, the baseline.
+    def compare_latency(self, engine: Path, measured: Path, rounds: int) -> dict[str, Any]:
+        """Time an engine file interleaved with the one that was measured and, on relative targets, the baseline; once.
 
         Returns:
-            The target's statistic of each, in milliseconds: `engine`, `measured`, `baseline`.
+            The target's statistic of each, in milliseconds: `engine`, `measured`, `baseline`; and `warnings`, what is
+            doubtful in them, as finalists' are marked.
         """
         with ExitStack() as stack, refusals("timing two engines in turn"):
             sessions = {
                 name: stack.enter_context(closing(self.builder.load(path)))
                 for name, path in (("engine", engine), ("measured", measured))
             }
-            if self.target.relative:
-                sessions["baseline"] = self.baseline
-            inputs = self._first_batch()
-            for session in sessions.values():
-                session.bind(inputs)
-                session.run(inputs)
-            with latency.device_lock(self.backend.lock_name):
-                samples = latency.interleaved(sessions, rounds, alive=self._alive)
-        return {name: latency.statistic_of(times, self.target.statistic) for name, times in samples.items()}
+            baseline = self.baseline if self.target.relative else None
+            found = self._measure_together(sessions, rounds, baseline, again=False)
+        times: dict[str, Any] = {name: each.raw_ms for name, each in found.items()}
+        if baseline is not None:
+            times["baseline"] = found["engine"].baseline_ms
+        return {**times, "warnings": _all_warnings(found)}
 
     def tensor_types(self, engine: Path) -> dict[str, str]:
         """numpy's name of the type that every input and output of an engine file has, which may not be the model's."""
@@ -597,6 +597,13 @@ def _open_backend(job: Job) -> Backend:
             f"starting backend {job.backend}: {type(error).__name__}: {error}. Its installation may be broken: "
             "try `bitfront doctor`, or install it anew."
         ) from error
+
+
+def _all_warnings(found: Mapping[str, Latency]) -> list[str]:
+    """What is doubtful in measurements that were made together; what all of them have is said once."""
+    told = [(name, warning) for name, latency in found.items() for warning in latency.warnings]
+    common = {warning for _, warning in told if all(warning in latency.warnings for latency in found.values())}
+    return list(dict.fromkeys(warning if warning in common else f"{name}: {warning}" for name, warning in told))
 
 
 def _float_not_finite(split: str, error: accuracy.NonFiniteError) -> str:

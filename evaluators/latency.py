@@ -12,6 +12,7 @@ ratio of 20th percentiles 1.9 to 3.8 %, of medians 5 to 7 %, median of the ratio
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -125,16 +126,50 @@ def interleaved(
     Returns:
         By name (rounds, inferences of a block) float64 milliseconds; rows of one index ran one after the other.
     """
-    counts: dict[str, int] = {}
-    for name, session in sessions.items():
-        counts[name], _ = _warm_up(session, "median", block_ms)
-        alive()
-    blocks: dict[str, list[Samples]] = {name: [] for name in sessions}
-    for _ in range(rounds):
-        for name, session in sessions.items():
-            blocks[name].append(_block(session, counts[name]))
-            alive()
-    return {name: np.stack(rows) for name, rows in blocks.items()}
+    warmed = _warm_all(sessions, "median", block_ms, alive)
+    return {name: np.stack(rows) for name, rows in _in_turn(sessions, warmed, rounds, alive).items()}
+
+
+def measure_together(
+    sessions: Mapping[str, Session],
+    rounds: int,
+    *,
+    statistic: str,
+    baseline: Session | None = None,
+    relative: bool = True,
+    reference_ms: float | None = None,
+    spread_limit: float = CPU_SPREAD_LIMIT,
+    state: State | None = None,
+    again: bool = True,
+    alive: Callable[[], None] = lambda: None,
+) -> dict[str, Latency]:
+    """Measure several engines in turn, as `interleaved` runs them; all once more where one of them is doubtful.
+
+    Doubtful is what is so to `measure`. The engines are compared with each other, so one measurement is kept as a
+    whole: the second, of twice the rounds, unless it is the more doubtful.
+
+    Args:
+        sessions: engines by name, inputs bound.
+        rounds: blocks of each.
+        baseline: an engine that runs in turn with them, with its inputs bound.
+        relative: whether the baseline's time counts; else it only keeps them company.
+        statistic, reference_ms, spread_limit, state: as `measure` has them.
+        again: whether a doubtful measurement is repeated.
+        alive: called after every block.
+
+    Returns:
+        By name; `warnings` say what is doubtful, as those of `measure` do.
+    """
+    plan = _Plan(statistic, reference_ms, 0.0, math.inf, 0, spread_limit, state or dict)
+    reference = baseline if relative else None
+    everyone = dict(sessions) if baseline is None else {"": baseline, **sessions}
+    best = _together_once(everyone, reference, rounds, plan, alive)
+    if again and any(latency.warnings for latency in best.values()):
+        best = min(_together_once(everyone, reference, 2 * rounds, plan, alive), best, key=_doubtfulness)
+    return {
+        name: replace(latency, warnings=(*latency.warnings, *_unmended(latency, plan)))
+        for name, latency in best.items()
+    }
 
 
 def conditions_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,19 +178,6 @@ def conditions_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
         return {}
     throttled = dict.fromkeys([*before.get("throttled", ()), *after.get("throttled", ())])
     return {"before": dict(before), "after": dict(after), "throttled": list(throttled)}
-
-
-def slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where the device was slowed down."""
-    if conditions.get("throttled"):
-        yield f"the device was slowed down: {', '.join(conditions['throttled'])}"
-
-
-def company(conditions: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where other processes use the device."""
-    others = max(conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
-    if others:
-        yield f"{others} other {'process uses' if others == 1 else 'processes use'} the device"
 
 
 @contextmanager
@@ -214,7 +236,7 @@ def pin_to_one_cpu() -> int | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The arguments of `measure` that both tries share."""
+    """The arguments of `measure` and `measure_together` that both tries share."""
 
     statistic: str
     reference_ms: float | None
@@ -230,10 +252,35 @@ def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> La
     warmed = [_warm_up(each, plan.statistic, BLOCK_MS) for each in sessions]
     before = plan.state()
     rows = _alternate(sessions, [count for count, _ in warmed], plan)
+    return _latency_of(rows, all(stable for _, stable in warmed), conditions_of(before, plan.state()), plan)
+
+
+def _together_once(
+    everyone: Mapping[str, Session], baseline: Session | None, rounds: int, plan: _Plan, alive: Callable[[], None]
+) -> dict[str, Latency]:
+    """Of all but the one named `""`; held against the baseline where one is given."""
+    warmed = _warm_all(everyone, plan.statistic, BLOCK_MS, alive)
+    before = plan.state()
+    blocks = _in_turn(everyone, warmed, rounds, alive)
     conditions = conditions_of(before, plan.state())
+    found = {}
+    for name in everyone:
+        if name:
+            beside = [name] if baseline is None else [name, ""]
+            stable = all(warmed[each][1] for each in beside)
+            found[name] = _latency_of([blocks[each] for each in beside], stable, conditions, plan)
+    return found
+
+
+def _doubtfulness(found: Mapping[str, Latency]) -> tuple[int, float]:
+    return sum(len(latency.warnings) for latency in found.values()), max(latency.spread for latency in found.values())
+
+
+def _latency_of(rows: list[list[Samples]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
+    """Of the blocks of a candidate and, where there is one, of its baseline; `warnings` say what is doubtful."""
     samples = [np.concatenate(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
-    baseline_ms = statistic_of(samples[1], plan.statistic) if baseline is not None else None
+    baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
     scale = 1.0 if baseline_ms is None or plan.reference_ms is None else plan.reference_ms / baseline_ms
     return Latency(
         value_ms=raw_ms * scale,
@@ -241,10 +288,33 @@ def _measure_once(session: Session, baseline: Session | None, plan: _Plan) -> La
         spread=spread_of(samples[0]),
         baseline_ms=baseline_ms,
         samples_ms=samples[0],
-        baseline_samples_ms=samples[1] if baseline is not None else np.empty(0),
-        warnings=(*_doubts(rows, scale, all(stable for _, stable in warmed), plan), *slowdowns(conditions)),
+        baseline_samples_ms=samples[1] if len(samples) > 1 else np.empty(0),
+        warnings=(*_doubts(rows, scale, stable, plan), *_slowdowns(conditions)),
         conditions=conditions,
     )
+
+
+def _warm_all(
+    sessions: Mapping[str, Session], statistic: str, block_ms: float, alive: Callable[[], None]
+) -> dict[str, tuple[int, bool]]:
+    """By name what `_warm_up` says."""
+    warmed = {}
+    for name, session in sessions.items():
+        warmed[name] = _warm_up(session, statistic, block_ms)
+        alive()
+    return warmed
+
+
+def _in_turn(
+    sessions: Mapping[str, Session], warmed: Mapping[str, tuple[int, bool]], rounds: int, alive: Callable[[], None]
+) -> dict[str, list[Samples]]:
+    """Blocks of each, in rounds."""
+    blocks: dict[str, list[Samples]] = {name: [] for name in sessions}
+    for _ in range(rounds):
+        for name, session in sessions.items():
+            blocks[name].append(_block(session, warmed[name][0]))
+            alive()
+    return blocks
 
 
 def _alternate(sessions: list[Session], counts: list[int], plan: _Plan) -> list[list[Samples]]:
@@ -304,6 +374,11 @@ def _doubts(rows: list[list[Samples]], scale: float, warm: bool, plan: _Plan) ->
         yield f"the baseline ran {abs(1 / scale - 1):.1%} {way} than at the study's start"
 
 
+def _slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:
+    if conditions.get("throttled"):
+        yield f"the device was slowed down: {', '.join(conditions['throttled'])}"
+
+
 def _drift(rows: list[list[Samples]], statistic: str) -> float:
     """How much longer the second half of the blocks took, relative to the baseline's; 0 where halves are too few."""
     middle = len(rows[0]) // 2
@@ -319,6 +394,8 @@ def _drift(rows: list[list[Samples]], statistic: str) -> float:
 
 def _unmended(latency: Latency, plan: _Plan) -> Iterator[str]:
     """What is doubtful and would be so again: other processes on the device, too few samples before time was up."""
-    yield from company(latency.conditions)
+    others = max(latency.conditions.get(when, {}).get("other_processes", 0) for when in ("before", "after"))
+    if others:
+        yield f"{others} other {'process uses' if others == 1 else 'processes use'} the device"
     if len(latency.samples_ms) < plan.min_samples:
         yield f"only {len(latency.samples_ms)} of {plan.min_samples} samples within {plan.max_seconds:g} s"

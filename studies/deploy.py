@@ -206,6 +206,11 @@ def _remarks(plan: Plan) -> list[str]:
             f"{CALIBRATION} names the tensors of the ONNX file; TensorRT's own inner tensors have no range in it, "
             "which trtexec warns of."
         )
+    if plan.plugins:
+        remarks.append(
+            "--staticPlugins opens a library, as bitfront does first; one that registers nothing by being opened, but "
+            "has getCreators or getPluginCreators, takes --dynamicPlugins."
+        )
     if plan.major < _WITH_INSTANCENORM_FLAG:
         native = plan.knobs.get("native_instancenorm") == "true"
         kind = "TensorRT's own layer" if native else "a plugin"

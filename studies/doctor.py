@@ -21,6 +21,10 @@ from studies import environment
 _LOCK_WAIT_S = 3.0
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _DRIVER_ADVICE = "Install NVIDIA's driver; in a container, start it with --gpus all."
+_GPU_ADVICE = (
+    "Backend tensorrt runs on an NVIDIA GPU alone: use a machine that has one and its driver, start a container with "
+    "--gpus all, or search with --backend onnxruntime."
+)
 _NVML_ADVICE = "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility."
 
 
@@ -52,7 +56,7 @@ def checks(backend: str | None = None) -> list[Check]:
         Check("processor", True, f"{facts['cpu']['model']}, {facts['cpu']['cores']} cores"),
         *[Check(name, True, str(version)) for name, version in packages.items() if version],
         *_missing_runtime(packages),
-        *_gpu_lines(facts["gpus"], packages),
+        *_gpu_lines(facts["gpus"], packages, needed=backend == "tensorrt"),
         _docker_line(bool(facts["gpus"])),
     ]
     on_gpu = ("onnxruntime", "tensorrt") if facts["gpus"] else ("tensorrt",) if backend == "tensorrt" else ()
@@ -73,9 +77,9 @@ def _missing_runtime(packages: Mapping[str, str]) -> list[Check]:
 # -- GPU ---------------------------------------------------------------------------------------------------------------
 
 
-def _gpu_lines(gpus: Sequence[Mapping[str, str]], packages: Mapping[str, str]) -> list[Check]:
+def _gpu_lines(gpus: Sequence[Mapping[str, str]], packages: Mapping[str, str], *, needed: bool) -> list[Check]:
     if not gpus:
-        return [_no_gpu_line()]
+        return [_no_gpu_line(needed)]
     lines = [Check("gpu", True, _gpu_text(gpu)) for gpu in gpus]
     lines += [
         Check(f"precisions of {name}", True, precisions_text(capability))
@@ -84,10 +88,10 @@ def _gpu_lines(gpus: Sequence[Mapping[str, str]], packages: Mapping[str, str]) -
     return [*lines, *_cuda_lines(packages), _tensorrt_line(packages), _nvml_line()]
 
 
-def _no_gpu_line() -> Check:
+def _no_gpu_line(needed: bool) -> Check:
     driver = cuda_device.driver_version()
     if shutil.which("nvidia-smi") is None and driver is None:
-        return Check("gpu", True, "none: no nvidia-smi and no NVIDIA driver here")
+        return Check("gpu", not needed, "none: no nvidia-smi and no NVIDIA driver here", _GPU_ADVICE if needed else "")
     return Check(
         "gpu",
         False,

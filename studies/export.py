@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluators import calibration_cache
 from evaluators.process import ProcessDiedError
@@ -213,12 +214,22 @@ def _check_outputs(work: Work, measured: Path, written: Path) -> None:
     for path in (measured, written):
         work.keeper.close()
         outputs.append(_ask(work, "check_outputs", engine=str(path)))
-    different = [name for name in outputs[0] if not np.array_equal(outputs[0][name], outputs[1][name], equal_nan=True)]
+    names = dict.fromkeys([*outputs[0], *outputs[1]])
+    different = [name for name in names if not _identical(outputs[0].get(name), outputs[1].get(name))]
     if different:
         raise ArtifactError(
             f"checking the exported engine: outputs {', '.join(different)} are not those of the engine that was "
             "measured. The export was removed; this is a bug or a broken disk."
         )
+
+
+def _identical(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    """Whether two arrays have one type, one shape and the same bits: 0.0 is not -0.0, a NaN is itself."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype.kind in "OSU":
+        return bool(np.all(one == other))
+    return one.tobytes() == other.tobytes()
 
 
 def _check_latency(work: Work, chosen: _Chosen, written: Path) -> dict[str, Any]:
@@ -233,6 +244,7 @@ def _check_latency(work: Work, chosen: _Chosen, written: Path) -> dict[str, Any]
     """
     allowed = tolerance(chosen.now)
     ratios: list[float] = []
+    warnings: list[str] = []
     while not ratios or abs(ratios[-1] - 1) > allowed:
         if len(ratios) == _TRIES:
             raise ArtifactError(_too_different(ratios, allowed))
@@ -241,13 +253,20 @@ def _check_latency(work: Work, chosen: _Chosen, written: Path) -> dict[str, Any]
         params = {"engine": str(written), "measured": str(chosen.engine), "rounds": _ROUNDS}
         times = _ask(work, "compare_latency", **params)
         ratios.append(float(times["engine"] / times["measured"]))
+        warnings += [f"try {len(ratios)}: {warning}" for warning in times["warnings"]]
     now_ms, measured_ms = _comparable(work, times), float(chosen.now.latency_ms[chosen.row])
     if abs(now_ms / measured_ms - 1) > _FAR_OFF * allowed:
         work.progress.note(
             f"the engine takes {now_ms:.4g} ms now, the study measured {measured_ms:.4g} ms: the device is busy, or "
             "its clocks have changed"
         )
-    return {"outputs": "equal", "latency_ratio": ratios[-1], "tries": len(ratios), "latency_now_ms": now_ms}
+    return {
+        "outputs": "equal",
+        "latency_ratio": ratios[-1],
+        "tries": len(ratios),
+        "latency_now_ms": now_ms,
+        "warnings": warnings,
+    }
 
 
 def tolerance(now: Standing) -> float:
@@ -264,11 +283,11 @@ def _too_different(ratios: Sequence[float], allowed: float) -> str:
     )
 
 
-def _comparable(work: Work, times: Mapping[str, float]) -> float:
+def _comparable(work: Work, times: Mapping[str, Any]) -> float:
     """The written engine's latency on the study's scale."""
     if work.target.target.relative and work.target.reference_ms:
-        return times["engine"] * work.target.reference_ms / times["baseline"]
-    return times["engine"]
+        return float(times["engine"] * work.target.reference_ms / times["baseline"])
+    return float(times["engine"])
 
 
 def _ask(work: Work, method: str, **params: Any) -> Any:

@@ -50,6 +50,7 @@ class FakeEngines:
         self.trt: Any = self.fake.module
         self.major = int(version.split(".")[0])
         self.cuda = FakeCuda()
+        self.libraries: set[str] = set()
         self.fake.behaviours.update(
             {
                 "get_plugin_registry": lambda: self.fake.create("IPluginRegistry"),
@@ -73,7 +74,7 @@ class FakeEngines:
                 "IExecutionContext.get_tensor_shape": lambda c, name: self.fake.dims(_shape_of(c, name)),
                 "IExecutionContext.set_input_shape": _set_shape,
                 "IExecutionContext.set_tensor_address": _set_address,
-                "IPluginRegistry.load_library": lambda registry, plugin_path: object(),
+                "IPluginRegistry.load_library": self._load_library,
                 "IOptimizationProfile.set_shape": _set_profile,
                 "ILayer.get_input": lambda layer, index: layer._state["inputs"][index],
                 "ILayer.get_output": lambda layer, index: layer._state["outputs"][index],
@@ -168,6 +169,13 @@ class FakeEngines:
 
     def _dtype(self, name: str) -> Any:
         return self.fake.member("DataType", name)
+
+    def _load_library(self, registry: Any, plugin_path: str) -> object | None:
+        """As documented: nothing where any of a library's plugins is registered already."""
+        if plugin_path in self.libraries:
+            return None
+        self.libraries.add(plugin_path)
+        return object()
 
     # -- engines ---------------------------------------------------------------------------------------------------
 

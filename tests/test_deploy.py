@@ -182,6 +182,8 @@ def test_flags_follow_the_mix_and_the_knobs() -> None:
     assert "--timingCacheFile" not in options
     more = command(plan("10.9.0", plugins=("/lib/my plugin.so", "/b.so"), timing_cache=True))
     assert more["--staticPlugins"] == ["/lib/my plugin.so", "/b.so"]
+    assert "takes --dynamicPlugins" in trtexec_text(plan("10.9.0", plugins=("/b.so",)))
+    assert "--dynamicPlugins" not in trtexec_text(plan("10.9.0"))
     assert more["--timingCacheFile"] == ["timing.cache"]
     assert "--pluginInstanceNorm" in command(plan("10.9.0", knobs={"native_instancenorm": "false"}))
 

@@ -118,6 +118,10 @@ def test_a_gpu_that_nvidia_smi_does_not_name(monkeypatch: pytest.MonkeyPatch, gp
     monkeypatch.setattr(cuda_device, "driver_version", lambda: None)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert named(checks(), "gpu").good
+    assert named(checks("onnxruntime"), "gpu").good
+    line = named(checks("tensorrt"), "gpu")
+    assert (line.good, line.found) == (False, "none: no nvidia-smi and no NVIDIA driver here")
+    assert line.advice.startswith("Backend tensorrt runs on an NVIDIA GPU alone: use a machine that has one")
 
 
 def test_a_gpu_that_is_being_measured_is_left_alone(

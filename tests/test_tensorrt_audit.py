@@ -99,9 +99,9 @@ def test_newer_shapes_of_the_json_are_read():
     joined = {"Name": "a + b", "LayerType": "gemm", "Inputs": [{"Name": "x", "Format/Datatype": "Half"}], "Outputs": []}
     apart = {**joined, "Inputs": [{"Name": "x", "Format": "Row major linear", "Datatype": "Int8"}]}
     old, new = parse(json.dumps({"Layers": [joined], "Bindings": []})), parse(json.dumps({"Layers": [apart]}))
-    assert old[0].precision is Precision.FP16
-    assert new[0].precision is Precision.INT8
-    assert old[0].nodes == {"a", "b"}
+    assert old[0].precision() is Precision.FP16
+    assert new[0].precision() is Precision.INT8
+    assert old[0].nodes() == {"a", "b"}
 
 
 @pytest.mark.parametrize("version", ["10", "11"])
@@ -145,7 +145,11 @@ def test_names_alone_are_refused():
         ("Channel major FP16 format where channel % 8 == 0", Precision.FP16),
         ("Row major linear FP32", Precision.FP32),
         ("Float", Precision.FP32),
+        ("Half", Precision.FP16),
         ("Int32", None),
+        ("UInt8", None),
+        ("BFloat16", None),
+        ("FP8", None),
     ],
 )
 def test_types_are_read_from_words(text, precision):

@@ -27,7 +27,11 @@ def test_no_memory_for_a_context_is_out_of_memory_wherever_one_is_made(
         builder = TensorRTBackend("cuda", typing=typing).builder(model, ranged("residual"))
         assignment = assignments(model)[0]
         engine = builder.build(builder.lower(assignment), tmp_path / "model.plan")
-        engines.fake.behaviours["ICudaEngine.create_execution_context"] = lambda engine, **_: None
+
+        def refuse(engine: object, **_: object) -> None:
+            builder.log.log(type(builder.log).ERROR, "Requested amount of GPU memory (9 bytes) could not be allocated.")
+
+        engines.fake.behaviours["ICudaEngine.create_execution_context"] = refuse
         for ask in (lambda: builder.audit(engine, assignment), lambda: builder.load(engine.path)):
             with pytest.raises(OutOfMemoryError, match="could not create an execution context"):
                 ask()

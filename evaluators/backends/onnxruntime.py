@@ -139,8 +139,9 @@ class OnnxRuntimeBackend:
             return self.plain_session(model.graph)
         except Exception as error:
             raise ModelError(
-                f"checking the model on backend onnxruntime ({self.device}): it cannot run the float model: "
-                f"{first_line(error)}. Remove or replace the op, or use a backend that knows it."
+                f"checking the model: ONNX Runtime ({self.device}) cannot run the float model: {first_line(error)}. "
+                "With every backend it runs calibration and the float reference: remove or replace what it does not "
+                "know; neither another backend nor --plugin helps."
             ) from error
 
     def plain_session(self, graph: ir.Model) -> OnnxRuntimeSession:

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.backends import tensorrt_api as api
-from evaluators.backends.base import DeviceError, OutOfMemoryError
 from evaluators.backends.compute_capability import has_fp16, has_int8
 from evaluators.backends.cuda_device import gpu_uuid, lock_name
 from evaluators.backends.tensorrt_builder import GIB, BuilderKnobs, TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt_session import checked, cudart
+from evaluators.backends.tensorrt_device import check_device, import_cuda, select
+from evaluators.backends.tensorrt_plugins import load_plugins
+from evaluators.backends.tensorrt_session import checked
 from evaluators.gpu_state import GpuState
 from evaluators.placement import TENSORRT
 from search.errors import ModelError, TargetError
 from search.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
-_LEAST_FREE_BYTES = 64 * 2**20  # with less than that no builder gets far
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -66,8 +66,8 @@ class TensorRTBackend:
         if kind != "cuda" or (index and not index.isdigit()):
             raise TargetError(f"--device {device}: expected cuda or cuda:N for backend tensorrt.")
         self.index = int(index or 0)
-        self.cuda = _import_cuda()
-        self.properties = _select(self.cuda, self.index)
+        self.cuda = import_cuda()
+        self.properties = select(self.cuda, self.index)
         self.builder_knobs = BuilderKnobs(
             typing=api.choose_typing(self.trt, typing),
             workspace_bytes=workspace_bytes,
@@ -140,8 +140,8 @@ class TensorRTBackend:
     def float_session(self, model: Model) -> Any:
         from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 
-        log = api.make_log(self.trt)
-        api.load_plugins(self.trt, log, self.builder_knobs.plugins)
+        log = api.shared_log(self.trt)
+        load_plugins(self.trt, log, self.builder_knobs.plugins)
         try:
             network, _parser = api.parse_network(
                 self.trt,
@@ -153,14 +153,14 @@ class TensorRTBackend:
             )
         except api.ParseError as error:
             raise ModelError(
-                f"checking the model on backend tensorrt: {error}. Remove or replace the op, or use a backend that "
-                "knows it."
+                f"checking the model on backend tensorrt: {error}. Remove or replace the op; if ONNX Runtime "
+                "knows it, --plugin with a library that has it for TensorRT, or --backend onnxruntime, helps too."
             ) from error
         _refuse_unsized_outputs(network, model)
         return OnnxRuntimeBackend("cpu", threads=os.cpu_count() or 1).float_session(model)
 
     def check(self) -> None:
-        log = api.make_log(self.trt)
+        log = api.shared_log(self.trt)
         api.make_runtime(self.trt, log, self._check_device)
         api.make_builder(self.trt, log, self._check_device)
 
@@ -168,16 +168,7 @@ class TensorRTBackend:
         return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs, self._check_device)
 
     def _check_device(self) -> None:
-        """See whether the device itself is why TensorRT gave up.
-
-        Raises:
-            DeviceError: it is out of order.
-            OutOfMemoryError: it is full, which version 8.6 may report as nothing but `1: `.
-        """
-        checked(self.cuda.cudaDeviceSynchronize())
-        free, total = checked(self.cuda.cudaMemGetInfo())
-        if free < _LEAST_FREE_BYTES:
-            raise OutOfMemoryError(f"TensorRT gave up with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
+        check_device(self.cuda)
 
 
 def _refuse_unsized_outputs(network: Any, model: Model) -> None:
@@ -192,29 +183,3 @@ def _refuse_unsized_outputs(network: Any, model: Model) -> None:
             "that op, with onnx.utils.extract_model say, and run the rest behind the engine; or use --backend "
             "onnxruntime."
         )
-
-
-def _import_cuda() -> Any:
-    try:
-        return cudart()
-    except Exception as error:
-        how = "is not installed" if isinstance(error, ImportError) else f"does not load ({type(error).__name__})"
-        raise TargetError(
-            f"starting backend tensorrt: cuda-bindings {how}: {error}. Install the one for the driver's CUDA, say "
-            "pip install 'cuda-bindings==12.*'; `bitfront doctor` names it."
-        ) from error
-
-
-def _select(cuda: Any, index: int) -> Any:
-    error, count = cuda.cudaGetDeviceCount()
-    if int(error) != 0 or index >= count:
-        found = f"{count} GPUs" if int(error) == 0 else f"no working driver (CUDA error {int(error)})"
-        raise TargetError(f"--device cuda:{index}: this machine has {found}.")
-    try:
-        checked(cuda.cudaSetDevice(index))
-        return checked(cuda.cudaGetDeviceProperties(index))
-    except (DeviceError, OutOfMemoryError) as error:
-        raise type(error)(
-            f"opening cuda:{index}: {error}. See with nvidia-smi whether another process has filled its memory or "
-            "keeps the GPU to itself."
-        ) from error

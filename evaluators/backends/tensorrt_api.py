@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -147,6 +148,12 @@ def make_log(trt: Any) -> Any:
             return first_error(self.errors)
 
     return Log()
+
+
+@functools.lru_cache(maxsize=1)  # of the one module that a process has
+def shared_log(trt: Any) -> Any:
+    """The log of this process: TensorRT and its library of plugins keep its address after what it was given to."""
+    return make_log(trt)
 
 
 def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
@@ -302,21 +309,3 @@ def _network_flags(trt: Any, strong: bool) -> int:
 
 def layers_of(network: Any) -> list[Any]:
     return [network.get_layer(i) for i in range(network.num_layers)]
-
-
-def load_plugins(trt: Any, log: Any, libraries: Sequence[str]) -> None:
-    """TensorRT's own plugins, and the user's libraries.
-
-    Raises:
-        ConfigError: a library cannot be loaded.
-    """
-    trt.init_libnvinfer_plugins(log, "")
-    for library in libraries:
-        try:
-            handle = trt.get_plugin_registry().load_library(library)
-        except Exception as error:
-            raise ConfigError(
-                f"--plugin {library}: TensorRT cannot load it: {error}. Check its path and build."
-            ) from error
-        if handle is None:
-            raise ConfigError(f"--plugin {library}: TensorRT cannot load it: {log.first_error()}.")

@@ -1,27 +1,38 @@
 """What a TensorRT engine really runs, read from the engine inspector's JSON; needs no TensorRT.
 
 TensorRT 8.6 writes raw control characters (U+001E, U+001F) inside strings: U+001E parts the names of the ONNX nodes
-that a fused layer came from. Versions 8.6 and 10.x give a tensor's `Format/Datatype` in one key, 11.x in two; what
-stands beside `Layers` (`Bindings`, from 11 on `I/O Tensors`) is not needed here.
+that a fused layer came from; in later versions they stand side by side. Versions 8.6 and 10.x give a tensor's
+`Format/Datatype` in one key, 11.x in two, of which NVIDIA's pages spell the one `Datatype` and `DataType`; what stands
+beside `Layers` (`Bindings`, from 11 on `I/O Tensors`) is not needed here.
+
+A kernel without `Weights` computes in what it reads, constants such as scales and biases left out. Where that is of
+several types, its tactic's name may tell which; else its precision is not known, and its group is opaque.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from search.grouping import Group
 from search.values import Assignment, AuditRow, EngineSummary, LayerTime, Precision
 
-_ONNX_LAYER = re.compile(r"\[ONNX Layer: ([^\]\x1e\x1f]+)\]")
-_TYPES = (
-    (re.compile(r"int8", re.IGNORECASE), Precision.INT8),
-    (re.compile(r"fp16|half", re.IGNORECASE), Precision.FP16),
-    (re.compile(r"fp32|float", re.IGNORECASE), Precision.FP32),
+_ENTRY = "[ONNX Layer: "
+_TYPES = (  # not UInt8, BFloat16, Float8
+    (re.compile(r"(?<![a-z])int8", re.IGNORECASE), Precision.INT8),
+    (re.compile(r"fp16|half|(?<![a-z])float16", re.IGNORECASE), Precision.FP16),
+    (re.compile(r"fp32|(?<![a-z])float(?:32)?(?!\d)", re.IGNORECASE), Precision.FP32),
 )
+_NUMBERS = re.compile(r"(?<![a-z])(?:int32|int64|bool)", re.IGNORECASE)  # of places, lengths and masks
+# Myelin's constants, and the factors of its products: `__mye116_dconst`, `fc_bias _ ONNXTRT_Broadcast_6_constantHalf`,
+# `__mye574/fc/Gemm_alpha`.
+_MYELIN_CONSTANT = re.compile(r"__mye\d+(?:_dconst|.*_(?:alpha|beta))|.* _ .*_constant(?:Float|Half|Int8)")
+# `f16f16_f16f16_f16`, `i8f32_i8i32_f32`: what is read and written, then what is multiplied and added up in.
+_IN_TACTIC = re.compile(r"(?<![a-z0-9])(i8|bf16|f16|tf32|f32)(?:i8|i32|bf16|f16|tf32|f32)(?![a-z0-9])")
+_TACTIC_TYPES = {"i8": Precision.INT8, "f16": Precision.FP16, "f32": Precision.FP32, "tf32": Precision.FP32}
 # Layers that only move data: they carry the names of the weighted node they serve, but compute nothing of it.
 _IDLE = frozenset({"Constant", "NoOp", "Shuffle"})
 # Layers that only change format or type: what a change of precision between neighbours costs.
@@ -32,23 +43,42 @@ _OPAQUE = re.compile(r"ForeignNode|Myelin|__myl", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
+class EngineTensor:
+    """What a layer reads or writes.
+
+    Attributes:
+        words: its format and type, as TensorRT words them.
+        precision: None where it is of another type.
+        axes: how many of its sizes are more than 1; None where they are not told.
+    """
+
+    name: str
+    words: str
+    precision: Precision | None
+    axes: int | None = None
+
+    @property
+    def short(self) -> str:
+        return self.precision.label if self.precision is not None else self.words
+
+
+@dataclass(frozen=True)
 class EngineLayer:
     """One layer of an engine.
 
     Attributes:
-        nodes: names of the ONNX nodes it came from.
+        metadata: names the ONNX nodes it came from.
         weights: precision its weights are stored in; None for a layer without.
         sparse: whether it runs on 2:4 sparse weights.
-        inputs, outputs: format and type of its tensors, as TensorRT words them.
     """
 
     name: str
     kind: str
-    nodes: frozenset[str]
-    weights: Precision | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tactic: str
+    metadata: str = ""
+    weights: Precision | None = None
+    inputs: tuple[EngineTensor, ...] = ()
+    outputs: tuple[EngineTensor, ...] = ()
+    tactic: str = ""
     sparse: bool = False
 
     @property
@@ -66,20 +96,42 @@ class EngineLayer:
         """Only changes format or type."""
         return self.kind in _CONVERTS
 
-    @property
-    def precision(self) -> Precision | None:
-        """What it computes in: its weights' type, else that of its first input."""
+    def nodes(self, known: Collection[str] = ()) -> frozenset[str]:
+        """Names of the ONNX nodes it came from; those in `known` are told from what stands beside them."""
+        named = frozenset(_named(self.metadata, known))
+        if named:
+            return named
+        return frozenset([self.name]) if self.name in known else frozenset(_fused(self.name))
+
+    def precision(self, asked: Precision | None = None, constants: Collection[str] = ()) -> Precision | None:
+        """What it computes in: its weights' type, else that of what it reads; of several, what its tactic's name says.
+
+        Args:
+            asked: where it is not sure, but nothing that it reads is of this precision, the first that it reads is
+                the answer.
+            constants: names of tensors that are; those with more than one axis are weights, and tell.
+
+        Returns:
+            None where it cannot be told.
+        """
         if self.weights is not None:
             return self.weights
-        return type_of(self.inputs[0]) if self.inputs else None
+        data = [tensor for tensor in self.inputs if not _is_beside(tensor, constants)]
+        types = list(dict.fromkeys(tensor.precision for tensor in data))
+        told = _told_by(self.tactic)
+        if len(types) == 1 and (len(data) == len(self.inputs) or told in (None, types[0])):
+            return types[0]
+        if told is not None and (told in types or not types):
+            return told
+        return types[0] if types and None not in (asked, *types) and asked not in (*types, told) else None
 
     def details(self) -> dict[str, str]:
         """As `AuditRow.details` has it."""
         return {
             "layer": self.name[:_MOST_NAME],
             "weights": self.weights.label if self.weights is not None else "",
-            "inputs": "; ".join(self.inputs),
-            "outputs": "; ".join(self.outputs),
+            "inputs": "; ".join(tensor.words for tensor in self.inputs),
+            "outputs": "; ".join(tensor.words for tensor in self.outputs),
             "sparse": "yes" if self.sparse else "no",
             "tactic": self.tactic,
         }
@@ -105,36 +157,55 @@ def type_of(text: str) -> Precision | None:
 
 def audit_rows(layers: Iterable[EngineLayer], groups: Sequence[Group], assignment: Assignment) -> tuple[AuditRow, ...]:
     """One row per group: the precision of the kernel of its weighted op; opaque where no kernel shows."""
-    kernels, regions = _kernels(layers)
-    rows = (_row(group, assignment[group.id], kernels, regions) for group in groups)
+    layers = tuple(layers)
+    kernels, regions = _kernels(layers, {node for group in groups for node in (*group.anchors, *group.nodes)})
+    constants = _constants(layers)
+    rows = (_row(group, assignment[group.id], kernels, regions, constants) for group in groups)
     return tuple(
         replace(row, details={**row.details, **_beside(group, row, kernels, regions)})
         for group, row in zip(groups, rows, strict=True)
     )
 
 
-def _kernels(layers: Iterable[EngineLayer]) -> tuple[dict[str, EngineLayer], dict[str, EngineLayer]]:
+def _kernels(
+    layers: Iterable[EngineLayer], known: Collection[str]
+) -> tuple[dict[str, EngineLayer], dict[str, EngineLayer]]:
     """ONNX node → the layer that computes it, and → the opaque region that holds it."""
     kernels: dict[str, EngineLayer] = {}
     regions: dict[str, EngineLayer] = {}
     # Layers with weights last, so that they win: a fused pointwise layer may name the same node.
     for layer in sorted(layers, key=lambda layer: layer.weights is not None):
         if not layer.moves:
-            (regions if layer.opaque else kernels).update(dict.fromkeys(layer.nodes, layer))
+            (regions if layer.opaque else kernels).update(dict.fromkeys(layer.nodes(known), layer))
     return kernels, regions
 
 
+def _constants(layers: Iterable[EngineLayer]) -> set[str]:
+    """Names of tensors that constants make, and what only changes their form."""
+    found: set[str] = set()
+    for layer in layers:
+        if layer.kind == "Constant" or (layer.moves and layer.inputs and {t.name for t in layer.inputs} <= found):
+            found.update(tensor.name for tensor in layer.outputs)
+    return found
+
+
 def _row(
-    group: Group, asked: Precision, kernels: Mapping[str, EngineLayer], regions: Mapping[str, EngineLayer]
+    group: Group,
+    asked: Precision,
+    kernels: Mapping[str, EngineLayer],
+    regions: Mapping[str, EngineLayer],
+    constants: Collection[str],
 ) -> AuditRow:
-    found = [kernels[anchor] for anchor in group.anchors if anchor in kernels]
-    known = [layer.precision for layer in found if layer.precision is not None]
-    if len(known) < len(group.anchors):
-        hidden = next((regions[anchor] for anchor in group.anchors if anchor in regions), None)
+    found = {
+        kernels[anchor]: kernels[anchor].precision(asked, constants) for anchor in group.anchors if anchor in kernels
+    }
+    unsure = [layer for layer, precision in found.items() if precision is None]
+    if unsure or not all(anchor in kernels for anchor in group.anchors):
+        hidden = next(iter([*unsure, *(regions[anchor] for anchor in group.anchors if anchor in regions)]), None)
         return AuditRow(group.id, asked, None, hidden.kind if hidden else "", hidden.details() if hidden else {})
     # Of several kernels (shared weights) one that does not obey is the answer.
-    layer = next((layer for layer in found if layer.precision != asked), found[0])
-    return AuditRow(group.id, asked, layer.precision, (layer.tactic or layer.kind)[:200], layer.details())
+    layer = next((layer for layer, precision in found.items() if precision != asked), next(iter(found)))
+    return AuditRow(group.id, asked, found[layer], (layer.tactic or layer.kind)[:200], layer.details())
 
 
 def _beside(
@@ -157,13 +228,8 @@ def _place_of(layer: EngineLayer | None, kernel: str | None) -> str:
         return "in an opaque region"
     if layer.name[:_MOST_NAME] == kernel:
         return "in the kernel"
-    sides = (", ".join(_short_type(words) for words in side) for side in (layer.inputs, layer.outputs))
+    sides = (", ".join(tensor.short for tensor in side) for side in (layer.inputs, layer.outputs))
     return f"{layer.kind} {' → '.join(sides)}".strip()
-
-
-def _short_type(words: str) -> str:
-    known = type_of(words)
-    return known.label if known is not None else words
 
 
 def summary(layers: Sequence[EngineLayer]) -> EngineSummary:
@@ -188,10 +254,12 @@ def layer_times(
     known = {layer.name: layer for layer in layers}
     anchors = {anchor: group.id for group in groups for anchor in group.anchors}
     members = {node: group.id for group in groups for node in group.nodes}
+    names = anchors.keys() | members.keys()
     rows = []
     for name, ms in times.items():
-        layer = known.get(name) or EngineLayer(name, _kind_of(name), _nodes(name, ""), None, (), (), "")
-        owners = [owner for of in (anchors, members) for node, owner in of.items() if node in layer.nodes]
+        layer = known.get(name) or EngineLayer(name, _kind_of(name))
+        nodes = layer.nodes(names)
+        owners = [owner for of in (anchors, members) for node, owner in of.items() if node in nodes]
         owner = None if layer.converts else next(iter(owners), None)
         rows.append(LayerTime(name, layer.kind, owner, layer.converts, ms))
     return tuple(rows)
@@ -203,35 +271,67 @@ def _kind_of(name: str) -> str:
 
 
 def _layer(data: Mapping[str, Any]) -> EngineLayer:
-    name = str(data.get("Name", ""))
     return EngineLayer(
-        name=name,
+        name=str(data.get("Name", "")),
         kind=str(data.get("LayerType", "")),
-        nodes=_nodes(name, str(data.get("Metadata", ""))),
+        metadata=str(data.get("Metadata", "")),
         weights=_weights(data.get("Weights")),
-        inputs=_formats(data.get("Inputs")),
-        outputs=_formats(data.get("Outputs")),
+        inputs=_tensors(data.get("Inputs")),
+        outputs=_tensors(data.get("Outputs")),
         tactic=str(data.get("TacticName", "")),
         sparse=bool(data.get("HasSparseWeights", 0)) or "sparse" in str(data.get("TacticName", "")).lower(),
     )
 
 
-def _nodes(name: str, metadata: str) -> frozenset[str]:
-    named = _ONNX_LAYER.findall(metadata)
-    return frozenset(named or (part.strip() for part in name.split(" + ")))
+def _named(metadata: str, known: Collection[str]) -> Iterator[str]:
+    """What stands in `[ONNX Layer: NAME]`, of which NAME may hold brackets too.
+
+    An entry ends before the next one, or before a control character. Where something else follows, the one name that
+    is known is taken.
+    """
+    for part in metadata.split(_ENTRY)[1:]:
+        entry = re.split(r"[\x1e\x1f]", part)[0].rstrip()
+        whole = entry.removesuffix("]")
+        shorter = [entry[: end.start()] for end in re.finditer(r"\](?=[^\w/.])", entry)]
+        among = [name for name in shorter if name in known]
+        if whole != entry and (whole in known or len(among) != 1):
+            yield whole
+        elif len(among) == 1 or len(shorter) == 1:
+            yield (among or shorter)[0]
+
+
+def _fused(name: str) -> Iterator[str]:
+    """Parts of a layer's name: one behind the other are joined by ` + `, side by side by ` || `."""
+    return (part.strip() for part in re.split(r" \+ | \|\| ", name))
+
+
+def _is_beside(tensor: EngineTensor, constants: Collection[str]) -> bool:
+    """Not what a product multiplies: a scale, a bias, a factor, a number of places."""
+    if tensor.name in constants or _MYELIN_CONSTANT.fullmatch(tensor.name):
+        return tensor.axes is not None and tensor.axes < 2
+    return tensor.precision is None and bool(_NUMBERS.search(tensor.words))
+
+
+def _told_by(tactic: str) -> Precision | None:
+    """What all of a tactic's name says that it reads and multiplies in; None where it says several, or nothing."""
+    types = {_TACTIC_TYPES.get(read) for read in _IN_TACTIC.findall(tactic.lower())}
+    return types.pop() if len(types) == 1 else None
 
 
 def _weights(data: Any) -> Precision | None:
     return type_of(str(data.get("Type", ""))) if isinstance(data, dict) and data.get("Count", 0) else None
 
 
-def _formats(data: Any) -> tuple[str, ...]:
+def _tensors(data: Any) -> tuple[EngineTensor, ...]:
     if not isinstance(data, list):
         return ()
-    return tuple(_format(tensor) for tensor in data if isinstance(tensor, dict))
+    return tuple(_tensor(tensor) for tensor in data if isinstance(tensor, dict))
 
 
-def _format(tensor: Mapping[str, Any]) -> str:
+def _tensor(data: Mapping[str, Any]) -> EngineTensor:
     # 8.6 and 10.x have one key; 11.x two.
-    joined = tensor.get("Format/Datatype")
-    return str(joined) if joined is not None else f"{tensor.get('Format', '')} {tensor.get('Datatype', '')}".strip()
+    said = {key.lower(): str(value) for key, value in data.items()}
+    words = said.get("format/datatype", f"{said.get('format', '')} {said.get('datatype', '')}".strip())
+    sizes = data.get("Dimensions")
+    axes = sum(size != 1 for size in sizes) if isinstance(sizes, list) else None
+    return EngineTensor(said.get("name", ""), words, type_of(said.get("datatype", words)), axes)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from evaluators.backends import tensorrt_api as api
 from evaluators.backends import tensorrt_audit, tensorrt_weak
 from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.tensorrt_plugins import load_plugins
 from evaluators.backends.tensorrt_session import TensorRTSession, new_context
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
@@ -103,8 +104,8 @@ class TensorRTBuilder:
         self.ranges = ranges
         self.knobs = knobs
         self._check_device = check_device
-        self.log = api.make_log(trt)
-        api.load_plugins(trt, self.log, knobs.plugins)
+        self.log = api.shared_log(trt)
+        load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
         self._tensors = _float_tensors(model)
         self._runtime = api.make_runtime(trt, self.log, check_device)
@@ -175,11 +176,12 @@ class TensorRTBuilder:
         return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
 
     def _parsed(self, data: bytes) -> tuple[Any, Any]:
-        self.log.clear()
+        builder = self._builder
+        self.log.clear()  # of the builder's first words too: they are said of no network
         try:
             return api.parse_network(
                 self.trt,
-                self._builder,
+                builder,
                 self.log,
                 data,
                 strong=self.strong,
@@ -216,6 +218,7 @@ class TensorRTBuilder:
         self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
     ) -> Engine:
         plan = self._serialized(network, config, parser, asked)
+        self._engine = None  # it may be of the plan that is written over
         out.write_bytes(plan)
         return Engine(out, len(plan), (*notes, *api.notes_of(self.log.warnings)))
 
@@ -323,6 +326,7 @@ class _TimingCache:
             self._config = config  # what made the cache has to outlive it
         if not config.set_timing_cache(self._cache, ignore_mismatch=False):
             self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
+            self._config = config
             config.set_timing_cache(self._cache, ignore_mismatch=False)
 
     def serialized(self) -> bytes | None:

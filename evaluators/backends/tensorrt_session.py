@@ -167,6 +167,7 @@ class TensorRTSession:
 
     def _fill(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for name in self._inputs:
+            _check_shape(name, inputs[name].shape, self._host[name].shape)
             _check_fits(name, inputs[name], self._host[name].dtype)
             np.copyto(self._host[name], inputs[name], casting="same_kind")
 
@@ -236,6 +237,23 @@ class TensorRTSession:
         return error, made[0] if int(error) == 0 else None
 
 
+def _check_shape(name: str, given: tuple[int, ...], held: tuple[int, ...]) -> None:
+    """Refuse what numpy would repeat to fill the input.
+
+    Raises:
+        DataError: naming the input and both shapes.
+    """
+    if given != held:
+        raise DataError(
+            f"running the engine: its input {name} is {_spelled(held)}, and the data are {_spelled(given)}. Give it "
+            "batches of the shape it was built for."
+        )
+
+
+def _spelled(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a single number"
+
+
 def _check_fits(name: str, values: NDArray[Any], held: np.dtype[Any]) -> None:
     """Refuse integers that an engine's narrower input cannot hold: before version 10 all INT64 are INT32.
 
@@ -258,11 +276,14 @@ def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) ->
     """An execution context with its input shapes set.
 
     Raises:
-        OutOfMemoryError: TensorRT makes none, which is what a full device does to it.
+        DeviceError, OutOfMemoryError, RefusedError: TensorRT makes none, as the device or TensorRT's log tells it.
     """
+    before = len(log.errors)
     context = engine.create_execution_context()
     if context is None:
-        raise OutOfMemoryError(f"TensorRT could not create an execution context: {log.first_error()}")
+        from evaluators.backends.tensorrt_device import no_context
+
+        raise no_context(log.errors[before:])
     for name, shape in shapes.items():
         context.set_input_shape(name, tuple(shape))
     return context
