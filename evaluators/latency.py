@@ -13,9 +13,7 @@ ratio of 20th percentiles 1.9 to 3.8 %, of medians 5 to 7 %, median of the ratio
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from typing import Any
 
 import filelock
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from evaluators.backends.base import Session
@@ -81,7 +78,7 @@ def measure(
 
     Doubtful is what never became stable, spreads, drifts, or ran while the device was slowed down.
 
-    Hold `device_lock` meanwhile; on CPUs call `pin_to_one_cpu` first.
+    Hold `device_lock` meanwhile; on CPUs call `cores.pin_to_one_cpu` first.
 
     Args:
         session: the candidate, with its inputs bound.
@@ -212,26 +209,6 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def pin_to_one_cpu() -> int | None:
-    """Bind this thread, and those it starts from now on, to the allowed CPU that is least busy right now.
-
-    Call it in the thread that measures, before it opens sessions. Ties go to the highest number, since systems put
-    interrupts on the lowest. Where one CPU is allowed already, or the system cannot bind, nothing is done.
-
-    Returns:
-        Number of the CPU chosen; None where nothing was done.
-    """
-    if sys.platform != "linux":
-        return None
-    allowed = os.sched_getaffinity(0)
-    if len(allowed) < 2:
-        return None
-    busy = dict(enumerate(psutil.cpu_percent(interval=0.2, percpu=True)))
-    chosen = min(allowed, key=lambda cpu: (busy.get(cpu, 0.0), -cpu))
-    os.sched_setaffinity(0, {chosen})
-    return chosen
 
 
 @dataclass(frozen=True)

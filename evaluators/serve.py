@@ -101,8 +101,8 @@ class _Service:
         self._evaluator: Any = None
 
     def open(self, job: dict[str, Any]) -> dict[str, Any]:
+        from evaluators.cores import pin_to_one_cpu
         from evaluators.evaluator import Evaluator
-        from evaluators.latency import pin_to_one_cpu
 
         parsed = Job(**job)
         evaluator = Evaluator(parsed, self._report)

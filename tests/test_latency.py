@@ -19,7 +19,6 @@ from evaluators.latency import (
     device_lock,
     interleaved,
     measure,
-    pin_to_one_cpu,
     spread_of,
     statistic_of,
 )
@@ -272,15 +271,3 @@ def test_device_lock_that_cannot_be_opened_says_what_to_do(tmp_path: Path, devic
     (tmp_path / "bitfront-test_cuda_0.lock").mkdir()
     with pytest.raises(DeviceBusyError, match="TMPDIR"), device_lock(device, 0.1):
         pass
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot bind threads")
-def test_pinning_leaves_one_allowed_cpu() -> None:
-    allowed = os.sched_getaffinity(0)
-    try:
-        chosen = pin_to_one_cpu()
-        assert len(os.sched_getaffinity(0)) == 1
-        assert (chosen in allowed) if len(allowed) > 1 else (chosen is None)
-        assert pin_to_one_cpu() is None, "already bound"
-    finally:
-        os.sched_setaffinity(0, allowed)

@@ -1,0 +1,92 @@
+"""Which processor core an evaluator process measures on: one that no other worker of this machine measures on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+_held: list[int] = []  # descriptors of this process's locks, which the kernel lets go of when it dies
+
+
+def pin_to_one_cpu() -> int | None:
+    """Bind this thread, and those it starts from now on, to an allowed CPU.
+
+    Of those that no other process's evaluators keep, the least busy one right now; where all are kept, the least busy
+    of all. Evaluator processes of one parent, of which one measures at a time, share a CPU, so that their latencies
+    can be compared. Call it in the thread that measures, before it opens sessions. Ties go to the highest number,
+    since systems put interrupts on the lowest. Where one CPU is allowed already, or the system cannot bind, nothing
+    is done.
+
+    Returns:
+        Number of the CPU chosen; None where nothing was done.
+    """
+    if sys.platform != "linux":
+        return None
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        return None
+    busy = dict(enumerate(psutil.cpu_percent(interval=0.2, percpu=True)))
+    order = sorted(allowed, key=lambda cpu: (busy.get(cpu, 0.0), -cpu))
+    chosen = _kept_by_parent(order)
+    if chosen is None:
+        chosen = next((cpu for cpu in order if _keep(cpu)), order[0])
+    os.sched_setaffinity(0, {chosen})
+    return chosen
+
+
+def _keep(cpu: int) -> bool:
+    """Lock a CPU for this process and its siblings until this process ends; False where another one has it.
+
+    A file that cannot be used, say another user's, locks nothing: then its CPU is passed over.
+    """
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        descriptor = _opened(cpu)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getppid()).encode(), 0)
+        except OSError:
+            os.close(descriptor)
+            raise
+        _held.append(descriptor)
+        return True
+    return False
+
+
+def _kept_by_parent(cpus: Sequence[int]) -> int | None:
+    """The CPU that a sibling process, a child of the same parent, keeps."""
+    import fcntl
+
+    for cpu in cpus:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(_path(cpu), os.O_RDONLY)
+            try:
+                parent = os.pread(descriptor, 32, 0).decode(errors="replace")
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody keeps it: what it says is old
+            except BlockingIOError:
+                if parent == str(os.getppid()):
+                    return cpu
+            finally:
+                os.close(descriptor)
+    return None
+
+
+def _opened(cpu: int) -> int:
+    path = _path(cpu)
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    os.fchmod(descriptor, 0o666)  # other users must be able to open it too
+    return descriptor
+
+
+def _path(cpu: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"bitfront-cpu-{cpu}.lock"

@@ -1,0 +1,113 @@
+"""Evaluator processes on one machine do not measure on one core. Real processes, locks and affinities."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to bind to"
+)
+PIN = "from evaluators.cores import pin_to_one_cpu; print(pin_to_one_cpu(), flush=True); input()"
+# A worker with two evaluator processes, the second started while the first is there.
+WORKER = f"""
+import subprocess, sys
+children = []
+for _ in range(2):
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    children.append(subprocess.Popen([sys.executable, "-c", {PIN!r}], **pipes))
+    print(children[-1].stdout.readline().strip(), flush=True)
+input()
+for child in children:
+    child.communicate("\\n")
+"""
+
+
+@pytest.fixture(autouse=True)
+def two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """Locks of this test's own, and two cores to choose from."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    allowed = os.sched_getaffinity(0)
+    chosen = set(sorted(allowed)[:2])
+    os.sched_setaffinity(0, chosen)
+    yield chosen
+    os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def started(code: str) -> Iterator[subprocess.Popen[str]]:
+    """Ends it at the end, by a line if it waits for one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.communicate("\n", timeout=60)
+
+
+def said(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def test_workers_take_cores_apart_and_their_own_processes_share_one(two_cores: set[int]) -> None:
+    with started(WORKER) as one, started(WORKER) as other:
+        first, second = [said(one), said(one)], [said(other), said(other)]
+    assert first[0] == first[1]
+    assert second[0] == second[1]
+    assert {first[0], second[0]} == two_cores
+
+
+def _wait_until_free(lock: Path) -> None:
+    """The children of a killed process end when they find nobody to read from."""
+    with lock.open() as file:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(0.02)
+    pytest.fail(f"{lock} is still kept")
+
+
+def test_a_core_is_free_again_when_its_process_was_killed(two_cores: set[int], tmp_path: Path) -> None:
+    with started(WORKER) as kept:
+        core = said(kept)
+        with started(WORKER) as lost:
+            assert {core, said(lost)} == two_cores
+            said(lost)
+            lost.kill()
+        _wait_until_free(tmp_path / f"bitfront-cpu-{(two_cores - {core}).pop()}.lock")
+        with started(WORKER) as third:
+            assert {core, said(third)} == two_cores
+
+
+def test_where_every_core_is_taken_one_is_shared(two_cores: set[int]) -> None:
+    with started(WORKER) as one, started(WORKER) as two:
+        assert {said(one), said(two)} == two_cores
+        with started(WORKER) as third:
+            assert said(third) in two_cores
+
+
+def test_files_that_cannot_be_used_lock_nothing(two_cores: set[int], tmp_path: Path) -> None:
+    for core in two_cores:
+        (tmp_path / f"bitfront-cpu-{core}.lock").mkdir()
+    with started(PIN) as process:
+        assert said(process) in two_cores
+
+
+def test_one_core_that_is_allowed_is_left_as_it_is(two_cores: set[int]) -> None:
+    os.sched_setaffinity(0, {min(two_cores)})
+    with started(PIN) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "None"
