@@ -69,15 +69,19 @@ def test_workers_take_cores_apart_and_their_own_processes_share_one(two_cores: s
 
 def _wait_until_free(lock: Path) -> None:
     """The children of a killed process end when they find nobody to read from."""
+    until = time.monotonic() + 60
+    while not _is_free(lock):
+        assert time.monotonic() < until, f"{lock} is still kept"
+        time.sleep(0.02)
+
+
+def _is_free(lock: Path) -> bool:
     with lock.open() as file:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(0.02)
-    pytest.fail(f"{lock} is still kept")
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def test_a_core_is_free_again_when_its_process_was_killed(two_cores: set[int], tmp_path: Path) -> None:
