@@ -59,6 +59,7 @@ Report = Callable[[str, Any], None]
 _ALIVE_S = 0.2  # between two events that only say that the process is alive
 _CHECK_ROWS = 64
 _PROFILED = 10  # inferences of a profiled run
+_TRIES = 5  # measurements at most of a uniform assignment, by which all others are predicted, where one is doubtful
 _CHECK_BYTES = 64 * 2**20
 
 
@@ -229,7 +230,7 @@ class Evaluator:
         Args:
             out: where the engine file goes; it stays there when the evaluation is ok.
             limits: what makes a full accuracy run pointless.
-            profile: time every layer too.
+            profile: time every layer too, and measure a doubtful latency more often: for what others are held to.
 
         Raises:
             MetricError: the metric raised or gave NaN.
@@ -269,7 +270,7 @@ class Evaluator:
         candidate.audit = self.builder.audit(engine, candidate.assignment)
         candidate.session = self.builder.load(engine.path)
         self._enter(candidate, Stage.LATENCY)
-        candidate.latency = self._latency(candidate.session)
+        candidate.latency = self._latency(candidate.session, _TRIES if profile else 2)
         if profile or self.backend.quick_profile:
             with latency.device_lock(self.backend.lock_name):
                 candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
@@ -281,7 +282,7 @@ class Evaluator:
         candidate.stage = stage
         self.report("stage", stage.value)
 
-    def _latency(self, session: Session) -> Latency:
+    def _latency(self, session: Session, tries: int = 2) -> Latency:
         inputs = self._first_batch()
         session.bind(inputs)
         session.run(inputs)
@@ -294,6 +295,7 @@ class Evaluator:
                 reference_ms=self.job.reference_ms,
                 spread_limit=self._spread_limit,
                 state=self.backend.device_state,
+                tries=tries,
             )
 
     @property

@@ -161,6 +161,16 @@ def test_a_passing_disturbance_leaves_no_mark() -> None:
     assert len(latency.samples_ms) >= 80, "repeated with twice the time"
 
 
+def test_as_many_tries_are_made_as_are_allowed_until_one_is_steady() -> None:
+    hopeless = Clock(lambda i: 5.0 + (i % 2) * 4)
+    assert measure(hopeless, statistic="median", tries=2).warnings != ()
+    twice = hopeless.done
+    late = Clock(lambda i: 5.0 + (i % 2) * 4 if i < twice else 5.0)
+    latency = measure(late, statistic="median", tries=5)
+    assert (latency.warnings, latency.spread) == ((), 0)
+    assert twice < late.done < 2 * twice, "a third one, and no more"
+
+
 def test_drift_of_the_candidate_is_doubted_but_not_when_the_baseline_drifts_alike() -> None:
     def creeping(i: int) -> float:
         return 2.0 * (1 + 0.1 * i / 200)
