@@ -66,7 +66,8 @@ class Historian:
         done: dict[tuple[int, ...], int] = {}
         for place, trial in enumerate(trials):
             if trial.state is TrialState.COMPLETE and _obeyed(trial):
-                done.setdefault(answered[place], place)  # what answered several trials counts once
+                # What answered several trials counts once, by its latest word: it may be scored to the end by now.
+                done[answered[place]] = place
         rows = list(done.values())
         measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
         spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search.errors import StudyError
 from studies.standing import Standing
-from studies.words import nearest_text
+from studies.words import nearest_text, regained_text
 
 PICKS = ("accurate", "fast", "knee")
 
@@ -39,4 +39,6 @@ def _trial_row(now: Standing, trial: int) -> int:
 
 def _nearest(now: Standing) -> str:
     lines = [nearest_text(now, near) for near in now.nearest()]
-    return "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."
+    nearest = "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."
+    regained = regained_text(now)
+    return f"{nearest}. {regained}." if regained else nearest

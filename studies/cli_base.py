@@ -23,7 +23,7 @@ from studies.progress import Display, Lines, Progress, Quiet
 from studies.results import Finished
 from studies.standing import Standing
 from studies.store import default_url, hide_password
-from studies.words import best_text, nearest_text, obedience_text
+from studies.words import best_text, nearest_text, obedience_text, regained_text
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -174,6 +174,8 @@ def print_front(now: Standing, mixes: Mapping[int, str]) -> None:
         out.print("no evaluation keeps the limits; the nearest:")
         for near in now.nearest():
             out.print(f"  {nearest_text(now, near)}", markup=False)
+    if text := regained_text(now):
+        out.print(f"{text}.", markup=False, soft_wrap=True)
 
 
 def print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:

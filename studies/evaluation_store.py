@@ -106,17 +106,37 @@ class EvaluationStore(LeaseStore):
             if repaired:
                 connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
                 connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
-            statements.insert_audit(connection, evaluation_id, evaluation)
-            if evaluation.profile:
-                statements.replace_profile(connection, evaluation_id, evaluation.profile)
-            if evaluation.latency is not None:
-                statements.insert_samples(connection, evaluation_id, 0, evaluation.latency)
-            if evaluation.accuracy is not None:
-                statements.insert_score(connection, evaluation_id, "search", evaluation.accuracy)
-            if artifact is not None:
-                engine = statements.engine_row(artifact, evaluation.size_bytes or 0)
-                statements.hold_artifact(connection, engine)
+            statements.insert_result(connection, evaluation_id, evaluation, artifact)
             connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
+
+    @retried
+    def replace_stopped(
+        self, evaluation_id: int, evaluation: Evaluation, artifact: str | None = None, *, worker: str
+    ) -> None:
+        """Put a new result of the same assignment in the place of one that was stopped early; its trials stay.
+
+        The first such result counts. It keeps the time at which the evaluation was first finished, for it is no new
+        one. What was the engine's before is left for `leftovers.drop`.
+
+        Args:
+            evaluation: of all samples, or a failure.
+            artifact, worker: as of `record`.
+
+        Raises:
+            LostEvaluationError: the evaluation is gone, or not one that was stopped early any more; nothing was
+                written.
+        """
+        e = tables.Evaluation
+        values = {**statements.unmeasured(), **statements.measures(evaluation), "artifact": artifact, "worker": worker}
+        del values["finished_at"]
+        with self._writing("store an evaluation scored to the end") as connection:
+            stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
+            if not statements.changed(connection, update(e).where(*stopped).values(values)):
+                if repeated() and statements.is_result_of(connection, evaluation_id, worker):
+                    return
+                raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
+            statements.delete_result(connection, evaluation_id)
+            statements.insert_result(connection, evaluation_id, evaluation, artifact)
 
     @retried
     def abandon(self, evaluation_id: int, worker: str | None = None) -> bool:

@@ -22,7 +22,7 @@ def finalist_rows(now: Standing) -> list[int]:
     """Rows worth confirming: the picks, then the front, least loss first; the nearest rows when no limit is kept."""
     picks = [row for row in (now.picks.accurate, now.picks.fast, now.picks.knee) if row is not None]
     front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
-    rows = list(dict.fromkeys([*picks, *front])) or [near.row for near in now.nearest()]
+    rows = list(dict.fromkeys([*picks, *front])) or [near.row for near in now.nearest(early=False)]
     return rows[:_MOST]
 
 

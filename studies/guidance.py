@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from search.guided import Aim, Guidance, Priors
 from search.layout import PRECISIONS, Layout, make_layout
-from search.priors import Baseline, latency_prior, noise_prior
+from search.priors import Baseline, NoisePrior, latency_prior, noise_prior
+from search.space import Space
 from search.transfer import transferred
-from search.values import Precision
+from search.values import Assignment, Precision
 from studies import sensitivities, siblings
 from studies.runner import Work
 
 
 def make_guidance(work: Work) -> Guidance:
-    """Guidance for the study's target; measures sensitivities first, where that has not been done."""
+    """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
     groups = work.model.groups
-    layout = make_layout([g.id for g in groups], work.model.edges, work.space, [g.block for g in groups])
-    source = _Source(work, layout, _errors(layout, sensitivities.ensure(work)))
+    space = work.space if work.config.repair else _Unrepaired(work.space.choices, work.space.variables)
+    layout = make_layout([g.id for g in groups], work.model.edges, space, [g.block for g in groups])
+    sensitivities.take(work)
+    source = _Source(work, layout)
     return Guidance(
         layout=layout,
         priors=source.priors,
         unbuildable=lambda: work.store.unbuildable(work.target.id),
         aim=source.aim,
         latency_band=lambda: work.target.latency_band,
-        noise=source.noise,
+        noise=_measured_noise(work, layout),
     )
 
 
-def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64] | None:
-    """(groups, `PRECISIONS`) relative output error, NaN where not measured; None where nothing was."""
-    if not found:
-        return None
+def measured(work: Work, guidance: Guidance) -> Guidance:
+    """The same with what each group adds to the error, measured now where that is not known; one worker does it.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
+    """
+    sensitivities.ensure(work)
+    return replace(guidance, noise=_measured_noise(work, guidance.layout))
+
+
+class _Unrepaired(Space):
+    """A space of which nothing is repaired: what a trial asked for is what was built or refused."""
+
+    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+        return assignment if pairs.isdisjoint(assignment.items()) else None
+
+
+def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
+    """What the stored sensitivities say of each group; None while there are none."""
+    found = work.store.sensitivities(work.target.id)
+    return noise_prior(layout, _errors(layout, found)) if found else None
+
+
+def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
+    """(groups, `PRECISIONS`) relative output error, NaN where not measured."""
     errors = np.full((len(layout.groups), PRECISIONS), np.nan)
     errors[:, Precision.FP32] = 0.0
     finite = [error for error in found.values() if np.isfinite(error)]
@@ -43,12 +70,12 @@ def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64] 
 
 
 class _Source:
-    """Priors from the finished baselines, made again when another one is finished."""
+    """Priors from the finished baselines, made again when another one is finished or sensitivities are there."""
 
-    def __init__(self, work: Work, layout: Layout, errors: NDArray[np.float64] | None) -> None:
+    def __init__(self, work: Work, layout: Layout) -> None:
         self._work = work
         self._layout = layout
-        self.noise = noise_prior(layout, errors)
+        self._noise = _measured_noise(work, layout)
         self._work_of = _multiply_adds(work, layout)
         self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
         self._made: tuple[tuple[int, ...], Priors] | None = None
@@ -57,17 +84,19 @@ class _Source:
         known = tuple(self._work.store.baselines(self._work.target.id))
         if not known:
             return None
+        if self._noise is None:
+            self._noise = _measured_noise(self._work, self._layout)
+            self._made = None if self._noise is not None else self._made
         if self._made is None or self._made[0] != known:
             self._made = (known, self._priors([self._baseline(number) for number in known]))
         return self._made[1]
 
     def _priors(self, baselines: list[Baseline]) -> Priors:
         latency = latency_prior(self._layout, baselines, self._work_of)
+        noise = self._noise or noise_prior(self._layout)
         if self._elsewhere is None:
-            return Priors(latency, self.noise)
-        return Priors(
-            transferred(self._layout, latency, baselines, self._elsewhere), self.noise, self._elsewhere.losses()
-        )
+            return Priors(latency, noise)
+        return Priors(transferred(self._layout, latency, baselines, self._elsewhere), noise, self._elsewhere.losses())
 
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""

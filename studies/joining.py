@@ -18,7 +18,7 @@ from search.values import Ranges, digest_of
 from studies.artifacts import Artifacts
 from studies.config import SearchConfig
 from studies.deletion import reported_deletion
-from studies.lease_length import lease_of
+from studies.lease_length import at_work, lease_of
 from studies.leases import WorkerLease
 from studies.leftovers import clear_when_joining
 from studies.places import local_folder, open_artifacts
@@ -215,12 +215,13 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
         with alone(local_folder(config), study.name):
             yield
         return
-    at_it = [name for t in store.targets(study.id) for name in store.live_workers(t.id, config.lease_s)]
-    if at_it:
+    live = at_work(store, study)
+    if live:
+        names = ", ".join(name for of_target in live for name in of_target.names)
+        lengths = " or ".join(f"{lease_s:g} s" for lease_s in sorted({of_target.lease_s for of_target in live}))
         raise StudyError(
-            f"deleting study {study.name!r}: another process is at it: {', '.join(at_it)}. Stop every one first; "
-            f"`bitfront status {study.name}` shows where they run. One that was killed counts as lost after "
-            f"{config.lease_s:g} s."
+            f"deleting study {study.name!r}: another process is at it: {names}. Stop every one first; `bitfront status "
+            f"{study.name}` shows where they run. One that was killed counts as lost after {lengths}."
         )
     yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search.errors import StudyError
@@ -51,6 +52,27 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
             f"{stored:g} s. Leave it out."
         )
     return config.lease_s if not store.shared else stored
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """The workers of a target that are alive by the target's own length; at least one."""
+
+    target_id: int
+    lease_s: float
+    names: tuple[str, ...]
+
+
+def at_work(store: Store, study: StudyRecord) -> list[AtWork]:
+    """Who is at a study now, by target: each may have a length of its own.
+
+    Raises:
+        StudyError: the study is gone.
+    """
+    now = store.study(study.name)
+    lengths = {target.id: config_of(now, target).lease_s for target in store.targets(study.id)}
+    found = [AtWork(number, lease_s, tuple(store.live_workers(number, lease_s))) for number, lease_s in lengths.items()]
+    return [live for live in found if live.names]
 
 
 def _check_alone(store: Store, study: StudyRecord, target: TargetRecord, wanted_s: float) -> None:

@@ -281,7 +281,8 @@ def nearest(over: dict[str, Floats], eligible: ArrayLike, count: int = 3) -> lis
 
     Args:
         over: what `overshoots` gives.
-        eligible: (n,) bool: finished, audited as asked, all samples seen. Rows with a NaN overshoot are left out.
+        eligible: (n,) bool: finished and audited as asked; of rows that were stopped early only those whose other
+            measures are not in question. Rows with a NaN overshoot are left out.
 
     Returns:
         At most `count` rows, by their worst overshoot, then by the sum of overshoots, then by row number.
@@ -293,6 +294,16 @@ def nearest(over: dict[str, Floats], eligible: ArrayLike, count: int = 3) -> lis
     missed = np.maximum(matrix[:, rows], 0.0)
     order = rows[np.lexsort((rows, missed.sum(axis=0), missed.max(axis=0)))][:count]
     return [Near(int(row), _misses(over, int(row))) for row in order]
+
+
+def misses_only(over: dict[str, Floats], name: str) -> Bools:
+    """(n,) bool: rows beyond this one limit that keep all others; none where it is not set."""
+    if name not in over:
+        return np.zeros(len(next(iter(over.values()), ())), bool)
+    result: Bools = over[name] > 0
+    for other in over.keys() - {name}:
+        result &= over[other] <= 0
+    return result
 
 
 def _misses(over: dict[str, Floats], row: int) -> tuple[tuple[str, float], ...]:

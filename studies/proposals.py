@@ -107,6 +107,13 @@ class Proposals:
             self.poor = predicted.poor
         return trial, self.space.assignment(codes)
 
+    def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
+        """Let the guided sampler know more from now on; other samplers are told nothing."""
+        from search.guided import GuidedSampler
+
+        if isinstance(self.study.sampler, GuidedSampler):
+            self.study.sampler.guidance = informed(self.study.sampler.guidance)
+
     def quality(self) -> Judged | None:
         """How well the last latencies and losses had been predicted; None of samplers that predict nothing."""
         judged: Callable[[list[FrozenTrial]], Judged] | None = getattr(self.study.sampler, "judged", None)

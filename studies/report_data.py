@@ -15,7 +15,7 @@ from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
-from studies.words import holds, mix_text, nearest_text
+from studies.words import holds, mix_text, nearest_text, regained_text
 
 
 def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
@@ -199,6 +199,8 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     notes += [f"A{text[1:]}." for text in slower_texts(store, now)]
     if now.picks.accurate is None:
         notes.append("No evaluation keeps the limits. " + "; ".join(nearest_text(now, near) for near in now.nearest()))
+    if text := regained_text(now):
+        notes.append(f"{text}.")
     return notes
 
 

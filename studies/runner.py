@@ -25,6 +25,7 @@ from studies.progress import Progress
 from studies.proposals import Proposals
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
+from studies.rescoring import Rescoring
 from studies.slower import slower_texts
 from studies.standing import Standing, standing
 from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
@@ -75,11 +76,13 @@ class Runner:
         self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
         self._trials = work.config.trials
         self._finished = 0
+        self._unguided = work.config.sampler == "guided"
         self._repeats = 0
         self._next_look = 0.0
         self._quality = upkeep.Quality(work, proposals)
         self.repairs = Repairs(work)
         self.open_trials = OpenTrials(work, proposals, self.repairs)
+        self._rescoring = Rescoring(work, proposals)
 
     # -- before the loop -------------------------------------------------------------------------------------------
 
@@ -125,6 +128,18 @@ class Runner:
             self.work.progress.note(text)
         return now
 
+    def settle_sensitivities(self, now: Standing) -> None:
+        """Let the guided sampler know what each group adds to the error, before it first proposes by itself.
+
+        That is when the uniform assignments are begun. One that is finished says how long an evaluation takes, and so
+        how long the measurement may.
+        """
+        if self._unguided and now.done and len(now.table) >= len(self._roles):
+            from studies.guidance import measured  # takes a while, and other samplers do without
+
+            self.proposals.guide(lambda guidance: measured(self.work, guidance))
+            self._unguided = False
+
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
@@ -134,7 +149,7 @@ class Runner:
             deadline = time.monotonic() + self.work.config.time_limit_s
         now = self.standing()
         while True:
-            now = self.settle_band(now)
+            now = self._rescoring.run(self.settle_band(now), deadline)
             reason = self._enough(now, deadline)
             if reason:
                 self._quality.note_last()
@@ -175,6 +190,7 @@ class Runner:
         there = len(now.table)
         if there >= self._wanted(there) or self.repairs.all_built(there):
             return self._waited(now)
+        self.settle_sensitivities(now)
         work.lease.state("searching")
         return self._one_trial(now)
 
@@ -248,7 +264,7 @@ class Runner:
         """Store a result; False where another worker, which took this one for lost, was faster."""
         store, worker = self.work.store, self.work.lease.name
         try:
-            with leftovers.kept_engine(store, self.work.artifacts, self._engine(evaluation)) as artifact:
+            with leftovers.kept_engine(store, self.work.artifacts, upkeep.engine_of(self.work, evaluation)) as artifact:
                 store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
         except LostEvaluationError:
             note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
@@ -348,17 +364,6 @@ class Runner:
         budget = limits.latency_budget_ms
         late = None if budget is None else budget * (1 + band)
         return EarlyLimits(late, limits.max_drop, limits.accuracy_limit)
-
-    def _engine(self, evaluation: Evaluation) -> Path | None:
-        """The engine of an evaluation that may stand on the front; another one is thrown away."""
-        if evaluation.artifact is None:
-            return None
-        path, accuracy = Path(evaluation.artifact), evaluation.accuracy
-        wanted = self.work.config.keep_engines
-        if wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete):
-            return path
-        path.unlink(missing_ok=True)
-        return None
 
     @contextmanager
     def _given_up_when_interrupted(self, trial: optuna.Trial) -> Iterator[None]:

@@ -32,6 +32,8 @@ LEAST_S = 5.0
 def ensure(work: Work) -> Errors:
     """The error that each group adds to the outputs in each lower precision; one worker measures it for all.
 
+    Once an evaluation of the target is finished: the time that it took says how long this may take.
+
     Returns:
         (group id, precision) → noise over power of the outputs with that group alone in it; infinite where outputs are
         not finite. A pair that cannot be run alone, and FP32, are absent.
@@ -39,20 +41,25 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    work.lease.once("sensitivity", lambda: bool(work.store.sensitivities(work.target.id)), lambda: _settle(work))
+    work.lease.once("sensitivity", lambda: _known(work), lambda: take(work) or measure(work))
     return work.store.sensitivities(work.target.id)
 
 
-def _settle(work: Work) -> None:
-    """Take what holds on another target of the study, else measure."""
+def take(work: Work) -> bool:
+    """Take what holds on another target of the study, where nothing is there; whether something is there now."""
     from studies.siblings import known_sensitivities
 
-    known = known_sensitivities(work)
-    if known:
+    if _known(work):
+        return True
+    found = known_sensitivities(work)
+    if found:
         work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
-        work.store.set_sensitivities(work.target.id, known, replace=False)
-    else:
-        measure(work)
+        work.store.set_sensitivities(work.target.id, found, replace=False)
+    return bool(found)
+
+
+def _known(work: Work) -> bool:
+    return bool(work.store.sensitivities(work.target.id))
 
 
 def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:

@@ -71,10 +71,44 @@ class Standing:
     @cached_property
     def complete(self) -> Bools:
         """Rows that may stand on a front: all samples seen, and every group obeyed or opaque."""
+        seen_all: Bools = self.table.samples == self.table.total_samples
+        return self._measured & seen_all
+
+    @cached_property
+    def stopped(self) -> Bools:
+        """Rows that would be `complete`, had limits not stopped their scoring early."""
+        seen_some: Bools = self.table.samples < self.table.total_samples
+        return self._measured & seen_some
+
+    @cached_property
+    def _measured(self) -> Bools:
+        """Rows with a latency that obey the audit."""
         t = self.table
-        seen_all: Bools = (t.status == OK) & (t.samples == t.total_samples)
         known: Bools = np.isfinite(t.latency_ms) & (t.not_obeyed == 0)
-        return np.logical_and(seen_all, known)
+        found: Bools = known & (t.status == OK)
+        return found
+
+    @cached_property
+    def regained(self) -> Bools:
+        """Stopped rows that may keep the limits, of which only scoring them to the end can tell.
+
+        Their loss counts with the low end of its interval. No limits have such rows among those that they stopped
+        themselves: beyond a latency nothing is regained, and a loss was exceeded with more confidence than this.
+        """
+        t, sign = self.table, 1.0 if self.higher_is_better else -1.0
+        base = self.row_of("baseline:fp32")
+        reference = np.nan if base is None else float(t.metric_value[base])
+        kept = pareto.feasible(
+            self.latency_ms,
+            t.loss_low,
+            reference - sign * t.loss_low,
+            t.memory_bytes,
+            t.not_obeyed,
+            self.limits,
+            higher_is_better=self.higher_is_better,
+        )
+        result: Bools = kept & self.stopped
+        return result
 
     @cached_property
     def feasible(self) -> Bools:
@@ -104,13 +138,21 @@ class Standing:
         rows = np.flatnonzero(self.front)
         return [int(row) for row in rows[np.argsort(self.latency_ms[rows], kind="stable")]]
 
-    def nearest(self, count: int = 3) -> list[pareto.Near]:
-        """The complete rows nearest to the limits, for when nobody keeps them."""
+    def nearest(self, count: int = 3, *, early: bool = True) -> list[pareto.Near]:
+        """The rows nearest to the limits, for when nobody keeps them.
+
+        Args:
+            early: also rows that were stopped early, where they miss the latency alone: that is measured as well as in
+                complete rows.
+        """
         t = self.table
         over = pareto.overshoots(
             self.latency_ms, t.loss, t.metric_value, t.memory_bytes, self.limits, higher_is_better=self.higher_is_better
         )
-        return pareto.nearest(over, self.complete, count)
+        eligible = self.complete
+        if early and over:
+            eligible = eligible | (self.stopped & pareto.misses_only(over, "latency"))
+        return pareto.nearest(over, eligible, count)
 
     def baselines(self) -> list[int]:
         """Rows of the uniform baselines, in the order they ran."""

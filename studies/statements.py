@@ -137,6 +137,35 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
+def unmeasured() -> dict[str, Any]:
+    """The columns of `bf_evaluation` that `measures` leaves out where a stage was not reached, or none failed."""
+    failure = ("stage", "kind", "message", "log")
+    latency = ("latency_ms", "raw_ms", "baseline_ms", "spread")
+    accuracy = ("metric_value", "loss", "loss_low", "loss_high", "samples", "total_samples")
+    return dict.fromkeys((*failure, *latency, *accuracy))
+
+
+def insert_result(connection: Connection, evaluation_id: int, evaluation: Evaluation, artifact: str | None) -> None:
+    """What other tables hold of a result: audit, profile, samples of round 0, search scores, its engine."""
+    insert_audit(connection, evaluation_id, evaluation)
+    if evaluation.profile:
+        replace_profile(connection, evaluation_id, evaluation.profile)
+    if evaluation.latency is not None:
+        insert_samples(connection, evaluation_id, 0, evaluation.latency)
+    if evaluation.accuracy is not None:
+        insert_score(connection, evaluation_id, "search", evaluation.accuracy)
+    if artifact is not None:
+        hold_artifact(connection, engine_row(artifact, evaluation.size_bytes or 0))
+
+
+def delete_result(connection: Connection, evaluation_id: int) -> None:
+    """Take out what `insert_result` put in, for another one; layers stay where the new one is not profiled."""
+    a, s, score = tables.Audit, tables.Sample, tables.Score
+    connection.execute(delete(a).where(a.evaluation_id == evaluation_id))
+    connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.round == 0))
+    connection.execute(delete(score).where(score.evaluation_id == evaluation_id, score.split == "search"))
+
+
 def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
     """One row per audited group."""
     rows = [

@@ -58,6 +58,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
         "nearest": [] if now.picks.accurate is not None else [nearest_text(now, near) for near in now.nearest()],
+        "stopped_early": [int(trial) for trial in now.table.trial[now.regained]],
     }
 
 

@@ -130,9 +130,10 @@ class Tallies(Reader):
     def front_table(
         self, study_target_id: int, limits: Limits, band: float, tally: Tally, *, higher_is_better: bool
     ) -> records.EvaluationTable:
-        """As `candidates`, with all columns of `evaluations`; and the baselines."""
+        """As `candidates`, with all columns of `evaluations`; and the baselines, and what is `regained`."""
         condition = self._may_stand(study_target_id, limits, band, tally, higher_is_better=higher_is_better)
-        return self._evaluations(study_target_id, or_(condition, tables.Evaluation.role.startswith("baseline:")))
+        baseline = tables.Evaluation.role.startswith("baseline:")
+        return self._evaluations(study_target_id, or_(condition, baseline, and_(*_stopped(limits))))
 
     def _may_stand(
         self, study_target_id: int, limits: Limits, band: float, tally: Tally, *, higher_is_better: bool
@@ -235,6 +236,17 @@ def _kept(limits: Limits, higher_is_better: bool) -> tuple[Any, ...]:
 def _budget(limits: Limits) -> tuple[Any, ...]:
     most = limits.latency_budget_ms
     return () if most is None else (tables.Evaluation.latency_ms <= most,)
+
+
+def _stopped(limits: Limits) -> tuple[Any, ...]:
+    """At least what `Standing.regained` asks, as conditions."""
+    e = tables.Evaluation
+    found = [e.status == records.OK, e.samples < e.total_samples, e.not_obeyed == 0, e.role != records.EXPORT]
+    if limits.max_drop is not None:
+        found.append(e.loss_low <= limits.max_drop)
+    if limits.max_memory_bytes is not None:
+        found.append(e.memory_bytes <= limits.max_memory_bytes)
+    return (*found, *_budget(limits))
 
 
 def _threshold(steps: Sequence[tuple[float, float]]) -> Any:

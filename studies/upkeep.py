@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from studies.proposals import Proposals
 from studies.standing import Standing
 
 if TYPE_CHECKING:
+    from search.values import Evaluation
     from studies.runner import Work
 
 _MOST_DRIFT = 0.1
@@ -26,6 +28,18 @@ def check_drift(work: Work, now: Standing) -> None:
     if abs(drift) > _MOST_DRIFT:
         how = "scaled by it, so they stay comparable" if work.target.target.relative else "affected"
         work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
+
+
+def engine_of(work: Work, evaluation: Evaluation) -> Path | None:
+    """The engine of an evaluation that may stand on the front; another one is thrown away."""
+    if evaluation.artifact is None:
+        return None
+    path, accuracy = Path(evaluation.artifact), evaluation.accuracy
+    wanted = work.config.keep_engines
+    if wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete):
+        return path
+    path.unlink(missing_ok=True)
+    return None
 
 
 def prune(work: Work, now: Standing) -> None:

@@ -11,6 +11,8 @@ from studies.records import FAILED, EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 
+_MOST_NAMED = 5
+
 
 def mix_text(assignment: Assignment) -> str:
     """`all int8`, or how many groups run in what."""
@@ -23,7 +25,22 @@ def mix_text(assignment: Assignment) -> str:
 def nearest_text(now: Standing, near: Near) -> str:
     """One row that misses limits, in words."""
     misses = ", ".join(f"{name} by {share:.1%}" for name, share in near.misses)
-    return f"trial {now.table.trial[near.row]} misses {misses}"
+    early = " (stopped early)" if now.stopped[near.row] else ""
+    return f"trial {now.table.trial[near.row]} misses {misses}{early}"
+
+
+def regained_text(now: Standing) -> str:
+    """Which evaluations the limits may let stand although others stopped them early, and what to do; empty for none."""
+    trials = [int(trial) for trial in now.table.trial[now.regained]]
+    if not trials:
+        return ""
+    named = ", ".join(map(str, trials[:_MOST_NAMED])) + (", …" if len(trials) > _MOST_NAMED else "")
+    many = len(trials) > 1
+    return (
+        f"{len(trials)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
+        f"under other ones (trial{'s' * many} {named}); `bitfront resume {now.study.name}` with these limits scores "
+        f"{'them' if many else 'it'} to the end"
+    )
 
 
 def holds(now: Standing, row: int) -> bool | None:

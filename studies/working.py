@@ -15,7 +15,7 @@ from studies.deletion import reported_deletion
 from studies.fleet_run import as_in, crew_of, run_fleet
 from studies.joining import prepared, target_of
 from studies.judging import placed, standing_of
-from studies.lease_length import change_lease
+from studies.lease_length import at_work, change_lease
 from studies.progress import Progress
 from studies.proposals import Proposals
 from studies.records import StudyRecord, TargetRecord
@@ -133,9 +133,8 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
 def _leave(work: Work, state: str | None) -> None:
     """End the worker and say what becomes of the study: of one that others go on with, nothing."""
     work.lease.end(sys.exc_info()[1])
-    store, lease_s = work.store, work.lease.lease_s
-    at_it = {target.id for target in store.targets(work.study.id) if store.live_workers(target.id, lease_s)}
+    at_it = {live.target_id for live in at_work(work.store, work.study)}
     if state == "done":
         at_it.discard(work.target.id)  # those others only have to end
     if state is not None and not at_it:
-        store.update_study(work.study.id, state=state)
+        work.store.update_study(work.study.id, state=state)

@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from networks import mobile_cnn
+from search.guided import Guidance, GuidedSampler
+from search.values import Precision
 from searched import DATABASE, environment, ok, write_inputs
+from studies.guidance import make_guidance
 
 SECOND = ("g001", "int8", "named")
 ALL_INT8 = {"g000": "int8", "g001": "int8", "g002": "int8"}
@@ -32,8 +36,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, *rules: tuple[str, str, str]) -> Non
     monkeypatch.setenv("BITFRONT_TEST_REFUSES", json.dumps(rules))
 
 
-def search(*arguments: Any) -> str:
-    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random")
+def search(*arguments: Any, sampler: str = "random") -> str:
+    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", sampler)
     return ok("search", *inputs, *arguments)
 
 
@@ -122,8 +126,57 @@ def test_without_repair_a_refusal_is_final(here: Path, monkeypatch: pytest.Monke
     assert "every one of the 8 assignments has been evaluated" in search("--trials", 50)
     assert rows("select status, count(*) from bf_evaluation group by 1 order by 1") == [("failed", 4), ("ok", 4)]
     assert evaluations("role = 'baseline:int8'")[0][1:] == ("failed", "baseline:int8", ALL_INT8, None)
-    assert unbuildable() == []
+    assert rows("select count(*) from bf_evaluation where asked_assignment is not null") == [(0,)]
+    assert unbuildable() == [("g001", 2)], "known to whoever asks, though this sampler heeds nothing"
     check_told()
+
+
+def test_without_repair_guided_does_not_propose_what_was_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its uniform assignment fails; all four that can be built are found, among them what the repair would be."""
+    refuse(monkeypatch, SECOND)
+    said = search("--trials", 50, sampler="guided")
+    assert "every one of the 4 assignments that can be built has been evaluated" in said
+    fp32, refused, *rest = evaluations()
+    assert fp32[1:3] == ("ok", "baseline:fp32")
+    assert refused[1:] == ("failed", "baseline:int8", ALL_INT8, None)
+    assert [row[1] for row in rest] == ["ok"] * 3
+    assert [(assignment["g001"], asked) for *_, assignment, asked in rest] == [("fp32", None)] * 3
+    assert {**ALL_INT8, "g001": "fp32"} in [assignment for *_, assignment, _ in rest]
+    assert unbuildable() == [("g001", 2)]
+    check_told()
+    assert "every one of the 4 assignments that can be built" in ok("resume", "s", "--trials", 60)
+    assert len(evaluations()) == 5
+
+
+@pytest.mark.parametrize("repair", [0, 2])
+def test_guided_loses_one_evaluation_to_a_pair(here: Path, monkeypatch: pytest.MonkeyPatch, repair: int) -> None:
+    write_inputs(here / "in", mobile_cnn())
+    refuse(monkeypatch, ("g003", "int8", "named"))
+    search("--trials", 10, "--repair", repair, sampler="guided")
+    assert [assignment["g003"] for *_, assignment, _ in evaluations("status = 'failed'")] == ["int8"]
+    assert len(evaluations()) == 10
+    assert unbuildable() == [("g003", 2)]
+
+
+@pytest.mark.parametrize("repair", [0, 1])
+def test_what_was_refused_counts_as_its_repair_only_where_that_was_built(
+    here: Path, monkeypatch: pytest.MonkeyPatch, repair: int
+) -> None:
+    """Else the sampler would take the mix nearest to all INT8 for tried, and never propose it."""
+    refuse(monkeypatch, SECOND)
+    made = []
+
+    def caught(work: Any) -> Guidance:
+        made.append(make_guidance(work))
+        return made[-1]
+
+    monkeypatch.setattr("studies.guidance.make_guidance", caught)
+    search("--trials", 2 + repair, "--repair", repair, sampler="guided")
+    trials = optuna.load_study(study_name=None, storage=f"sqlite:///{DATABASE}").trials
+    seen = GuidedSampler(made[0], 0).history(trials, {("g001", Precision.INT8)}).seen
+    built = ["fp32", "int8", *(["repaired"] if repair else [])]
+    codes = {"fp32": (0, 0, 0), "int8": (1, 1, 1), "repaired": (1, 0, 1)}
+    assert seen == {codes[name] for name in built}
 
 
 def test_a_refusal_that_names_no_group_is_final(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

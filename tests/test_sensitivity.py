@@ -36,7 +36,7 @@ from search.space import make_space
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, invoke, ok, write_inputs
 from stored import STUDY, TARGET
-from studies import commands, sensitivities, sensitivity_plot
+from studies import commands, guidance, sensitivities, sensitivity_plot
 from studies.commands import example_files
 from studies.config import SearchConfig
 from studies.records import GroupRecord, SensitivityRecord
@@ -328,6 +328,65 @@ def test_the_time_that_was_asked_for_is_given_however_little_an_evaluation_may_t
     config = SearchConfig(model="m", data="d", study="s", evaluation_timeout_s=20.0, sensitivity_time_s=3600.0)
     assert sensitivities.seconds_for(config, 1.0) == 3600.0
     assert sensitivities.seconds_for(replace(config, sensitivity_time_s=None), None) == sensitivities.MOST_S
+
+
+@pytest.mark.parametrize(
+    ("options", "expected_s"),
+    [
+        (("--trials", 4), lambda took_s: 4 * took_s),
+        (("--trials", 4000, "--patience", 3), lambda took_s: 4000 * took_s),
+        (("--trials", 40000, "--patience", 3, "--time-limit", "10m"), lambda took_s: min(40000 * took_s, 600.0)),
+    ],
+)
+def test_a_search_gives_the_pass_its_share_of_what_the_uniform_assignments_took(
+    options: tuple[Any, ...],
+    expected_s: Callable[[float], float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By default, and from the first run on: the pass comes when their times are known."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    given, real = [], sensitivities.run
+
+    def run(keeper: Any, space: Any, seconds: float, progress: Any) -> Any:
+        given.append((seconds, took_s()))
+        return real(keeper, space, seconds, progress)
+
+    monkeypatch.setattr(sensitivities, "run", run)
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", *options)
+    [(seconds, took)] = given
+    assert len(took) == 2, "both uniform assignments are finished, and nothing else"
+    assert seconds == pytest.approx(min(60.0, max(5.0, 0.05 * expected_s(float(np.mean(took))))))
+    ok("resume", "s", "--trials", 5)
+    assert len(given) == 1, "once measured, it is known"
+
+
+def test_the_sampler_is_told_what_the_pass_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made before the pass, and priors from the uniform assignments may be there by then."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    told: list[tuple[Any, Any]] = []
+
+    def measured(work: Any, plain: Any) -> Any:
+        before = (plain.noise, plain.priors().noise)
+        informed = real(work, plain)
+        told.extend([before, (informed.noise, informed.priors().noise)])
+        return informed
+
+    real = guidance.measured
+    monkeypatch.setattr(guidance, "measured", measured)
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 3)
+    (nothing, usual), (noise, prior) = told
+    assert nothing is None
+    assert len(set(usual.nodes[:, INT8])) == 1, "the same of every group"
+    assert np.array_equal(noise.nodes, prior.nodes)
+    assert len(set(noise.nodes[:, INT8])) == 3, "of each what was measured"
+
+
+def took_s() -> list[float]:
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        return [float(s) for s in store.evaluations(store.targets(store.study("s").id)[0].id).total_s]
 
 
 # -- the evaluator -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from crew import METRIC, Workers, copy_of
 from networks import mobile_cnn
 from searched import invoke, ok, write_inputs
 from servers import postgresql_url
+from stored import TARGET
 from studies.store import Store, optuna_storage
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
@@ -314,6 +315,38 @@ def test_the_lease_is_not_changed_under_workers(made: Workers) -> None:
         store.end_worker(name)
         ok(*resume)
         assert store.study("s").config["lease_s"] == 7.0
+
+
+def test_a_study_ends_with_the_last_worker_of_any_target(made: Workers) -> None:
+    """The first target's lease is over for the second target's worker, but its own is not."""
+    make_lease_short(made)
+    other = add_slow_worker(made)
+    ok("worker", "s", "--trials", 4, "--quiet", "--storage", made.url)
+    assert made.value("select state from bf_study") == "running"
+    with Store.open(made.url) as store:
+        store.end_worker(other)
+    ok("worker", "s", "--trials", 5, "--quiet", "--storage", made.url)
+    assert made.value("select state from bf_study") == "done"
+
+
+def test_a_study_is_not_deleted_under_workers_of_a_target_with_a_longer_lease(made: Workers) -> None:
+    make_lease_short(made)
+    other = add_slow_worker(made)
+    before = made.value("select count(*) from trials")
+    refused = invoke("delete", "s", "--yes", "--storage", made.url)
+    assert (refused.exit_code, other in refused.stderr) == (2, True), refused.stderr
+    assert "One that was killed counts as lost after 60 s." in refused.stderr
+    assert (made.value("select count(*) from bf_study"), made.value("select count(*) from trials")) == (1, before)
+
+
+def add_slow_worker(made: Workers) -> str:
+    """A second target with a lease of 60 s, and a worker of it that was heard of 20 s ago; its name."""
+    with Store.open(made.url) as store:
+        target = store.add_target(store.study("s").id, TARGET, "s@other", options={"lease_s": 60.0})
+        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1, state="searching")
+    heard = "timezone('utc', now()) - interval '20 seconds'"
+    made.change(f"update bf_worker set heartbeat = {heard} where name = :name", name=name)
+    return name
 
 
 # The last ones: with the study its files go, which all copies of the database name.
