@@ -69,11 +69,11 @@ def _kept_by_parent(cpus: Sequence[int]) -> int | None:
         with contextlib.suppress(OSError):
             descriptor = os.open(_path(cpu), os.O_RDONLY)
             try:
-                parent = os.pread(descriptor, 32, 0).decode(errors="replace")
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody keeps it: what it says is old
+                # Only a file that names our parent is tried: a lock held for a moment looks like one that is kept.
+                if os.pread(descriptor, 32, 0) == str(os.getppid()).encode():
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # nobody keeps it: what it says is old
             except BlockingIOError:
-                if parent == str(os.getppid()):
-                    return cpu
+                return cpu
             finally:
                 os.close(descriptor)
     return None
