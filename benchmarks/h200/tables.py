@@ -265,7 +265,7 @@ def exports(results: Sequence[Results]) -> str:
             "built again for the export" if found.get("rebuilt") else "that of the search",
         ]
         for result in results
-        if "ratios" in (found := result.get("export", {})) and found.get("same_file") is not None
+        if "ratios" in (found := result.get("export", {}))
     ]
     head = "network|outputs of the exported engine|latency ÷ measured engine, three tries|same bytes|measured engine"
     return _table(head, rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TRIALS = 60
 # The other samplers get more, to see how many they need. TPE is Optuna's multivariate one; all of them begin with the
-# uniform assignments. `throughput` is the guided one, from its start and without a budget, `quick`
-# the same at a lower level of the builder, for which what is done once shall count for little.
+# uniform assignments. `throughput` is the guided one, from its start and without a budget; `quick` the same at a lower
+# level of the builder, with so many evaluations that what is done once counts for little.
 _OTHERWISE = {
     "resnet18": {"quick": 120, "tpe": 200, "nsga2": 200},
     "mobilenet_v2": {"throughput": 40, "quick": 40, "tpe": 100, "nsga2": 100},
