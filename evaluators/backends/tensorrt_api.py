@@ -126,7 +126,8 @@ def make_log(trt: Any) -> Any:
     """A logger that keeps what TensorRT says; made here because its base class comes with the module."""
 
     # Not looked up when something is logged: TensorRT still speaks when Python, at its end, has emptied its modules.
-    errors, warning = (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR), trt.ILogger.WARNING
+    # Integers, as a build says much that nobody wants, and comparing severities takes five times as long.
+    error, warning = int(trt.ILogger.ERROR), int(trt.ILogger.WARNING)
 
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -135,9 +136,10 @@ def make_log(trt: Any) -> Any:
             self.warnings: list[str] = []
 
         def log(self, severity: Any, msg: str) -> None:
-            if severity in errors:
+            level = int(severity)
+            if level <= error:
                 self.errors.append(msg)
-            elif severity == warning:
+            elif level == warning:
                 self.warnings.append(msg)
 
         def clear(self) -> None:
