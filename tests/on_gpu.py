@@ -26,6 +26,8 @@ from search.space import Space, make_space
 from search.values import Assignment, Ranges
 
 SAMPLES = 32
+# TensorRT's builder times fewer kernels there. Where a test is not about what users get by default, it need not wait.
+QUICK = {"optimization_level": 1}
 BREAKING = "BITFRONT_TEST_BREAKING"  # names the file that makes `breaks_memory` break it
 
 

@@ -17,7 +17,7 @@ from evaluators.backends.tensorrt_builder import TensorRTBuilder, model_bytes
 from evaluators.backends.tensorrt_session import checked, cudart
 from evaluators.lowering import lower
 from evaluators.placement import TENSORRT
-from on_gpu import Bench, backend, bench, sqnr
+from on_gpu import QUICK, Bench, backend, bench, sqnr
 from search.errors import ConfigError
 from search.values import Answer, Assignment, Precision
 
@@ -40,7 +40,7 @@ def worst_sqnr(bed: Bench, outputs) -> float:
 
 @pytest.mark.parametrize("name", ["residual", "mobile", "unet"])
 def test_mixes_build_obey_and_agree(name, tmp_path):
-    bed = bench(name)
+    bed = bench(name) if name == "residual" else bench(name, **QUICK)
     uniforms = bed.space.baselines().values() if name == "residual" else [bed.space.uniform(INT8)]
     for assignment in (*uniforms, bed.mix(0), *([bed.mix(1)] if name != "unet" else [])):  # the unet's build longest
         _, audit, session = built(bed, assignment, tmp_path / "out.plan")
@@ -51,7 +51,7 @@ def test_mixes_build_obey_and_agree(name, tmp_path):
 
 def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):
     """As Q/DQ, which leaves the arithmetic between the convolutions in float, ONNX Runtime has 38 dB."""
-    bed = bench("arithmetic")
+    bed = bench("arithmetic", **QUICK)
     _, audit, session = built(bed, bed.space.uniform(INT8), tmp_path / "out.plan")
     assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
     assert worst_sqnr(bed, session.run(bed.inputs)) > 20
@@ -160,7 +160,7 @@ def test_tensorrt_takes_our_calibration_cache(tmp_path):
 
 
 def test_what_a_region_hides_is_opaque(tmp_path):
-    bed = bench("transformer")
+    bed = bench("transformer", **QUICK)
     half = bed.space.uniform(FP16)
     _, audit, session = built(bed, half, tmp_path / "out.plan")
     answers = [row.answer for row in audit.rows]
@@ -211,7 +211,7 @@ def test_layers_are_timed_and_attributed(tmp_path):
 def test_tf32_off_is_nearer_to_float(tmp_path):
     found = {}
     for tf32 in (True, False):
-        bed = bench("residual", tf32=tf32)
+        bed = bench("residual", tf32=tf32, **QUICK)
         _, _, session = built(bed, bed.space.uniform(FP32), tmp_path / "out.plan")
         found[tf32] = worst_sqnr(bed, session.run(bed.inputs))
         session.close()
@@ -267,7 +267,7 @@ def test_a_refusal_is_told_with_tensorrt_s_own_words(tmp_path):
     """No INT8 deconvolution builds with 8.6, which is why its capability does not offer one."""
     if api.version(backend().trt) >= (10, 0):
         pytest.skip("newer versions build it")
-    bed = bench("unet")
+    bed = bench("unet", **QUICK)
     assignment = bed.space.uniform(FP16).replace({"g003": INT8})
     with pytest.raises(RefusedError, match="Assertion"):
         bed.builder.build(bed.builder.lower(assignment), tmp_path / "out.plan")
@@ -280,7 +280,8 @@ def test_a_refusal_is_told_with_tensorrt_s_own_words(tmp_path):
 def test_a_timing_cache_is_kept_where_it_can_be_read_again(tmp_path):
     bed = bench("residual")
     file = tmp_path / "cache" / "device.timing"
-    builder = TensorRTBuilder(backend().trt, bed.model, bed.ranges, replace(backend().builder_knobs, timing_cache=file))
+    knobs = replace(backend().builder_knobs, timing_cache=file, **QUICK)
+    builder = TensorRTBuilder(backend().trt, bed.model, bed.ranges, knobs)
     builder.build(builder.lower(bed.space.uniform(FP32)), tmp_path / "out.plan")
     kept = api.keeps_timing_cache(backend().trt)
     assert file.exists() == kept

@@ -13,7 +13,7 @@ from evaluators.backends.tensorrt_builder import TensorRTBuilder
 from evaluators.compare import fall_db, held_in, inputs_db
 from evaluators.compare_run import compare_engine
 from evaluators.data import Batch
-from on_gpu import Bench, backend, bench
+from on_gpu import QUICK, Bench, backend, bench
 from search.values import Assignment, Precision, TensorRange
 
 pytestmark = pytest.mark.gpu
@@ -39,7 +39,7 @@ def falls(bed: Bench, builder: TensorRTBuilder, assignment: Assignment, out: Pat
 
 @pytest.mark.parametrize("name", ["residual", "mobile"])
 def test_good_engines_part_nowhere(name: str, tmp_path: Path) -> None:
-    bed = bench(name)
+    bed = bench(name) if name == "residual" else bench(name, **QUICK)
     for assignment in (bed.space.uniform(FP16), bed.space.uniform(INT8), bed.mix(1)):
         found = falls(bed, bed.builder, assignment, tmp_path / "x.plan")
         assert max(found.values()) <= 10, (assignment, found)
@@ -50,7 +50,8 @@ def test_a_wrong_range_is_located(tmp_path: Path) -> None:
     assignment = bed.space.uniform(INT8)
     group = next(group for group in bed.model.groups if assignment[group.id] is INT8)
     narrow = {**bed.ranges.tensors, group.inputs[0]: TensorRange(-0.02, 0.02)}
-    builder = TensorRTBuilder(backend().trt, bed.model, replace(bed.ranges, tensors=narrow), backend().builder_knobs)
+    knobs = replace(backend().builder_knobs, **QUICK)
+    builder = TensorRTBuilder(backend().trt, bed.model, replace(bed.ranges, tensors=narrow), knobs)
     found = falls(bed, builder, assignment, tmp_path / "x.plan")
     makers = {edge.source for edge in bed.model.edges if edge.target == group.id}  # whose output has that range
     assert next(name for name, fall in found.items() if fall > 10) in {group.id, *makers}

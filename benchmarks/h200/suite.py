@@ -22,7 +22,7 @@ def suite(setting: Setting) -> bool:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
         for line in running.stdout:
-            say(line.rstrip())
+            say(f"{time.monotonic() - start:6.1f} {line.rstrip()}")
             if _CLOSING.search(line):
                 counts = {what: int(count) for count, what in _COUNTS.findall(line)}
     setting.record("suite", {**counts, "seconds": time.monotonic() - start})
