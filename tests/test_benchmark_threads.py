@@ -22,6 +22,7 @@ def test_every_setting_builds_three_mixes(tmp_path: Path) -> None:
     assert [each["warm"] for each in found] == [False, True, True, True]
     assert found[-1]["optimization_level"] == threads.LOWER_LEVEL
     assert all(len(each["builds_s"]) == len(each["ms"]) == 3 for each in found)
+    assert all(each["again_s"] > 0 for each in found)
     shown = tables.threads([{"network": "resnet18", "threads": {"measured": found}}])
     assert shown.count("\n") == 4, "without the first, which loads kernels"
     assert "ResNet-18, 2 threads, level 2" in shown

@@ -60,7 +60,10 @@ def settings(counts: Sequence[int]) -> list[dict[str, int]]:
 
 
 def measured(job: Job, counts: Sequence[int], out: Path) -> Iterator[dict[str, Any]]:
-    """For each setting `builds_s` of three mixes, the first of which times the kernels, and the engines' `ms`."""
+    """For each setting `builds_s` of three mixes, the first of which times the kernels, and the engines' `ms`.
+
+    `again_s`: the last mix once more, all of whose kernels are timed by then: what no timing cache saves.
+    """
     model = models.load(Path(job.model))
     ranges = Ranges.from_json(json.loads(Path(job.ranges or "").read_text()))
     for number, changes in enumerate(settings(counts)):
@@ -69,11 +72,18 @@ def measured(job: Job, counts: Sequence[int], out: Path) -> Iterator[dict[str, A
         space = make_space(model, backend.capability(), ranges)
         line: dict[str, Any] = {**changes, "warm": number > 0, "builds_s": [], "ms": []}
         for assignment in mixes(space):
-            lowered, start = builder.lower(assignment), time.perf_counter()
-            engine = builder.build(lowered, out)
-            line["builds_s"].append(round(time.perf_counter() - start, 3))
+            engine, seconds = _built(builder, assignment, out)
+            line["builds_s"].append(seconds)
             line["ms"].append(round(_ms(builder, engine.path, model), 5))
+        line["again_s"] = _built(builder, assignment, out)[1]
         yield line
+
+
+def _built(builder: Any, assignment: Assignment, out: Path) -> tuple[Any, float]:
+    """The engine, and what its build took, seconds."""
+    lowered, start = builder.lower(assignment), time.perf_counter()
+    engine = builder.build(lowered, out)
+    return engine, round(time.perf_counter() - start, 3)
 
 
 def mixes(space: Space) -> list[Assignment]:
