@@ -253,7 +253,8 @@ class GuidedSampler(BaseSampler):
         log_ms_std = [np.full(int(whole.sum()), repeat_std), coming_std]
         loss_std = [np.sqrt(trust) * history.loss_std[whole], coming.loss_std]
         # A loss that is not to be told from none; what was stopped early knows its own less well.
-        resolution = max(2 * float(np.median(history.loss_std[whole] if whole.any() else history.loss_std)), 1e-9)
+        typical = float(np.median(history.loss_std[whole] if whole.any() else history.loss_std))
+        resolution = max(2 * typical, 1e-6 * float(np.abs(history.loss).max(initial=0.0))) or 1e-9
         rows = self._uniform_rows(history) or list(range(len(history)))
         return Known(
             log_ms,

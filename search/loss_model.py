@@ -23,7 +23,9 @@ _MISFITS = (0.03, 0.08, 0.15, 0.3)
 _SCALES = (0.6, 1.0, 1.6, 2.5)
 _LEAST_NOISE = 1e-12
 _STEPS, _STEP_SIZES, _CONVERGED = 12, (1.0, 0.5, 0.2, 0.05), 1e-3
+_FARTHEST = 4.0  # standard deviations of the prior that a parameter is believed to be from it
 _UNMEASURED = 0.01  # loss of the worst uniform assignment before anything was measured
+_UNMEASURED_STD = 1e-9  # of losses that are all zero
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def fit_loss(
         raise SurrogateError(f"fitting loss: expected {len(loss)} standard deviations ≥ 0, got {std}.")
     judged = std if whole is None or not whole.any() else std[whole]
     typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
-    std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0)), 1e-9))
+    std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0))) or _UNMEASURED_STD)
     problem = Problem(layout, prior, Tuning(), _start(loss, std))
     at = problem.prior.mean
     if len(loss) >= _LEAST_TUNED:
@@ -196,6 +198,12 @@ class Problem:
         std = np.concatenate([map_std, np.full(self._lower.size, tuning.groups * noise.log_std)])
         self.prior = Prior(mean, std)
 
+    @cached_property
+    def _believed(self) -> tuple[Floats, Floats]:
+        """(parameters,) least and most of each."""
+        reach = _FARTHEST * self.prior.std
+        return self.prior.mean - reach, self.prior.mean + reach
+
     def straight(self) -> Problem:
         """The same with power and ceiling held where the prior has them."""
         return Problem(self._layout, self._noise, self.tuning, self._worst, (_MAP_STD[_SLOPE], 1e-6, 1e-6))
@@ -244,7 +252,8 @@ class Problem:
         now = cost(at)
         for _ in range(_STEPS):
             here = self._around(at, precisions, loss, doubt)
-            aimed = Posterior(self.prior, here.jacobian, here.target, doubt).mean
+            # Losses that no map explains, as some below zero, would drive the map's parameters to infinity.
+            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt).mean, *self._believed)
             steps = (at + size * (aimed - at) for size in _STEP_SIZES)
             better = next(((tried, less) for tried in steps if (less := cost(tried)) < now), None)
             if better is None:
@@ -275,5 +284,5 @@ class Problem:
 
 
 def _doubt(tuning: Tuning, loss: Floats, std: Floats) -> Floats:
-    """(n,) standard deviations of measured losses about the model."""
-    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2))
+    """(n,) standard deviations of measured losses about the model, which has none below zero."""
+    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2 + np.minimum(loss, 0.0) ** 2))

@@ -452,6 +452,28 @@ def test_candidates_are_new_and_distinct():
     assert not (precisions[:, 1] == int(INT8)).any()
 
 
+class Signed(Search):
+    """A metric that quantization improves in some groups, with effects that do not add up, measured precisely."""
+
+    def tell(self, trial: optuna.Trial, assignment: Assignment) -> None:
+        groups, precisions = len(self.space.choices), self.problem.layout.precisions_of([assignment])[0]
+        worst = (np.random.default_rng(groups).standard_normal(groups) - 0.5) * 0.3
+        effects = np.stack([0 * worst, 0.1 * worst, worst], axis=1)[np.arange(groups), precisions]
+        together = 0.3 * np.random.default_rng(int(assignment.digest[:8], 16)).standard_normal()
+        loss = float(effects.sum()) + together if (precisions > 0).any() else 0.0
+        self.found.append((self.problem.truth(assignment)[0], loss))
+        trial.set_user_attr(MEASURED, [0.004, 0.0002, 1.0])
+        self.study.tell(trial, (self.found[-1][0], loss))
+
+
+@pytest.mark.parametrize("groups", [6, 8])
+def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
+    search = Signed(make_problem(groups), latency_band=lambda: 0.01).run(30)
+    forecasts = [trial.user_attrs[FORECAST] for trial in search.study.trials if FORECAST in trial.user_attrs]
+    assert len(forecasts) > 20
+    assert all(np.isfinite(value) for each in forecasts for value in each.values() if isinstance(value, float))
+
+
 def test_a_small_space_is_tried_to_its_end_with_forecasts():
     search = Search(make_problem(3)).run(26)
     assert sum(FORECAST in t.user_attrs for t in search.study.trials[3:]) > 10
