@@ -284,5 +284,7 @@ class Problem:
 
 
 def _doubt(tuning: Tuning, loss: Floats, std: Floats) -> Floats:
-    """(n,) standard deviations of measured losses about the model, which has none below zero."""
-    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2 + np.minimum(loss, 0.0) ** 2))
+    """(n,) standard deviations of measured losses about the model, which has none below zero: what is, and is so by
+    more than chance, is as far from the model as it is below."""
+    beyond = np.maximum(-loss - 3 * std, 0.0)
+    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2 + beyond**2))
