@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from search.errors import SurrogateError
 from search.latency_model import check_rows
 from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.loss_maps import Decibels, Map, Saturating
 from search.priors import NoisePrior
 from search.regression import Posterior, Prior, log_evidence
 
@@ -36,38 +37,6 @@ class Tuning:
     groups: float = 1.0
 
 
-@dataclass(frozen=True)
-class Shape:
-    """loss = ceiling · (1 - exp(-slope · noise^power / ceiling)), about slope · noise^power while that is small."""
-
-    slope: float
-    power: float
-    ceiling: float
-
-    @classmethod
-    def of(cls, parameters: Floats) -> Shape:
-        return cls(*(float(value) for value in np.exp(parameters[:3])))
-
-    def loss(self, noise: Floats) -> Floats:
-        """(n,) losses of (n,) noises."""
-        return np.asarray(-self.ceiling * np.expm1(-self.slope * noise**self.power / self.ceiling))
-
-    def noise(self, loss: float) -> float:
-        """The noise that gives a loss; infinite from the ceiling on."""
-        if loss >= self.ceiling:
-            return float("inf")
-        raised = -self.ceiling * np.log1p(-max(loss, 0.0) / self.ceiling) / self.slope
-        return float(raised ** (1 / self.power))
-
-    def slopes(self, noise: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """(n,) derivatives by log slope, log power, log ceiling and log noise."""
-        straight = self.slope * noise**self.power
-        passed = np.exp(-straight / self.ceiling)
-        bent = straight * passed
-        ceiling = self.ceiling * (1 - passed) - bent
-        return bent, bent * self.power * np.log(noise), ceiling, bent * self.power
-
-
 class LossModel:
     """A posterior over noise per group and the map from noise to loss.
 
@@ -80,7 +49,7 @@ class LossModel:
     def __init__(self, problem: Problem, fitted: Fitted, observation_std: float) -> None:
         self._problem = problem
         self._fitted = fitted
-        self.shape = Shape.of(fitted.at)
+        self.shape = problem.map(fitted.at)
         self.observation_std = observation_std
 
     @cached_property
@@ -117,7 +86,7 @@ class LossModel:
     def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) int8 to (n,) losses, and standard deviations of what they really are, on endless samples."""
         loss, jacobian = self._problem.linear(self._fitted.at, precisions)
-        return loss, np.hypot(self._posterior.std(jacobian), self._problem.tuning.misfit * loss)
+        return loss, np.hypot(self._posterior.std(jacobian), self._problem.tuning.misfit * self.shape.per_noise(loss))
 
     def limit_on_noise(self, max_loss: float) -> float:
         """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
@@ -131,6 +100,7 @@ def fit_loss(
     loss: Floats,
     std: Floats,
     whole: NDArray[np.bool_] | None = None,
+    decibels: bool = False,
 ) -> LossModel:
     """Fit noise and map together, to the most probable parameters.
 
@@ -139,6 +109,7 @@ def fit_loss(
         loss: (n,) float64 in the metric's unit, 0 for uniform FP32.
         std: (n,) float64 ≥ 0, standard deviation of each loss: its 95 % interval over 3.92.
         whole: (n,) whether a loss is of all samples, as those are that forecasts are judged by; None: all.
+        decibels: whether the metric's unit is dB, so that its loss goes with the logarithm of the noise.
 
     Raises:
         SurrogateError: arrays of other shapes, losses that are no numbers, negative standard deviations.
@@ -149,7 +120,7 @@ def fit_loss(
     judged = std if whole is None or not whole.any() else std[whole]
     typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
     std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0))) or _UNMEASURED_STD)
-    problem = Problem(layout, prior, Tuning(), _start(loss, std))
+    problem = Problem(layout, prior, Tuning(), _start(loss, std), Decibels if decibels else Saturating)
     at = problem.prior.mean
     if len(loss) >= _LEAST_TUNED:
         some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
@@ -189,12 +160,18 @@ class Problem:
     """The parameters: logarithms of slope, power and ceiling, and of every group's noise over its prior."""
 
     def __init__(
-        self, layout: Layout, noise: NoisePrior, tuning: Tuning, worst: float, map_std: tuple[float, ...] = _MAP_STD
+        self,
+        layout: Layout,
+        noise: NoisePrior,
+        tuning: Tuning,
+        worst: float,
+        kind: type[Map] = Saturating,
+        map_std: tuple[float, ...] = _MAP_STD,
     ) -> None:
-        self._layout, self._noise, self._worst = layout, noise, worst
+        self._layout, self._noise, self._worst, self._kind = layout, noise, worst, kind
         self.tuning = tuning
         self._lower = noise.nodes[:, 1:]
-        mean = np.concatenate([[np.log(worst), 0.0, np.log(3 * worst)], np.zeros(self._lower.size)])
+        mean = np.concatenate([kind.start(worst), np.zeros(self._lower.size)])
         std = np.concatenate([map_std, np.full(self._lower.size, tuning.groups * noise.log_std)])
         self.prior = Prior(mean, std)
 
@@ -206,7 +183,12 @@ class Problem:
 
     def straight(self) -> Problem:
         """The same with power and ceiling held where the prior has them."""
-        return Problem(self._layout, self._noise, self.tuning, self._worst, (_MAP_STD[_SLOPE], 1e-6, 1e-6))
+        held = (_MAP_STD[_SLOPE], 1e-6, 1e-6)
+        return Problem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
+
+    def map(self, parameters: Floats) -> Map:
+        """From noise to loss."""
+        return self._kind(*(float(value) for value in np.exp(parameters[: _GROUPS.start])))
 
     def costs(self, parameters: Floats) -> Costs:
         """Noise of every group and precision; nothing on edges."""
@@ -224,13 +206,13 @@ class Problem:
 
     def loss(self, parameters: Floats, precisions: Precisions) -> Floats:
         """(n,) losses."""
-        return Shape.of(parameters).loss(np.maximum(self.noise(parameters, precisions).sum(axis=1), _LEAST_NOISE))
+        return self.map(parameters).loss(np.maximum(self.noise(parameters, precisions).sum(axis=1), _LEAST_NOISE))
 
     def linear(self, parameters: Floats, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n,) losses and their (n, parameters) derivatives."""
         each = self.noise(parameters, precisions)
         noise = np.maximum(each.sum(axis=1), _LEAST_NOISE)
-        shape = Shape.of(parameters)
+        shape = self.map(parameters)
         *by_map, by_noise = shape.slopes(noise)
         share = each * (by_noise / noise)[:, None]
         jacobian = np.zeros((len(precisions), len(parameters)))
@@ -243,7 +225,7 @@ class Problem:
 
     def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
         """The most probable parameters, by Gauss-Newton steps that never make it worse."""
-        doubt = _doubt(self.tuning, loss, std)
+        doubt = self._doubt(self.tuning, loss, std)
 
         def cost(at: Floats) -> float:
             missed = (loss - self.loss(at, precisions)) / doubt
@@ -275,16 +257,15 @@ class Problem:
         rest = scaled @ scaled.T - groups
 
         def score(t: Tuning) -> float:
-            gram = rest + t.groups**2 * groups + np.diag(_doubt(t, loss, std) ** 2)
+            gram = rest + t.groups**2 * groups + np.diag(self._doubt(t, loss, std) ** 2)
             return log_evidence(gram, residual) - 0.5 * float(np.log(t.misfit / Tuning.misfit) ** 2)
 
         best = max((replace(self.tuning, groups=scale) for scale in _SCALES), key=score)
         best = max((replace(best, misfit=misfit) for misfit in _MISFITS), key=score)
-        return Problem(self._layout, self._noise, best, self._worst)
+        return Problem(self._layout, self._noise, best, self._worst, self._kind)
 
-
-def _doubt(tuning: Tuning, loss: Floats, std: Floats) -> Floats:
-    """(n,) standard deviations of measured losses about the model, which has none below zero: what is, and is so by
-    more than chance, is as far from the model as it is below."""
-    beyond = np.maximum(-loss - 3 * std, 0.0)
-    return np.asarray(np.sqrt(std**2 + (tuning.misfit * np.maximum(loss, 0.0)) ** 2 + beyond**2))
+    def _doubt(self, tuning: Tuning, loss: Floats, std: Floats) -> Floats:
+        """(n,) standard deviations of measured losses about the model, which has none below zero: what is, and is so
+        by more than chance, is as far from the model as it is below."""
+        beyond = np.maximum(-loss - 3 * std, 0.0)
+        return np.asarray(np.sqrt(std**2 + (tuning.misfit * self._kind.per_noise(loss)) ** 2 + beyond**2))

@@ -18,11 +18,16 @@ from search.transfer import Losses
 
 @dataclass(frozen=True)
 class Priors:
-    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target."""
+    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target.
+
+    Attributes:
+        decibels: whether losses are in dB.
+    """
 
     latency: LatencyPrior
     noise: NoisePrior
     losses: Losses | None = None
+    decibels: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,5 +77,6 @@ def fitted(layout: Layout, priors: Priors, history: History, band: float | None)
         np.concatenate([there.loss, history.loss[rows]]),
         np.concatenate([there.std, history.loss_std[rows]]),
         np.concatenate([np.ones(len(there.loss), dtype=bool), history.whole[rows]]),
+        priors.decibels,
     )
     return Models(layout, latency, loss)

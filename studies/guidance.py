@@ -93,10 +93,11 @@ class _Source:
 
     def _priors(self, baselines: list[Baseline]) -> Priors:
         latency = latency_prior(self._layout, baselines, self._work_of)
-        noise = self._noise or noise_prior(self._layout)
+        noise, decibels = self._noise or noise_prior(self._layout), self._work.study.metric["unit"] == "dB"
         if self._elsewhere is None:
-            return Priors(latency, noise)
-        return Priors(transferred(self._layout, latency, baselines, self._elsewhere), noise, self._elsewhere.losses())
+            return Priors(latency, noise, decibels=decibels)
+        latency = transferred(self._layout, latency, baselines, self._elsewhere)
+        return Priors(latency, noise, self._elsewhere.losses(), decibels)
 
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""

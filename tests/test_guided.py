@@ -474,6 +474,34 @@ def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
     assert all(np.isfinite(value) for each in forecasts for value in each.values() if isinstance(value, float))
 
 
+class Decibels(Search):
+    """The same noise told in dB, as SQNR is: 100 dB for FP32, and so much less where there is noise."""
+
+    def __init__(self, problem: Problem, **guidance: Any) -> None:
+        priors = replace(problem.priors(), decibels=True)
+        super().__init__(problem, priors=lambda: priors, latency_band=lambda: 0.01, **guidance)
+
+    def tell(self, trial: optuna.Trial, assignment: Assignment) -> None:
+        ms, noise = self.problem.truth(assignment)[0], self.noise_of(assignment)
+        loss = 100 + 10 * np.log10(noise) if noise > 1e-10 else 0.0
+        self.found.append((ms, loss))
+        trial.set_user_attr(MEASURED, [0.004, 0.05 if loss else 0.0, 1.0])
+        self.study.tell(trial, (ms * float(np.exp(0.004 * self.rng.standard_normal())), loss))
+
+    def noise_of(self, assignment: Assignment) -> float:
+        layout = self.problem.layout
+        return 0.03 * float(layout.values(self.problem.noise, layout.precisions_of([assignment]))[0])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_limit_in_decibels_is_met_by_the_fastest_that_there_is(seed):
+    problem, most = make_problem(seed=seed), 80.0
+    least_noise = 10 ** ((most - 100) / 10) / 0.03
+    best = within(problem.layout.pairwise(problem.latency), problem.layout.pairwise(problem.noise), least_noise)
+    search = Decibels(problem, aim=lambda: Aim(max_loss=most)).run(40)
+    assert min(ms for ms, loss in search.found if loss <= most) <= 1.005 * best.value
+
+
 def test_a_small_space_is_tried_to_its_end_with_forecasts():
     search = Search(make_problem(3)).run(26)
     assert sum(FORECAST in t.user_attrs for t in search.study.trials[3:]) > 10
@@ -500,4 +528,5 @@ def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
     assert made[0].latency_band() > 0
     assert made[0].noise is None, "measured later"
     assert made[0].priors().noise.log_std < 1, "as measured"
+    assert not made[0].priors().decibels
     assert made[0].aim() == Aim(5000.0, pytest.approx(1.0 - 0.7))  # labels are what the float model says
