@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from search import acquisition, blocks
 from search.blocks import Tied
 from search.changes import Changes
+from search.elimination import eliminator
 from search.errors import SolverError
 from search.hull import Point
 from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
@@ -25,8 +26,24 @@ if TYPE_CHECKING:
     from search.history import History
     from search.models import Models
 
-_POINTS = 24  # of the front under the models' means
-_DRAWS, _WEIGHTS = 4, 8  # draws from the posterior, and weighings of each
+
+@dataclass(frozen=True)
+class _Effort:
+    """How much is solved exactly.
+
+    Attributes:
+        points: of the front under the models' means.
+        draws, weights: draws from the posterior, and weighings of each.
+    """
+
+    points: int
+    draws: int
+    weights: int
+
+
+_USUAL = _Effort(points=24, draws=4, weights=8)
+# Where the graph is too wide for elimination each of them is an integer program of 0.1 s and more.
+_WIDE = _Effort(points=8, draws=2, weights=2)
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
 _GIVING = 8  # predicted points that are given precision back
@@ -72,13 +89,14 @@ class Pool:
             drawn: whether posterior draws are wanted beside the models' means.
         """
         every, scope = self._scopes(models)
-        points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean())
+        effort = _effort(every.layout, models)
+        points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
         found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
         points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
-            found.append(self._drawn(scope, models, points, rng))
+            found.append(self._drawn(scope, models, points, rng, effort))
             # Draws differ as much as bounds do, and every bound takes as long as what is found without any.
             first = Bounds(bounds.ms[:1], bounds.noise[:1]) if bounds.strict else bounds
             found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
@@ -100,7 +118,7 @@ class Pool:
             return (blocks.tied(self.layout, everything, self.barred),) * 2
         coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
-        points = _front(coarse.layout, latency, noise)
+        points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
         return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
 
@@ -117,14 +135,16 @@ class Pool:
                 found += [solution.codes] if solution is not None else []
         return scope.expanded(self._stacked(found, layout))
 
-    def _drawn(self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator) -> Codes:
+    def _drawn(
+        self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator, effort: _Effort
+    ) -> Codes:
         """What is best under draws from the posterior, for weighings that the front's own corners stand for."""
-        weights = _weights(points)
+        weights = _weights(points, effort.weights)
         if not len(weights):
             return self._stacked([])
         pairs = [
             (scope.layout.pairwise(models.latency.draw(rng).plus(self.barred)), scope.layout.pairwise(draw))
-            for draw in (models.loss.draw(rng) for _ in range(_DRAWS))
+            for draw in (models.loss.draw(rng) for _ in range(effort.draws))
         ]
         structure = Structure.of(*pairs[0])
         terms = [
@@ -162,7 +182,7 @@ class Pool:
     def _next_best(self, models: Models, points: list[Point]) -> Codes:
         """For every weighing of the objectives the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
-        weights = _weights(points) if len(points) > 1 else np.ones(1)
+        weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
         found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
         return self._stacked([codes for codes in found if codes is not None])
 
@@ -204,17 +224,23 @@ class Pool:
         return np.isfinite(self.layout.values(self.barred, self.layout.precisions(codes)))
 
 
-def _front(layout: Layout, latency: Costs, noise: Costs) -> list[Point]:
+def _effort(layout: Layout, models: Models) -> _Effort:
+    """As much as is solved quickly."""
+    structure = Structure.of(layout.pairwise(models.latency.mean()))
+    return _USUAL if eliminator(structure).fits else _WIDE
+
+
+def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Point]:
     """The supported front of two costs."""
-    return front(layout.pairwise(latency), layout.pairwise(noise), _POINTS)
+    return front(layout.pairwise(latency), layout.pairwise(noise), most)
 
 
-def _weights(points: list[Point]) -> NDArray[np.float64]:
+def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
     """Weights of the first cost, the second's being one, at which neighbouring corners are equally good."""
     first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
     slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)
     slopes = np.sort(slopes[slopes > 0])
-    return slopes[np.unique(np.linspace(0, len(slopes) - 1, _WEIGHTS).round().astype(int))] if len(slopes) else slopes
+    return slopes[np.unique(np.linspace(0, len(slopes) - 1, most).round().astype(int))] if len(slopes) else slopes
 
 
 def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:

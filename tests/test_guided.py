@@ -21,7 +21,7 @@ from search.history import relevant
 from search.layout import PRECISIONS, Costs, Layout, make_layout
 from search.priors import Baseline, latency_prior, noise_prior
 from search.samplers import make_sampler
-from search.solver import front, within
+from search.solver import _programmed, front, within
 from search.space import Choice, Space, Variable
 from search.values import Assignment, LayerTime, Precision
 from searched import ok, write_inputs
@@ -472,6 +472,27 @@ def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
     forecasts = [trial.user_attrs[FORECAST] for trial in search.study.trials if FORECAST in trial.user_attrs]
     assert len(forecasts) > 20
     assert all(np.isfinite(value) for each in forecasts for value in each.values() if isinstance(value, float))
+
+
+def test_a_graph_too_wide_for_elimination_is_given_few_integer_programs(monkeypatch):
+    """As dense blocks make it, in which every layer reads all before it."""
+    names = [f"g{i:03d}" for i in range(30)]
+    edges = [Edge(a, b, f"{a}{b}", 100_000) for a, b in itertools.combinations(names, 2)]
+    narrow = make_problem(len(names))
+    layout = make_layout(names, edges, narrow.layout.space)
+    changes = np.where(np.eye(PRECISIONS, dtype=bool), 0.0, 0.001)[None] * np.ones((len(edges), 1, 1))
+    latency = replace(narrow.latency, edges=changes)
+    wide = Problem(layout, latency, replace(narrow.noise, edges=0 * changes))
+    solved = []
+
+    def counted(*given: Any) -> Any:
+        solved.append(given)
+        return _programmed(*given)
+
+    monkeypatch.setattr("search.solver._programmed", counted)
+    search = Search(wide, latency_band=lambda: 0.01).run(4)
+    assert FORECAST in search.study.trials[3].user_attrs
+    assert 0 < len(solved) < 25
 
 
 class Decibels(Search):
