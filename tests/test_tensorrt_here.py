@@ -56,17 +56,17 @@ def backend_line(found: list[Check]) -> Check:
 # -- a package that does not load --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensorrt whose libraries are not there, as its package says it."""
-    (tmp_path / "tensorrt.py").write_text("raise OSError('libnvinfer.so.10: cannot open shared object file')")
+@pytest.fixture(params=["OSError", "ImportError"])
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A tensorrt whose libraries are not there, as its package or the dynamic loader says it."""
+    (tmp_path / "tensorrt.py").write_text(f"raise {request.param}('libnvinfer.so.10: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
 
 
 @pytest.mark.usefixtures("broken")
 def test_a_package_that_does_not_load_is_a_target_error() -> None:
-    with pytest.raises(TargetError, match=r"does not load \(OSError: libnvinfer\.so\.10: cannot open"):
+    with pytest.raises(TargetError, match=r"does not load \((OS|Import)Error: libnvinfer\.so\.10: cannot open"):
         tensorrt_api.import_tensorrt()
 
 

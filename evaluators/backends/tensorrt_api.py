@@ -51,15 +51,15 @@ def import_tensorrt() -> Any:
     """
     try:
         import tensorrt
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise TargetError(
             f"starting backend tensorrt: the package is not installed ({error}). Install it with "
             "pip install 'bitfront[tensorrt]' on a machine with an NVIDIA GPU and driver."
         ) from error
     except Exception as error:
         raise TargetError(
-            f"starting backend tensorrt: the package does not load ({type(error).__name__}: {error}). Install it anew: "
-            "docs/tensorrt.md says which one for which driver."
+            f"starting backend tensorrt: the package does not load ({type(error).__name__}: {error}). Install it anew, "
+            "with the library that it names: docs/tensorrt.md says which for which driver."
         ) from error
     return tensorrt
 
