@@ -12,7 +12,7 @@ COPY search /src/search
 COPY evaluators /src/evaluators
 COPY studies /src/studies
 COPY examples /src/examples
-RUN python3 -m pip install --no-cache-dir '/src[cpu,dashboard,postgresql]' && rm -rf /src
+RUN python3 -m pip install --no-cache-dir '/src[cpu,dashboard,gcs,mysql,postgresql,s3]' && rm -rf /src
 
 USER 1000
 WORKDIR /work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -21,7 +22,7 @@ import yaml
 from searched import ROOT, environment, write_inputs
 from servers import PASSWORD, postgresql_url
 from studies.store import Store, close_optuna, optuna_storage
-from test_docs import blocks
+from test_docs import blocks, parse
 from working import assert_whole, rows, until
 
 DOCKER = ROOT / "docker"
@@ -86,6 +87,15 @@ def test_secrets_come_from_the_environment_and_variables_are_documented() -> Non
     }
     assert documented.keys() == variables
     assert {name for name, row in documented.items() if "| required |" in row} == required
+
+
+def test_what_object_stores_ask_for_is_handed_on() -> None:
+    named = set(re.findall(r"`((?:AWS|GOOGLE)_\w+)`", (ROOT / "docs/artifacts.md").read_text(encoding="utf-8")))
+    assert len(named) >= 4
+    for name in ("worker", "bitfront", "on-gpu"):
+        given = SERVICES[name]["environment"]
+        assert all(given.get(variable, "") is None for variable in named), name  # none: as it is on the host
+        assert given["BITFRONT_ARTIFACTS"] == "${BITFRONT_ARTIFACTS:-/studies/artifacts}"
 
 
 def test_the_image_has_the_scripts() -> None:
@@ -262,14 +272,15 @@ def test_the_dashboard_is_healthy_when_it_answers(container: tuple[dict[str, str
 def test_the_manifests_keep_to_kubernetes_schemas() -> None:
     import kubernetes_validate
 
-    assert [manifest["kind"] for manifest in MANIFESTS] == ["Service", "StatefulSet", "PersistentVolumeClaim", "Job"]
+    kinds = ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "Job"]
+    assert [manifest["kind"] for manifest in MANIFESTS] == kinds
     for manifest in MANIFESTS:
         for version in ("1.29", kubernetes_validate.latest_version()):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_what_the_manifests_refer_to_is_there() -> None:
-    service, database, claim_, job = MANIFESTS
+    service, database, claim_, job, _ = MANIFESTS
     pod = job["spec"]["template"]["spec"]
     (worker,) = pod["containers"]
     variables = {entry["name"]: entry for entry in worker["env"]}
@@ -285,3 +296,13 @@ def test_what_the_manifests_refer_to_is_there() -> None:
     assert job["spec"]["parallelism"] > 1
     assert "completions" not in job["spec"]
     assert f"job/{job['metadata']['name']} " in KUBERNETES.read_text()
+
+
+def test_the_export_has_what_the_workers_have_and_a_command_that_parses() -> None:
+    *_, job, export = (manifest["spec"]["template"]["spec"] for manifest in MANIFESTS[-2:])
+    (worker,), (exporter,) = job["containers"], export["containers"]
+    for name in ("image", "workingDir", "resources", "volumeMounts"):
+        assert exporter[name] == worker[name], name
+    assert all(export[name] == job[name] for name in ("nodeSelector", "securityContext", "volumes"))
+    assert all(entry in worker["env"] for entry in exporter["env"])
+    assert parse(shlex.join(exporter["command"][1:]))[1]["folder"] == Path("/studies/engine")

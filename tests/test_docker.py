@@ -86,7 +86,7 @@ def test_the_base_image_is_an_argument_and_the_extras_exist(path: Path) -> None:
     assert [re.search(rf"\$\{{{name}\}}", texts(path, "FROM")[0]) is not None for name in names] == [True]
     known = EXTRAS.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (extras,) = re.findall(r"/src\[([\w,]+)\]", " ".join(texts(path, "RUN")))
-    assert set(extras.split(",")) <= set(known)
+    assert {"cpu", "postgresql", "mysql", "s3", "gcs"} <= set(extras.split(",")) <= set(known)
 
 
 def test_the_gpu_image_takes_tensorrt_from_nvidia() -> None:
