@@ -11,8 +11,19 @@ import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 from onnx import version_converter
 
-from evaluators.placement import HALF_SAFE, Placement, Plan, activation_indices, becomes_int8, float_inputs, plan
+from evaluators.constants import Constants, Names, array_of
+from evaluators.placement import (
+    HALF_SAFE,
+    SAME_SCALE,
+    Placement,
+    Plan,
+    activation_indices,
+    becomes_int8,
+    float_inputs,
+    plan,
+)
 from evaluators.scales import activation_scale, weight_scales
+from search.element_types import settle_types
 from search.errors import ModelError
 from search.grouping import is_constant
 from search.model import Group, Model
@@ -21,6 +32,8 @@ from search.values import FP16_MAX, Assignment, Precision, Ranges
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
 _HALF_OPSET = 19  # the first whose Q/DQ take float16
+# Ops that hand on one of their inputs, element by element, as it is.
+_SELECTS = frozenset({"Where"})
 # Ops whose further inputs stay what they are, say the scales of a Resize.
 _DATA_ONLY = frozenset({"Resize", "Upsample"})
 
@@ -56,6 +69,7 @@ def expose_groups(lowered: ir.Model, model: Model) -> ir.Model:
     graph = copy.graph
     values = {value.name: value for node in graph for value in node.outputs}
     graph.outputs.clear()
+    _free_names(graph, {group.id for group in model.groups})
     for group in model.groups:
         value = values.get(group.output) or values[f"{group.output}/raw"]
         out = ir.Value(name=group.id, type=ir.TensorType(FLOAT))
@@ -64,6 +78,13 @@ def expose_groups(lowered: ir.Model, model: Model) -> ir.Model:
         )
         graph.outputs.append(out)
     return passes.RemoveUnusedNodesPass()(copy).model
+
+
+def _free_names(graph: ir.Graph, wanted: set[str]) -> None:
+    names = Names(graph)
+    for value in (*graph.initializers.values(), *(value for node in graph for value in node.outputs)):
+        if value.name in wanted:
+            value.name = names.fresh(value.name)
 
 
 def _at_half_opset(model: ir.Model) -> ir.Model:
@@ -76,7 +97,9 @@ def _at_half_opset(model: ir.Model) -> ir.Model:
             f"lowering to half precision needs opset {_HALF_OPSET}, and the model cannot be converted: {error}. "
             f"Export it with opset {_HALF_OPSET} or newer."
         ) from error
-    return passes.ShapeInferencePass(strict_mode=False)(ir.from_proto(converted)).model
+    found = passes.ShapeInferencePass(strict_mode=False)(ir.from_proto(converted)).model
+    settle_types(found)
+    return found
 
 
 class _Lowering:
@@ -94,6 +117,8 @@ class _Lowering:
         self.plan: Plan = plan(self.graph, model, assignment, placement)
         self.dtypes: dict[ir.Value, ir.DataType] = {}
         self.made: dict[tuple[object, ...], ir.Value] = {}
+        self.names = Names(self.graph)
+        self.constants = Constants(self.graph, self.names)
         # Read before anything is rewritten, while every float tensor still has its own type.
         self.floats = {node: float_inputs(node) for node in self.graph.all_nodes()}
 
@@ -130,9 +155,16 @@ class _Lowering:
     def _read(self, node: ir.Node, i: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         if (node, i) in self.plan.reads:
             return self._quantized(value, dtype)
-        if value in self.plan.stored and i == 0 and self._must_stay_float(node):
-            return self._quantized_by_channel(value)
+        if value in self.plan.stored and i == 0 and self._shields(node):
+            return self._quantized_by_channel(value, node)
         return self._plain(value, dtype)
+
+    def _shields(self, node: ir.Node) -> bool:
+        """Whether a node, or one behind it that it only moves values to, must not see a DQ that it could take in."""
+        if self._must_stay_float(node):
+            return True
+        moves = node.op_type in SAME_SCALE and (node, 0) not in self.plan.reads
+        return moves and any(self._shields(user) for user in node.outputs[0].consumers())
 
     def _must_stay_float(self, node: ir.Node) -> bool:
         float_anchor = node.name in self.anchors and self._precision(node) is Precision.FP32
@@ -162,10 +194,34 @@ class _Lowering:
             return HALF if self.placement.half and self._fits_half(self.owner[node.name or ""]) else FLOAT
         if precision is None and node.op_type in HALF_SAFE:
             floats = [value for value in (node.inputs[i] for i in self.floats[node]) if value is not None]
-            half = floats and all(self.dtypes.get(value, FLOAT) is HALF for value in floats)
-            if half and self._in_half_range(value.name or "" for value in node.outputs):
+            half = bool(floats) and all(self.dtypes.get(value, FLOAT) is HALF for value in floats)
+            fits = self._in_half_range(value.name or "" for value in node.outputs)
+            typed = all(value.dtype is not None for value in node.outputs)  # else its readers could not know
+            if typed and fits and (half or self._selects_for_half(node)):
                 return HALF
         return FLOAT
+
+    def _selects_for_half(self, node: ir.Node) -> bool:
+        """Whether a Where may select among halves because all its readers would round what it gives to half.
+
+        Rounding first gives the same numbers. TensorRT refuses a Cast between the Where of a masked attention and its
+        second product ("CHECK(is_softmax(...))").
+        """
+        if node.op_type not in _SELECTS or node.outputs[0].is_graph_output():
+            return False
+        uses = list(node.outputs[0].uses())
+        if not uses or not all(self._reads_half(user, i) for user, i in uses):
+            return False
+        constants = [value for value in node.inputs if value is not None and is_constant(value)]
+        floats = [array_of(value) for value in constants if value.dtype is FLOAT]
+        chosen = [value for value in (node.inputs[i] for i in self.floats[node]) if value is not None]
+        fits = all(np.abs(array).max(initial=0.0) <= FP16_MAX for array in floats)
+        return fits and self._in_half_range(value.name or "" for value in chosen)
+
+    def _reads_half(self, user: ir.Node, index: int) -> bool:
+        if user.graph is not self.graph or (user, index) in self.plan.reads:
+            return False
+        return self._precision(user) is not None and self._dtype_of(user) is HALF
 
     def _fits_half(self, group: Group) -> bool:
         return self._in_half_range((*group.inputs, *group.skips, *group.tensors))
@@ -200,21 +256,21 @@ class _Lowering:
             )
         return self.made[key]
 
-    def _quantized_by_channel(self, value: ir.Value) -> ir.Value:
+    def _quantized_by_channel(self, value: ir.Value, reader: ir.Node) -> ir.Value:
         """The same numbers by a DQ with the scale repeated per channel: ONNX Runtime quantizes a float Conv or Gemm
         between a per-tensor DQ and a Q without being asked, one behind a per-channel DQ it leaves alone."""
-        channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else None
+        channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else _channels_read(reader)
         if not isinstance(channels, int):
             return self._quantized(value, FLOAT)
         key = (value, "dq", "channels")
         if key not in self.made:
             q = self._q(value)
-            scale, zero = (np.repeat(_array(part), channels) for part in self._scale(value, FLOAT))
+            scale, zero = (np.repeat(array_of(part), channels) for part in self._scale(value, FLOAT))
             root = self.plan.root(value).name
             parts = [
                 q,
-                self._constant(f"{root}/scale/{channels}", scale),
-                self._constant(f"{root}/zero/{channels}", zero),
+                self.constants.add(f"{root}/scale/{channels}", scale),
+                self.constants.add(f"{root}/zero/{channels}", zero),
             ]
             node = ir.Node(
                 "",
@@ -239,7 +295,8 @@ class _Lowering:
 
     def _insert(self, node: ir.Node, after: ir.Value, dtype: ir.DataType) -> ir.Value:
         out = node.outputs[0]
-        out.name, out.type, out.shape = f"{node.name}_out", ir.TensorType(dtype), after.shape
+        node.name = self.names.fresh(node.name or "")
+        out.name, out.type, out.shape = self.names.fresh(f"{node.name}_out"), ir.TensorType(dtype), after.shape
         producer = after.producer()
         if producer is None:
             self.graph.insert_before(self.graph[0], node)
@@ -253,8 +310,8 @@ class _Lowering:
         root = self.plan.root(value).name
         scale_name = f"{root}/scale" + ("16" if dtype is HALF else "")
         return (
-            self._constant(scale_name, np.asarray(scale, np.float16 if dtype is HALF else np.float32)),
-            self._constant(f"{root}/zero", np.asarray(zero, integer)),
+            self.constants.add(scale_name, np.asarray(scale, np.float16 if dtype is HALF else np.float32)),
+            self.constants.add(f"{root}/zero", np.asarray(zero, integer)),
         )
 
     def _scale_number(self, value: ir.Value) -> tuple[float, int]:
@@ -275,7 +332,7 @@ class _Lowering:
         index = next(i for i in (0, 1) if i not in activation_indices(node))
         weight = node.inputs[index]
         assert weight is not None
-        array = _array(weight)
+        array = array_of(weight)
         axis = channel_axis(node, array)
         scales = weight_scales(array, axis, self.placement.weight_bits)
         if self.placement.half:
@@ -292,18 +349,17 @@ class _Lowering:
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
         parts = [
-            self._constant(name, codes),
+            self.constants.add(name, codes),
             self._scales(name, scales, dtype),
-            self._constant(f"{name}/zero", np.zeros(scales.shape, np.int8)),
+            self.constants.add(f"{name}/zero", np.zeros(scales.shape, np.int8)),
         ]
         node.replace_input_with(index, self._dequantized(name, parts, axis, dtype))
 
     def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
         """Bias overflow may have widened the scales of one use of a shared weight."""
-        known = self.graph.initializers.get(f"{weight.name}/int8/scale") or self.graph.initializers.get(
-            f"{weight.name}/int8/scale16"
-        )
-        return known is not None and not np.array_equal(_array(known), scales.astype(_array(known).dtype))
+        forms = [f"{weight.name}/int8/scale", f"{weight.name}/int8/scale16"]
+        known = [array for form in forms for array in self.constants.made(form)]
+        return bool(known) and not any(np.array_equal(array, scales.astype(array.dtype)) for array in known)
 
     def _bias(self, node: ir.Node, scales: NDArray[np.float32]) -> tuple[ir.Node, int] | None:
         """Where the bias of a weighted op is to be quantized: its third input, or an Add right behind a MatMul."""
@@ -318,7 +374,7 @@ class _Lowering:
         bias = user.inputs[index] if len(user.inputs) > index else None
         if bias is None or not is_constant(bias) or not _unscaled(node):
             return None
-        shape = _array(bias).shape
+        shape = array_of(bias).shape
         return (user, index) if len(shape) == 1 and scales.shape in ((), shape) else None
 
     def _quantize_bias(
@@ -330,7 +386,7 @@ class _Lowering:
         """
         bias, step = user.inputs[index], self._input_scale(node)
         assert bias is not None
-        array = _array(bias).astype(np.float64)
+        array = array_of(bias).astype(np.float64)
         needed = np.abs(array) / (step * _BIAS_LIMIT)
         needed = needed if scales.ndim else needed.max(initial=0.0)
         free = dead & (needed > np.finfo(np.float32).tiny)
@@ -338,9 +394,9 @@ class _Lowering:
         products = (scales.astype(np.float64) * step).astype(np.float32)
         name = f"{node.name}/bias/int32"
         parts = [
-            self._constant(name, np.rint(array / products).astype(np.int32)),
-            self._constant(f"{name}/scale", products),
-            self._constant(f"{name}/zero", np.zeros(products.shape, np.int32)),
+            self.constants.add(name, np.rint(array / products).astype(np.int32)),
+            self.constants.add(f"{name}/scale", products),
+            self.constants.add(f"{name}/zero", np.zeros(products.shape, np.int32)),
         ]
         user.replace_input_with(index, self._dequantized(name, parts, 0 if products.ndim else None, FLOAT))
         return scales
@@ -351,15 +407,15 @@ class _Lowering:
         assert producer is not None
         scale = producer.inputs[1]
         assert scale is not None
-        return float(_array(scale))
+        return float(array_of(scale))
 
     def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
         if dtype is HALF:
-            return self._constant(f"{name}/scale16", scales.astype(np.float16))
-        return self._constant(f"{name}/scale", scales)
+            return self.constants.add(f"{name}/scale16", scales.astype(np.float16))
+        return self.constants.add(f"{name}/scale", scales)
 
     def _dequantized(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
-        key = (name, dtype)
+        key = (*parts, axis, dtype)
         if key not in self.made:
             attributes = [] if axis is None else [ir.AttrInt64("axis", axis)]
             suffix = "/dq16" if dtype is HALF else "/dq"
@@ -376,17 +432,8 @@ class _Lowering:
                 continue
             if node.op_type in _DATA_ONLY and i > 0:
                 continue
-            half = np.clip(_array(value), -FP16_MAX, FP16_MAX).astype(np.float16)
-            node.replace_input_with(i, self._constant(f"{value.name}/half", half))
-
-    def _constant(self, name: str, array: NDArray[Any]) -> ir.Value:
-        known = self.graph.initializers.get(name)
-        if known is not None:
-            return known
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        self.graph.register_initializer(value)
-        return value
+            half = np.clip(array_of(value), -FP16_MAX, FP16_MAX).astype(np.float16)
+            node.replace_input_with(i, self.constants.add(f"{value.name}/half", half))
 
     # -- outputs ---------------------------------------------------------------------------------------------------
 
@@ -396,7 +443,7 @@ class _Lowering:
             return
         final = self._plain(value, FLOAT)
         name = value.name
-        value.name = f"{name}/raw"
+        value.name = self.names.fresh(f"{name}/raw")
         final.name, final.shape = name, value.shape
         self.graph.outputs[index] = final
 
@@ -414,6 +461,21 @@ def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
     return 1 if weight.ndim == 2 else None
 
 
+def _channels_read(node: ir.Node) -> int | None:
+    """How many channels a weighted op takes, by its weight alone; None where it does not show."""
+    weight = node.inputs[1]
+    if weight is None or weight.const_value is None:
+        return None
+    shape, attributes = weight.const_value.shape.numpy(), node.attributes
+    if node.op_type == "Conv":
+        group = attributes.get("group")
+        return int(shape[1]) * (group.as_int() if group is not None else 1)
+    if node.op_type == "ConvTranspose":
+        return int(shape[0])
+    turned, transposed = (bool(a.as_int()) if (a := attributes.get(name)) else False for name in ("transA", "transB"))
+    return None if node.op_type != "Gemm" or turned else int(shape[1 if transposed else 0])
+
+
 def _unscaled(node: ir.Node) -> bool:
     """Whether a bias is added as it is: a scaled one cannot share the accumulator's scale."""
     factors = [node.attributes.get(name) for name in ("alpha", "beta")]
@@ -429,11 +491,6 @@ def _representable(scales: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _along(scales: NDArray[np.float32], axis: int | None, ndim: int) -> NDArray[np.float32]:
     return scales if axis is None else scales.reshape([-1 if i == axis else 1 for i in range(ndim)])
-
-
-def _array(value: ir.Value) -> NDArray[Any]:
-    assert value.const_value is not None
-    return value.const_value.numpy()
 
 
 def _bodies(attribute: ir.Attr) -> list[ir.Graph]:

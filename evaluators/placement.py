@@ -21,9 +21,11 @@ HALF_SAFE = SAME_SCALE | frozenset(
     "Add AveragePool Clip Concat Div Elu Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish "
     "LeakyRelu Max Min Mish Mul Neg PRelu Pad ReduceMax Relu Sigmoid Slice Split Sub Tanh Tile Where".split()
 )
-_GEMM_ACTIVATIONS = frozenset(
-    "Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()
-)
+# What ONNX Runtime fuses with a float op before it looks for INT8 ones.
+_FUSED_WITH = {
+    "Gemm": frozenset("Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()),
+    "MatMul": frozenset({"Relu"}),
+}
 RESIDUAL = frozenset({"Conv", "ConvTranspose"})  # whose kernels add the other branch before they round
 
 
@@ -162,15 +164,15 @@ def _quantize_regions(
 
 
 def _fused_in_float(node: ir.Node, group: Group) -> bool:
-    """ONNX Runtime makes a float FusedGemm of Gemm and activation before it looks for INT8 ones."""
+    """ONNX Runtime makes one float op of Gemm and activation, and of MatMul and Relu, before it looks for INT8 ones."""
     users = node.outputs[0].consumers()
-    if node.op_type != "Gemm" or node.outputs[0].is_graph_output() or len(users) != 1:
+    if node.op_type not in _FUSED_WITH or node.outputs[0].is_graph_output() or len(users) != 1:
         return False
-    return users[0].op_type in _GEMM_ACTIVATIONS and users[0].name in group.nodes
+    return users[0].op_type in _FUSED_WITH[node.op_type] and users[0].name in group.nodes
 
 
 def becomes_int8(node: ir.Node, result: Plan) -> bool:
-    """Whether ONNX Runtime would quantize a float Conv or Gemm by itself: only Relu or Clip between it and a Q."""
+    """Whether ONNX Runtime would quantize a float Conv or Gemm by itself: only Relu, Clip and moves before a Q."""
     value = node.outputs[0]
     while True:
         uses = list(value.uses())
@@ -179,7 +181,7 @@ def becomes_int8(node: ir.Node, result: Plan) -> bool:
         if all(use in result.reads for use in uses):
             return True
         user = uses[0].node
-        if len(uses) > 1 or user.op_type not in ("Relu", "Clip"):
+        if len(uses) > 1 or user.op_type not in {"Relu", "Clip", *SAME_SCALE}:
             return False
         value = user.outputs[0]
 
@@ -215,9 +217,7 @@ def _store_float_outputs(
             node = nodes[name]
             value = _behind_clamp(node, group)
             uses = value.uses()
-            if node.op_type in placement.float_output and uses and all(use in result.reads for use in uses):
-                if value.is_graph_output():
-                    continue
+            if node.op_type in placement.float_output and any(use in result.reads for use in uses):
                 result.stored.add(value)
 
 

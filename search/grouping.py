@@ -118,7 +118,7 @@ def is_constant(value: ir.Value | None) -> bool:
 def _is_weighted(node: ir.Node) -> bool:
     if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx"):
         return False
-    return node.outputs[0].dtype in (None, ir.DataType.FLOAT) and not all(is_constant(v) for v in node.inputs[:2])
+    return node.outputs[0].dtype is ir.DataType.FLOAT and not all(is_constant(v) for v in node.inputs[:2])
 
 
 def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
@@ -163,6 +163,7 @@ def _next_pointwise(values: set[ir.Value], graph: object, taken: set[ir.Node], i
         and node not in taken
         and node.graph is graph
         and len(node.outputs) == 1
+        and node.outputs[0].dtype is ir.DataType.FLOAT
         and all(value in values for value in _dynamic_inputs(node))
     ]
     return min(fitting, key=lambda node: node.name or "", default=None)

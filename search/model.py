@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from search import onnx_file
 from search.cleaning import clean, infer_shapes
+from search.element_types import settle_types
 from search.errors import ModelError
 from search.grouping import WEIGHTED, Edge, Group, find_groups
 from search.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
@@ -66,15 +67,17 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
 
     Raises:
         ModelError: the file is missing, no ONNX, damaged, already quantized or in half precision, has dynamic
-            dimensions without a shape, or nothing that can be quantized.
+            dimensions without a shape, one output listed twice, or nothing that can be quantized.
     """
     request = dict(shapes or {})
     proto = onnx_file.read(path)
     _refuse_quantized(proto, path)
+    _refuse_repeated_outputs(proto, path)
     with onnx_file.understanding(path):
         graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
         profiles = fix_shapes(graph, request, batch, path)
         graph = clean(graph)
+        settle_types(graph)
         _refuse_half(graph, path)
         inferred = infer_shapes(graph, profiles)
     groups, edges = find_groups(graph.graph, inferred)
@@ -94,6 +97,16 @@ def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:
                 f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "
                 "already quantized. Give the float model it was made from."
             )
+
+
+def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
+    names = [output.name for output in proto.graph.output]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ModelError(
+            f"loading {path}: expected outputs of different names, but {repeated!r} is listed {names.count(repeated)} "
+            "times. List it once, or hand the second on through an Identity with a name of its own."
+        )
 
 
 def _refuse_half(model: ir.Model, path: Path) -> None:

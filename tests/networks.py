@@ -141,8 +141,11 @@ def unet(seed: int = 2, batch: int | str = 2) -> onnx.ModelProto:
     return n.model([batch, 3, 16, 16], "mask", [batch, 4, 16, 16])
 
 
-def transformer(seed: int = 3, batch: int | str = 4, blocks: int = 2) -> onnx.ModelProto:
-    """ViT-style encoder: patch convolution, LayerNorm, attention by MatMul, GELU by Erf, mean pooling, Gemm head."""
+def transformer(seed: int = 3, batch: int | str = 4, blocks: int = 2, *, masked: bool = False) -> onnx.ModelProto:
+    """ViT-style encoder: patch convolution, LayerNorm, attention by MatMul, GELU by Erf, mean pooling, Gemm head.
+
+    `masked`: tokens see those before them alone, and rows that would see none are zero, as exported SDPA writes it.
+    """
     n, d, heads, tokens = Net(seed), 32, 2, 16
     x = n.conv("image", "patch", 3, d, 4, stride=4)
     n.nodes[-1].ClearField("attribute")
@@ -154,7 +157,7 @@ def transformer(seed: int = 3, batch: int | str = 4, blocks: int = 2) -> onnx.Mo
     split = n.const("split", np.array([0, tokens, heads, d // heads], np.int64))
     join = n.const("join", np.array([0, tokens, d], np.int64))
     for i in range(blocks):
-        x = _attention(n, x, f"layer.{i}/attn", d, heads, split, join)
+        x = _attention(n, x, f"layer.{i}/attn", d, heads, split, join, masked=masked)
         x = _mlp(n, x, f"layer.{i}/mlp", d)
     x = n.op("ReduceMean", [_layer_norm(n, x, "norm", d)], "mean", axes=[1], keepdims=0)
     n.gemm(x, "fc", d, 10)
@@ -166,7 +169,7 @@ def _layer_norm(n: Net, x: str, name: str, d: int) -> str:
     return n.op("LayerNormalization", [x, gain, bias], name)
 
 
-def _attention(n: Net, x: str, name: str, d: int, heads: int, split: str, join: str) -> str:
+def _attention(n: Net, x: str, name: str, d: int, heads: int, split: str, join: str, *, masked: bool) -> str:
     y = _layer_norm(n, x, f"{name}/norm", d)
     parts = {}
     for part, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
@@ -176,7 +179,14 @@ def _attention(n: Net, x: str, name: str, d: int, heads: int, split: str, join: 
         )
     scale = n.const(f"{name}/scale", np.float32(1 / np.sqrt(d / heads)))
     scores = n.op("Mul", [n.op("MatMul", [parts["q"], parts["k"]], f"{name}/qk"), scale], f"{name}/scaled")
-    mixed = n.op("MatMul", [n.op("Softmax", [scores], f"{name}/softmax", axis=-1), parts["v"]], f"{name}/pv")
+    if masked:
+        later = n.const(f"{name}/later", np.triu(np.full((16, 16), -1e4, np.float32), 1))
+        scores = n.op("Add", [scores, later], f"{name}/masked")
+    shares = n.op("Softmax", [scores], f"{name}/softmax", axis=-1)
+    if masked:
+        nowhere = n.op("IsNaN", [shares], f"{name}/nowhere")
+        shares = n.op("Where", [nowhere, n.const(f"{name}/zero", np.float32(0)), shares], f"{name}/shares")
+    mixed = n.op("MatMul", [shares, parts["v"]], f"{name}/pv")
     joined = n.op("Reshape", [n.op("Transpose", [mixed], f"{name}/back", perm=[0, 2, 1, 3]), join], f"{name}/join")
     return n.op("Add", [x, n.linear(joined, f"{name}/proj", d, d)], f"{name}/add")
 
@@ -379,6 +389,22 @@ def conditional(seed: int = 16) -> onnx.ModelProto:
     return n.model([2, 3, 8, 8], "logits", [2, 10])
 
 
+def masked_transformer(seed: int = 17) -> onnx.ModelProto:
+    return transformer(seed, blocks=1, masked=True)
+
+
+def foreign(seed: int = 18) -> onnx.ModelProto:
+    """An op outside ONNX between convolutions: shape inference knows no type and no shape behind it."""
+    n, c = Net(seed), 16
+    x = n.op("Gelu", [n.conv("image", "first", 3, c)], "gelu", domain="com.microsoft")
+    x = n.op("Relu", [n.conv(x, "second", c, c)], "second/relu")
+    n.conv(n.op("Gelu", [n.conv(x, "third", c, c)], "gelu2", domain="com.microsoft"), "last", c, 20)
+    ends = [helper.make_tensor_value_info(*end) for end in (("image", 1, [2, 3, 8, 8]), ("last_out", 1, [2, 20, 8, 8]))]
+    graph = helper.make_graph(n.nodes, "net", ends[:1], ends[1:], n.weights)
+    opsets = [helper.make_opsetid("", n.opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
 ODD = {
     "activations": activations,
     "convolutions": convolutions,
@@ -387,7 +413,10 @@ ODD = {
     "branches": branches,
     "text_encoder": text_encoder,
     "conditional": conditional,
+    "masked": masked_transformer,
 }
+# Kept apart: ONNX's own tools cannot size what it makes.
+BEYOND = {"foreign": foreign}
 
 
 def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
@@ -406,9 +435,9 @@ def feeds(model: Model, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 @functools.cache
 def loaded(name: str) -> Model:
-    """A loaded network of `NETWORKS` or `ODD`, made once."""
+    """A loaded network of `NETWORKS`, `ODD` or `BEYOND`, made once."""
     with tempfile.TemporaryDirectory() as folder:
-        return load(save({**NETWORKS, **ODD}[name](), Path(folder) / f"{name}.onnx"))
+        return load(save({**NETWORKS, **ODD, **BEYOND}[name](), Path(folder) / f"{name}.onnx"))
 
 
 @functools.cache

@@ -242,7 +242,11 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
     parsed = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=True)
     layers, ranges = tensorrt_api.layers_of(parsed[0]), observed(model)
     around = tensorrt_weak._Neighbours(trt, layers, ranges)
-    found = {layer.name: around.bound(layer) for layer in layers}
+    known = {name: found.magnitude for name, found in ranges.tensors.items()}
+    found = {
+        layer.name: around.bound(layer, 0, [known.get(tensor.name, 0.0) for tensor in tensorrt_weak._inputs(layer)])
+        for layer in layers
+    }
     return {**found, "logits": ranges.tensors["logits"].magnitude}
 
 

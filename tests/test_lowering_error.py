@@ -19,14 +19,14 @@ from onnx import helper, numpy_helper
 
 from evaluators.lowering import lower
 from evaluators.placement import TENSORRT, Placement
-from networks import NETWORKS, ODD, feeds, loaded, plain_session, ranged
+from networks import BEYOND, NETWORKS, ODD, feeds, loaded, plain_session, ranged
 from search.model import Group, Model
 from search.values import Assignment, Precision, Ranges, TensorRange
 from strong_build import MIXES, mixes
 from test_lowering import session_of
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
-ALL = [*NETWORKS, *ODD]
+ALL = [*NETWORKS, *ODD, *BEYOND]
 # As TENSORRT, with the float sides of INT8 groups left in float32: then nothing but INT8 is left to explain.
 WITHOUT_HALF = replace(TENSORRT, half=False)
 FLOAT16_NOISE = 1e-6  # 60 dB

@@ -572,3 +572,10 @@ def test_batch_norm_that_cannot_be_fused_is_kept_exactly(build: Callable[[Net], 
     model = load_proto(proto, tmp_path)
     assert "BatchNormalization" in {node.op_type for node in model.graph.graph}
     assert_same_outputs(proto, model)
+
+
+def test_one_output_listed_twice_is_refused(tmp_path: Path) -> None:
+    proto = residual_cnn()
+    proto.graph.output.append(proto.graph.output[0])
+    with pytest.raises(ModelError, match="outputs of different names, but 'logits' is listed 2 times"):
+        load_proto(proto, tmp_path)

@@ -15,10 +15,10 @@ import pytest
 
 import strong_build
 from fake_tensorrt import read_listing
-from networks import NETWORKS, ODD, loaded
+from networks import BEYOND, NETWORKS, ODD, loaded
 
 pytestmark = pytest.mark.timeout(900)  # the first use fetches
-ALL = [*NETWORKS, *ODD]
+ALL = [*NETWORKS, *ODD, *BEYOND]
 
 
 @pytest.fixture(scope="module")

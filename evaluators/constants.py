@@ -1,0 +1,61 @@
+"""Names that a graph does not have yet, and the constants that lowering adds under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+
+class Names:
+    """Gives out names that no node or tensor of a graph has, bodies of If and Loop included."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken: set[str | None] = set()
+        for part in (graph, *graph.subgraphs()):
+            values = [*part.inputs, *part.initializers.values(), *(value for node in part for value in node.outputs)]
+            self._taken.update(value.name for value in values)
+            self._taken.update(node.name for node in part)
+
+    def fresh(self, name: str) -> str:
+        """`name`, or where that is taken, the first of `name.1`, `name.2`, … that is not; taken from now on."""
+        found, number = name, 0
+        while found in self._taken:
+            number += 1
+            found = f"{name}.{number}"
+        self._taken.add(found)
+        return found
+
+
+class Constants:
+    """The constants that lowering adds to a graph: equal ones asked for under one name are stored once."""
+
+    def __init__(self, graph: ir.Graph, names: Names) -> None:
+        self._graph = graph
+        self._names = names
+        self._made: dict[str, list[ir.Value]] = {}
+
+    def made(self, name: str) -> list[NDArray[Any]]:
+        """What was added under this name: never a constant that the user's file has under it."""
+        return [array_of(value) for value in self._made.get(name, [])]
+
+    def add(self, name: str, array: NDArray[Any]) -> ir.Value:
+        known = self._made.setdefault(name, [])
+        for value in known:
+            old = array_of(value)
+            if old.dtype == array.dtype and np.array_equal(old, array):
+                return value
+        tensor = ir.tensor(array, name=self._names.fresh(name))
+        shape = ir.Shape(array.shape)
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        self._graph.register_initializer(value)
+        known.append(value)
+        return value
+
+
+def array_of(value: ir.Value) -> NDArray[Any]:
+    """The values of a constant."""
+    assert value.const_value is not None
+    return value.const_value.numpy()
