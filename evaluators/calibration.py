@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from evaluators.data import Batch, Dataset, batches
+from evaluators.reductions import append_reductions, must_be_finite, values_by_name
 from evaluators.scales import BINS, Histogram, bins_of, clip
 from search.errors import ConfigError, DataError, ModelError, TargetError
 from search.model import Model
@@ -35,7 +36,6 @@ _FLOATS = {
     ir.DataType.BFLOAT16: "tensor(bfloat16)",
     ir.DataType.DOUBLE: "tensor(double)",
 }
-_REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSum", "Size")
 
 Progress = Callable[[int, int], None]
 
@@ -54,7 +54,8 @@ def collect(
     `minmax` reads the data once. The others make a histogram between the extremes in a second pass and then clip:
     `percentile` (or `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one
     limit on |x|, so that [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are
-    represented exactly whatever the scale.
+    represented exactly whatever the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
+    rest, and it has none where there is no rest.
 
     Args:
         indices: the samples to use; runs are of the model's batch.
@@ -67,7 +68,7 @@ def collect(
 
     Raises:
         ConfigError: the method is unknown.
-        DataError: no samples, or a tensor holds NaN or Inf.
+        DataError: no samples, a tensor holds NaN, or one that has to be finite holds Inf: see `must_be_finite`.
         ModelError: ONNX Runtime cannot run the model.
         TargetError: ONNX Runtime is not installed.
     """
@@ -76,13 +77,13 @@ def collect(
         raise DataError("calibration needs samples and its part of the data is empty: give more data")
     runs = math.ceil(len(indices) / model.batch) * (1 if name == "minmax" else 2)
     run = _Run(model, dataset, indices, threads, _Steps(progress, runs))
-    observed, elements = _observe(run)
+    observed, elements, infinite = _observe(run)
     chosen = dict(observed)
     if name != "minmax":
         varying = {tensor: seen for tensor, seen in observed.items() if seen.low < seen.high}
-        for tensor, counts in _histograms(run, varying, elements, magnitudes=name != "percentile").items():
+        for tensor, counts in _histograms(run, varying, elements, infinite, magnitudes=name != "percentile").items():
             chosen[tensor] = clip(varying[tensor], counts, name, percentile)
-    return Ranges(method=method, tensors=chosen, observed=observed, samples=len(indices))
+    return Ranges(method=method, tensors=chosen, observed=observed, samples=len(indices), infinite=infinite)
 
 
 def parse_method(method: str) -> tuple[str, float]:
@@ -119,6 +120,8 @@ def notes(ranges: Ranges) -> list[str]:
         found.append(f"{_listed(ranges.constant)} never varied in the calibration data ({ranges.samples} samples)")
     if wide:
         found.append(f"{_listed(wide)} went beyond {FP16_MAX:g}, the largest FP16 number")
+    if ranges.infinite:
+        found.append(f"{_listed(ranges.infinite)} held infinite values, as masks do: ranges are of the finite ones")
     return found
 
 
@@ -165,29 +168,88 @@ class _Run:
         return array[: rows // self.model.batch * batch.count] if rows and rows % self.model.batch == 0 else array
 
 
-def _observe(run: _Run) -> tuple[dict[str, TensorRange], dict[str, int]]:
-    """Minimum and maximum of every float tensor, and its elements in one run; only scalars leave the runtime."""
+def _observe(run: _Run) -> tuple[dict[str, TensorRange], dict[str, int], tuple[str, ...]]:
+    """Minimum and maximum of every float tensor, and its elements in one run; names of those that held Inf."""
     tensors = float_tensors(run.model, run.threads)
-    graph = run.model.graph.clone()
-    outputs = _append_reductions(graph, tensors)
     low, high = np.full(len(tensors), np.inf), np.full(len(tensors), -np.inf)
     elements = np.zeros(len(tensors), np.int64)
-    with _session(graph, run.threads) as session:
+    with ExitStack() as stack:
+        watch = _Watch(run, tensors, stack.enter_context(ExitStack()))
         for number, batch in enumerate(run.batches()):
-            values = _guarded(session.run, outputs, batch.inputs)
-            least, largest, total, size = np.array(values, np.float64).reshape(len(tensors), -1).T
-            suspects = _not_finite(least, largest, total, size)
-            _check_finite(run, [tensors[index] for index in suspects], batch, number)
+            least, largest, size = watch.read(batch, number)
             low, high = np.minimum(low, least), np.maximum(high, largest)
             elements = np.maximum(elements, size.astype(np.int64))
-    # A tensor that never had an element has no range.
+    # A tensor that never had an element, or no finite one, has no range.
     kept = [index for index in range(len(tensors)) if low[index] <= high[index]]
     observed = {tensors[index]: TensorRange(float(low[index]), float(high[index])) for index in kept}
-    return observed, {tensors[index]: int(elements[index]) for index in kept}
+    infinite = tuple(name for name in tensors if name in watch.infinite)
+    return observed, {tensors[index]: int(elements[index]) for index in kept}, infinite
+
+
+class _Watch:
+    """Reductions of every float tensor, in one session; only scalars leave the runtime.
+
+    The session is made again when a tensor first holds Inf where it may: from then on Inf is left out of its
+    reductions. Most models have no such tensor, and need not pay for the look.
+    """
+
+    def __init__(self, run: _Run, tensors: Sequence[str], stack: ExitStack) -> None:
+        self.infinite: set[str] = set()
+        self._run = run
+        self._tensors = tensors
+        self._held = must_be_finite(run.model)
+        self._stack = stack
+        self._open()
+
+    def _open(self) -> None:
+        self._stack.close()
+        graph = self._run.model.graph.clone()
+        self._outputs = append_reductions(graph, self._tensors, self.infinite)
+        self._session = self._stack.enter_context(_session(graph, self._run.threads))
+
+    def read(self, batch: Batch, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """(tensors,) least, largest and size; raises DataError for what has to be finite and is not."""
+        while True:
+            values = _guarded(self._session.run, self._outputs, batch.inputs)
+            least, largest, total, size = np.array(values, np.float64).reshape(len(self._tensors), -1).T
+            ends = ~(np.isfinite(least) & np.isfinite(largest)) & (size > 0)
+            new = {name for name, bad in zip(self._tensors, ends, strict=True) if bad} - self._held - self.infinite
+            if not new:
+                break
+            self.infinite |= new
+            self._open()
+        # ORT's ReduceMin and ReduceMax see NaN only in the first place of a tensor; its ReduceSum carries every NaN.
+        masked = np.array([name in self.infinite for name in self._tensors], bool)
+        suspects = np.flatnonzero((ends & ~masked) | (np.isnan(total) & (size > 0)))
+        self._check([self._tensors[int(index)] for index in suspects], batch, number)
+        return least, largest, size
+
+    def _check(self, suspects: Sequence[str], batch: Batch, number: int) -> None:
+        """Raise DataError for the first suspect, in topological order, that really holds what it may not.
+
+        A sum may also be NaN because it overflowed both ways, so the tensor itself is looked at.
+        """
+        for name in suspects:
+            for _, array in _values_of(self._run, name, batch):
+                real = self._run.real(array, batch)
+                good = _finite(real) if name in self._held else ~np.isnan(real)
+                if not good.all():
+                    raise DataError(_not_finite_message(self._run, name, array, good, batch, number))
+
+
+def _finite(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether float32, in which ranges are, holds each value."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.isfinite(array.astype(np.float32, copy=False)))
 
 
 def _histograms(
-    run: _Run, ranges: Mapping[str, TensorRange], elements: Mapping[str, int], *, magnitudes: bool
+    run: _Run,
+    ranges: Mapping[str, TensorRange],
+    elements: Mapping[str, int],
+    infinite: Collection[str],
+    *,
+    magnitudes: bool,
 ) -> dict[str, Histogram]:
     """(BINS,) counts per tensor, over its range, or of non-zero |x| over 0…magnitude."""
     bins = {name: bins_of(seen, magnitudes=magnitudes) for name, seen in ranges.items()}
@@ -201,7 +263,8 @@ def _histograms(
                 counts[name] += bins[name].count(run.real(batch.inputs[name], batch))
             for name, array in _run_chain(chain, batch):
                 if name in counts:
-                    counts[name] += bins[name].count(run.real(array, batch))
+                    real = run.real(array, batch)
+                    counts[name] += bins[name].count(real[_finite(real)] if name in infinite else real)
     return counts
 
 
@@ -216,27 +279,6 @@ def _parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
         parts[-1].append(name)
         used += size
     return parts
-
-
-def _not_finite(
-    least: NDArray[np.float64], largest: NDArray[np.float64], total: NDArray[np.float64], size: NDArray[np.float64]
-) -> list[int]:
-    # ORT's ReduceMin and ReduceMax see NaN only in the first place of a tensor; its ReduceSum carries every NaN.
-    bad = ~np.isfinite(least) | ~np.isfinite(largest) | np.isnan(total)
-    return [int(index) for index in np.flatnonzero(bad & (size > 0))]
-
-
-def _check_finite(run: _Run, suspects: Sequence[str], batch: Batch, number: int) -> None:
-    """Raise DataError for the first suspect, in topological order, that really holds NaN or Inf.
-
-    A sum may also be NaN because it overflowed both ways, so the tensor itself is looked at.
-    """
-    for name in suspects:
-        for _, array in _values_of(run, name, batch):
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(run.real(array, batch).astype(np.float32))
-            if not finite.all():
-                raise DataError(_not_finite_message(run, name, array, finite, batch, number))
 
 
 def _values_of(run: _Run, name: str, batch: Batch) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -255,27 +297,22 @@ def _not_finite_message(
     if array.ndim and len(array) == run.model.batch:
         row = int(np.argmin(finite.reshape(batch.count, -1).all(axis=1)))
         where = f"sample {run.indices[start + row]}"
-    value = "NaN" if np.isnan(run.real(array, batch)).any() else "Inf"
+    if np.isnan(run.real(array, batch)).any():
+        value, rule = "NaN", "no tensor may hold NaN"
+    else:
+        value, rule = "Inf", "what a layer reads or makes, and the model's outputs, have to be finite in float32"
     return (
         f"calibrating: tensor {name!r}, {_origin(run.model.graph, name)}, holds {value}, first in {where}; "
-        "every tensor has to be finite in float32. It is the first such tensor in the graph: leave the sample out, "
-        "or repair the op that makes it"
+        f"{rule}. It is the first such tensor in the graph: leave the sample out, or repair the op that makes it"
     )
 
 
 def _origin(graph: ir.Model, name: str) -> str:
-    node = _values(graph)[name].producer()
+    node = values_by_name(graph)[name].producer()
     return "an input of the model" if node is None else f"output of {node.op_type} node {node.name!r}"
 
 
 # The model in ONNX Runtime ------------------------------------------------------------------------------------------
-
-
-def _values(graph: ir.Model) -> dict[str, ir.Value]:
-    """Values of the main graph by name, graph inputs and node outputs, in topological order."""
-    inputs = [value for value in graph.graph.inputs if value.name not in graph.graph.initializers]
-    outputs = [value for node in graph.graph for value in node.outputs]
-    return {value.name: value for value in [*inputs, *outputs] if value.name}
 
 
 def float_tensors(model: Model, threads: int = 1) -> list[str]:
@@ -284,7 +321,7 @@ def float_tensors(model: Model, threads: int = 1) -> list[str]:
     Raises:
         ModelError, TargetError: as `collect`.
     """
-    values = _values(model.graph)
+    values = values_by_name(model.graph)
     unknown = [name for name, value in values.items() if value.type is None]
     types = _runtime_types(model, unknown, threads) if unknown else {}
     return [
@@ -303,7 +340,7 @@ def _runtime_types(model: Model, names: list[str], threads: int) -> dict[str, st
 def _between(graph: ir.Model, given: Sequence[str], wanted: Sequence[str]) -> ir.Model:
     """A copy that computes the tensors `wanted`, taking those `given` as inputs, and holds nothing it does not need."""
     copy = graph.clone()
-    values = _values(copy)
+    values = values_by_name(copy)
     for name in given:
         entry = ir.Value(name=name, type=values[name].type)
         values[name].replace_all_uses_with(entry)
@@ -316,33 +353,6 @@ def _between(graph: ir.Model, given: Sequence[str], wanted: Sequence[str]) -> ir
         if not value.uses() and not value.is_graph_output():
             copy.graph.inputs.remove(value)
     return copy
-
-
-def _append_reductions(graph: ir.Model, tensors: Sequence[str]) -> list[str]:
-    """Make the scalars of _REDUCTIONS of every tensor the graph's only outputs; returns their names.
-
-    They stand right behind what makes the tensor, so that a run in this order can give its memory back at once.
-    """
-    values = _values(graph)
-    outputs: list[ir.Value] = []
-    for number, name in enumerate(tensors):
-        value, before = values[name], values[name].producer()
-        nodes = []
-        if value.dtype is not ir.DataType.FLOAT:
-            nodes.append(ir.node("Cast", [value], {"to": ir.DataType.FLOAT}, name=f"bitfront.{number}.Cast"))
-            value = nodes[0].outputs[0]
-            value.name = f"bitfront.{number}.float"
-        for op in _REDUCTIONS:
-            nodes.append(ir.node(op, [value], {} if op == "Size" else {"keepdims": 0}, name=f"bitfront.{number}.{op}"))
-            nodes[-1].outputs[0].name = nodes[-1].name
-            outputs.append(nodes[-1].outputs[0])
-        if before is None:
-            graph.graph.extend(nodes)
-        else:
-            graph.graph.insert_after(before, nodes)
-    graph.graph.outputs.clear()
-    graph.graph.outputs.extend(outputs)
-    return [str(output.name) for output in outputs]
 
 
 @dataclass(frozen=True)
@@ -360,7 +370,7 @@ def _open_chain(graph: ir.Model, parts: Sequence[Sequence[str]], threads: int, s
     Built from the back: what a stretch takes, an earlier one has to give. Values that cannot be handed over, because
     they are no tensors or nobody knows their type, are computed again.
     """
-    values = _values(graph)
+    values = values_by_name(graph)
     place = {name: index for index, name in enumerate(values)}
     movable = [n for n, v in values.items() if v.producer() and isinstance(v.type, ir.TensorType) and v.dtype]
     chain: list[_Link] = []

@@ -141,6 +141,7 @@ def take(magnitudes: Mapping[str, float], tensors: Iterable[str], calibrated: Ra
         method=METHOD,
         tensors={**_only(found.tensors, missing), **own},
         observed={**_only(found.observed, missing), **own},
+        infinite=tuple(name for name in found.infinite if name not in own),
     )
     return Taken(ranges, missing, tuple(name for name in magnitudes if name not in known))
 

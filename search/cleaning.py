@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def clean(model: ir.Model) -> ir.Model:
 
     Afterwards: no functions, no Constant nodes, no Identity on initializers, no Dropout, no unused nodes or outputs;
     BatchNorm fused where a Conv, ConvTranspose or Gemm is its only source; every node has a unique name, the user's
-    own where there was one; nodes in topological order.
+    own where there was one, also among the bodies of If and Loop; nodes in topological order.
     """
     model = _run(
         model,
@@ -66,7 +67,9 @@ def clean(model: ir.Model) -> ir.Model:
         passes.ShapeInferencePass(strict_mode=False),
     )
     _restore_names(model, own, names)
-    return _run(model, passes.NameFixPass(_Names()))
+    model = _run(model, passes.NameFixPass(_Names()))
+    _rename_in_bodies(model.graph)
+    return model
 
 
 def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
@@ -182,3 +185,19 @@ def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping
         if node.name not in own and wanted not in taken:
             node.name = wanted
             taken.add(wanted)
+
+
+def _rename_in_bodies(graph: ir.Graph) -> None:
+    """Where nodes of two graphs share a name, the main graph's keeps it.
+
+    TensorRT has one list of layers for all of them: it gives the name to whichever it parses first.
+    """
+    taken = {node.name for node in graph}
+    ours = {node.name for node in graph.all_nodes()}
+    for node in graph.all_nodes():
+        if node.graph is graph:
+            continue
+        if node.name in taken:
+            node.name = next(name for i in count(1) if (name := f"{node.name}_{i}") not in ours)
+            ours.add(node.name)
+        taken.add(node.name)

@@ -104,12 +104,14 @@ class Ranges:
     """Calibrated ranges of every float tensor, by name in the clean model.
 
     `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
+    `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
     """
 
     method: str
     tensors: Mapping[str, TensorRange]
     observed: Mapping[str, TensorRange]
     samples: int
+    infinite: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -118,7 +120,8 @@ class Ranges:
     @property
     def constant(self) -> tuple[str, ...]:
         """Names of tensors that never varied in the data."""
-        return tuple(name for name, seen in self.observed.items() if seen.low == seen.high)
+        flat = (name for name, seen in self.observed.items() if seen.low == seen.high)
+        return tuple(name for name in flat if name not in self.infinite)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,6 +129,8 @@ class Ranges:
             "samples": self.samples,
             "tensors": {name: [r.low, r.high] for name, r in sorted(self.tensors.items())},
             "observed": {name: [r.low, r.high] for name, r in sorted(self.observed.items())},
+            # Left out where there is none, so that the digest of such ranges is what it was before there was the key.
+            **({"infinite": sorted(self.infinite)} if self.infinite else {}),
         }
 
     @classmethod
@@ -135,6 +140,7 @@ class Ranges:
             samples=data["samples"],
             tensors={name: TensorRange(*pair) for name, pair in data["tensors"].items()},
             observed={name: TensorRange(*pair) for name, pair in data["observed"].items()},
+            infinite=tuple(data.get("infinite", ())),
         )
 
 

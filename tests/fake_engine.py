@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,7 @@ class FakeEngines:
                 "IExecutionContext.set_tensor_address": _set_address,
                 "IPluginRegistry.load_library": self._load_library,
                 "IOptimizationProfile.set_shape": _set_profile,
+                "IActivationLayer.type": lambda layer: layer._state["activation"],
                 "ILayer.get_input": lambda layer, index: layer._state["inputs"][index],
                 "ILayer.get_output": lambda layer, index: layer._state["outputs"][index],
                 "INetworkDefinition.add_identity": self._add_identity,
@@ -239,20 +241,67 @@ class _NetworkWriter:
 
     def write(self) -> None:
         self.state["inputs"] = [self._tensor(info.name) for info in self.graph.input]
-        for constant in self.graph.initializer:
+        self._write(self.graph)
+        for info in self.graph.output:
+            _mark_output(SimpleNamespace(_state=self.state), self.tensors[info.name])
+
+    def _write(self, graph: onnx.GraphProto) -> None:
+        for constant in graph.initializer:
             made = self._made(constant.name, constant.data_type, constant.dims, f"{constant.name}_output")
             weights = onnx.numpy_helper.to_array(constant).ravel()
             self._add(constant.name, "CONSTANT", [], [made], weights=weights)
-        for node in self.graph.node:
+        for node in graph.node:
+            self._add_bodies(node)
             outputs = [self._tensor(name) for name in node.output if name]
             inputs = [self.tensors.get(name) for name in node.input]
-            if node.op_type == "Gemm" and len(inputs) > 2:
-                self._add_gemm(node.name, inputs, outputs)
-            else:
-                op = self.engines.fake.member("ElementWiseOperation", "SUM" if node.op_type == "Add" else "PROD")
-                self._add(node.name, _LAYER_TYPES.get(node.op_type, "ELEMENTWISE"), inputs, outputs, op=op)
-        for info in self.graph.output:
-            _mark_output(SimpleNamespace(_state=self.state), self.tensors[info.name])
+            self._add_node(node, inputs, outputs)
+
+    def _add_bodies(self, node: onnx.NodeProto) -> None:
+        """Those of an If, before the node itself."""
+        for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            self.infos.update({info.name: info.type.tensor_type for info in (*body.value_info, *body.output)})
+            self._write(body)
+
+    def _add_node(self, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any]) -> None:
+        if node.op_type == "Gemm" and len(inputs) > 2:
+            self._add_gemm(node.name, inputs, outputs)
+        elif node.op_type in ("Conv", "ConvTranspose") and len(self.infos[node.output[0]].shape.dim) == 3:
+            self._add_1d(node, inputs, outputs)
+        elif node.op_type == "LogSoftmax":
+            shares, logs = (self._like(outputs[0], f"{node.name}{end}_output") for end in ("", "_0"))
+            self._add(node.name, "SOFTMAX", inputs, [shares])
+            self._add(f"{node.name}_0", "UNARY", [shares], [logs], op=self._member("UnaryOperation", "LOG"))
+            self._add(f"{node.name}_1", "SHUFFLE", [logs], outputs)
+        elif node.op_type == "HardSwish":
+            gate = self._like(outputs[0], f"{node.name}_output")
+            kind = self._member("ActivationType", "HARD_SIGMOID")
+            self._add(node.name, "ACTIVATION", inputs, [gate], activation=kind)
+            product = self._member("ElementWiseOperation", "PROD")
+            self._add(f"{node.name}_0", "ELEMENTWISE", [inputs[0], gate], outputs, op=product)
+        elif node.op_type == "ReduceL2":
+            squares, total = (self._like(outputs[0], f"{node.name}{end}_output") for end in ("", "_0"))
+            product = self._member("ElementWiseOperation", "PROD")
+            self._add(node.name, "ELEMENTWISE", [inputs[0], inputs[0]], [squares], op=product)
+            self._add(f"{node.name}_0", "REDUCE", [squares], [total])
+            self._add(f"{node.name}_1", "UNARY", [total], outputs, op=self._member("UnaryOperation", "SQRT"))
+        else:
+            op = self._member("ElementWiseOperation", "SUM" if node.op_type == "Add" else "PROD")
+            self._add(node.name, _LAYER_TYPES.get(node.op_type, "ELEMENTWISE"), inputs, outputs, op=op)
+
+    def _add_1d(self, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any]) -> None:
+        """A convolution of two dimensions between two changes of shape."""
+        names = self.engines.fake.listing["classes"]["LayerType"]["members"]
+        wide, made = self._like(inputs[0], f"{node.name}.wide"), self._like(outputs[0], f"{node.name}_output")
+        widen, narrow = ("UNSQUEEZE", "SQUEEZE") if "SQUEEZE" in names else ("SHUFFLE", "SHUFFLE")
+        self._add("ONNXTRT_unsqueezeTensor", widen, inputs[:1], [wide])
+        self._add(node.name, _LAYER_TYPES[node.op_type], [wide, *inputs[1:]], [made])
+        self._add("ONNXTRT_squeezeTensor", narrow, [made], outputs)
+
+    def _member(self, kind: str, name: str) -> Any:
+        return self.engines.fake.member(kind, name)
+
+    def _like(self, tensor: Any, name: str) -> Any:
+        return self.engines._tensor(name, tensor.dtype.name, tensor._state["dims"])
 
     def _add_gemm(self, name: str, inputs: list[Any], outputs: list[Any]) -> None:
         """A product and a sum, with a tensor between them that the model does not have."""
@@ -265,6 +314,10 @@ class _NetworkWriter:
         fake = self.engines.fake
         sizes = {"num_inputs": len(inputs), "num_outputs": len(outputs)}
         state = {"inputs": inputs, "outputs": outputs, **sizes, **more}
+        # One list of names for all graphs of a model: who comes first keeps his.
+        taken = {layer.name for layer in self.state["layers"]}
+        if name in taken:
+            name = next(free for i in count() if (free := f"{name}_{i}") not in taken)
         self.state["layers"].append(fake.create("ILayer", name=name, type=fake.member("LayerType", kind), **state))
 
     def _tensor(self, name: str) -> Any:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -23,6 +23,7 @@ from evaluators.calibration import cache_key, collect, notes, parse_method
 from evaluators.data import open_data
 from evaluators.scales import BINS, bins_of, entropy_bins, mse_bins
 from search.errors import ConfigError, DataError, ModelError
+from search.grouping import find_groups
 from search.model import Model, TensorSpec
 from search.values import Ranges, TensorRange
 
@@ -42,7 +43,8 @@ def wrap(proto: onnx.ModelProto) -> Model:
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         inputs.append(TensorSpec(value.name, dtype.name, shape))
     graph = ir.from_proto(proto)
-    return Model(graph, tuple(inputs), (), shapes={}, groups=(), edges=(), digest="x" * 64, profiles={})
+    groups, edges = find_groups(ir.from_proto(onnx.shape_inference.infer_shapes(proto)).graph, {})
+    return Model(graph, tuple(inputs), (), shapes={}, groups=groups, edges=edges, digest="x" * 64, profiles={})
 
 
 def graph(
@@ -259,8 +261,11 @@ class TestNotFinite:
         helper.make_node("Abs", ["x"], ["fine"], name="abs"),
         helper.make_node("Log", ["fine"], ["logs"], name="log"),
         helper.make_node("Mul", ["logs", "x"], ["product"], name="mul"),
-        helper.make_node("Relu", ["product"], ["y"], name="relu"),
+        helper.make_node("Relu", ["product"], ["positive"], name="relu"),
+        helper.make_node("MatMul", ["logs", "w"], ["layer"], name="layer"),
+        helper.make_node("Add", ["layer", "positive"], ["y"], name="add"),
     )
+    WEIGHTS: ClassVar[Arrays] = {"w": np.eye(3, dtype=np.float32)}
 
     @pytest.mark.parametrize("row", [0, 3, 4])
     def test_the_first_tensor_its_node_and_sample_are_named(self, row: int, tmp_path: Path) -> None:
@@ -268,7 +273,7 @@ class TestNotFinite:
         x[row, 2] = 0
         message = rf"tensor 'logs', output of Log node 'log', holds Inf, first in sample {row};"
         with pytest.raises(DataError, match=message):
-            run(wrap(graph([*self.NODES])), tmp_path, {"x": x})
+            run(wrap(graph([*self.NODES], weights=self.WEIGHTS)), tmp_path, {"x": x})
 
     @pytest.mark.parametrize("position", range(6))
     def test_nan_is_found_anywhere(self, position: int, tmp_path: Path) -> None:
@@ -281,7 +286,7 @@ class TestNotFinite:
             run(wrap(graph(nodes)), tmp_path, {"x": x.reshape(2, 3)}, "mse")
 
     def test_samples_are_numbered_as_in_the_data(self, tmp_path: Path) -> None:
-        model = wrap(graph([*self.NODES]))
+        model = wrap(graph([*self.NODES], weights=self.WEIGHTS))
         x = np.ones((9, 3), np.float32)
         x[7] = 0
         np.savez(tmp_path / "d.npz", x=x)

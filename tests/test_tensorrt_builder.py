@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import weakref
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from evaluators.backends.tensorrt import TensorRTBackend
-from evaluators.backends.tensorrt_builder import TensorRTBuilder
+from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
 from networks import loaded, ranged
 from test_tensorrt_api import PATHS, V10, assignments, standing_in
 
@@ -100,3 +101,23 @@ def test_the_configuration_that_made_a_timing_cache_outlives_it(tmp_path: Path) 
         gc.collect()
         assert len(makers) == 3
         assert makers[-1]() is builder._timing._config is not None
+
+
+def test_plugins_of_one_name_from_several_folders_are_told_apart(tmp_path: Path) -> None:
+    """A single library's key is the one that stored evaluations have."""
+    libraries = {}
+    for folder, content in (("a", b"one"), ("b", b"two"), ("c", b"one")):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "lib.so"
+        file.write_bytes(content)
+        libraries[folder] = str(file)
+
+    def keys(*folders: str) -> dict[str, str]:
+        found = BuilderKnobs(plugins=tuple(libraries[folder] for folder in folders)).to_json()
+        return {key: value for key, value in found.items() if key.startswith("plugin:")}
+
+    one, two = (hashlib.sha256(content).hexdigest() for content in (b"one", b"two"))
+    assert keys("a") == keys("a", "c") == {"plugin:lib.so": one}
+    assert keys("a", "b") == keys("b", "a")
+    assert set(keys("a", "b")) == {"plugin:lib.so", "plugin:lib.so#2"}
+    assert set(keys("a", "b").values()) == {one, two}

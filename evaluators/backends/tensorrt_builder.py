@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,9 +65,22 @@ class BuilderKnobs:
             "hardware_compatibility": "none",
             "version_compatible": "false",
         }
-        for library in self.plugins:
-            knobs[f"plugin:{Path(library).name}"] = hashlib.sha256(Path(library).read_bytes()).hexdigest()
-        return knobs
+        return knobs | _plugin_digests(self.plugins)
+
+
+def _plugin_digests(libraries: Sequence[str]) -> dict[str, str]:
+    """`plugin:NAME` → digest of the content; `plugin:NAME#2` and so on where libraries of several folders share a name.
+
+    These are in the order of their digests: the order on the command line changes nothing that is built.
+    """
+    digests: dict[str, set[str]] = {}
+    for library in map(Path, libraries):
+        digests.setdefault(f"plugin:{library.name}", set()).add(hashlib.sha256(library.read_bytes()).hexdigest())
+    return {
+        name if number == 1 else f"{name}#{number}": digest
+        for name, found in digests.items()
+        for number, digest in enumerate(sorted(found), start=1)
+    }
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,7 @@ class TensorRTBuilder:
         load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
         self._tensors = _float_tensors(model)
+        self._inner = _tensors_in_bodies(model)
         self._runtime = api.make_runtime(trt, self.log, check_device)
         self._timing = _TimingCache(trt, knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
@@ -206,7 +220,7 @@ class TensorRTBuilder:
 
     def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
         tensorrt_weak.set_flags(self.trt, config, set(assignment.values()))
-        tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment)
+        tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
         if Precision.INT8 not in assignment.values():
             return []
         missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
@@ -365,6 +379,14 @@ def _float_tensors(model: Model) -> frozenset[str]:
     graph = model.graph.graph
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     return frozenset(value.name or "" for value in values if value.dtype is ir.DataType.FLOAT)
+
+
+def _tensors_in_bodies(model: Model) -> frozenset[str]:
+    """Names of what nodes inside If and Loop make, and no node of the main graph."""
+    graph = model.graph.graph
+    outer = {value.name for node in graph for value in node.outputs}
+    inner = {value.name for node in graph.all_nodes() for value in node.outputs}
+    return frozenset(name for name in inner - outer if name)
 
 
 def _word(value: bool) -> str:
