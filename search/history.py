@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from search import acquisition
+from search.asked import codes_in, held
 from search.forecasts import MEASURED
 from search.layout import Codes, Layout, Precisions
 from search.values import Precision
 
 _MOST_ROWS, _FIRST, _LAST = 200, 10, 40
+_NANOSECOND_MS, _LARGEST = 1e-6, 1e100  # squares of more than this overflow in the models
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class Historian:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...]]] = {}
+        self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...] | None]] = {}
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""
-        # A trial that was asked for just now may not have all its parameters yet.
+        # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
         known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
         trials, rows_asked = [trial for trial, _ in known], [row for _, row in known]
         asked = np.array(rows_asked, dtype=np.int64).reshape(len(trials), len(self.layout.space.variables))
@@ -65,7 +67,7 @@ class Historian:
             answered[place] = tuple(codes[place].tolist())
         done: dict[tuple[int, ...], int] = {}
         for place, trial in enumerate(trials):
-            if trial.state is TrialState.COMPLETE and _obeyed(trial):
+            if trial.state is TrialState.COMPLETE and _obeyed(trial) and _measured(trial):
                 # What answered several trials counts once, by its latest word: it may be scored to the end by now.
                 done[answered[place]] = place
         rows = list(done.values())
@@ -79,14 +81,12 @@ class Historian:
         return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen, repaired)
 
     def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
-        """The codes that a trial asked for, or that were enqueued for it; None where it has not all of them."""
+        """The codes that a trial asked for, or that were enqueued for it; None where not all of them are there."""
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial:
             return kept[1]
-        params = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        if not all(variable.id in params for variable in self.layout.space.variables):
-            return None
-        codes = tuple(int(params[variable.id]) for variable in self.layout.space.variables)
+        found = codes_in(held(trial), self.layout.space)
+        codes = None if found is None else tuple(found.values())
         if trial.state.is_finished():
             self._kept[trial.number] = (trial, codes)
         return codes
@@ -130,3 +130,8 @@ def relevant(history: History) -> NDArray[np.int64]:
 def _obeyed(trial: FrozenTrial) -> bool:
     constraints: Mapping[str, float] = getattr(trial, "constraints", None) or {}
     return constraints.get("obeyed", 0.0) <= 0
+
+
+def _measured(trial: FrozenTrial) -> bool:
+    """Whether the values can have been measured; Optuna takes any from whoever adds a trial."""
+    return trial.values[0] >= _NANOSECOND_MS and all(abs(value) <= _LARGEST for value in trial.values)

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from search.asked import codes_in, held, refusal
 from search.forecasts import FORECAST, MEASURED
 from search.samplers import make_sampler
 from search.space import Space
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 WORKER = "bitfront:worker"
 """User attribute of a trial: the worker that asked for it, where several may."""
+REFUSED = "bitfront:refused"
+"""User attribute of a failed trial that asked for what is no mix: why."""
 _RETRY = "bitfront:retry"
 _RETRIES = 3
+_FAR = 1 / 3  # share of neighbours that may differ everywhere
 _APART = 1_000_003  # between the seeds of two workers: more than a study has trials
 
 
@@ -55,6 +59,7 @@ class Proposals:
         guidance: what the guided sampler is told; not needed by others.
         worker: by name, where others may ask for trials meanwhile; it marks its own.
         rank: how many of the workers now alive came before it.
+        note: told of trials that are refused.
     """
 
     def __init__(
@@ -67,12 +72,14 @@ class Proposals:
         guidance: Guidance | None = None,
         worker: str = "",
         rank: int = 0,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space = space
         self.worker = worker
+        self._note = note
         self._states = optuna.trial.TrialState
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
@@ -88,18 +95,23 @@ class Proposals:
         """Whether the guided sampler found its forecasts poor when it last made one."""
 
     def ask(self) -> tuple[optuna.Trial, Assignment]:
-        """The next trial and the assignment it proposes."""
+        """The next trial and the assignment it proposes; those before it that ask for what is no mix are closed."""
         import optuna
 
         while True:
             # Stopped for longer than a lease in the middle of asking: others have closed that trial meanwhile.
             with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                return self._asked()
+                asked = self._asked()
+                if asked is not None:
+                    return asked
 
-    def _asked(self) -> tuple[optuna.Trial, Assignment]:
+    def _asked(self) -> tuple[optuna.Trial, Assignment] | None:
         trial = self.study.ask()
         if self.worker:
             trial.set_user_attr(WORKER, self.worker)
+        if self._refusal(trial):
+            self._close(trial)
+            return None
         codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
         predicted = getattr(self.study.sampler, "predicted", {}).pop(trial.number, None)
         if predicted is not None:
@@ -131,8 +143,9 @@ class Proposals:
             state = self._told(trial, outcome)
         except optuna.exceptions.UpdateFinishedTrialError:
             state = self.study.get_trials(deepcopy=False)[trial.number].state
-        if outcome.values is not None and state == self._states.FAIL:
-            self.enqueue(self.space.assignment({name: int(code) for name, code in trial.params.items()}))
+        asked = self.asked_by(trial) if outcome.values is not None and state == self._states.FAIL else None
+        if asked is not None:
+            self.enqueue(asked)
 
     def _told(self, trial: optuna.Trial, outcome: Outcome) -> optuna.trial.TrialState:
         """The state that it has now."""
@@ -157,7 +170,10 @@ class Proposals:
     def enqueue_neighbour(self, assignment: Assignment) -> Assignment:
         """Propose a random neighbour of an assignment, for when a sampler only repeats itself."""
         codes = self.space.codes(assignment)
-        some = 1 + self._random.randrange(max(1, len(self.space.variables) // 4))
+        most = len(self.space.variables)
+        # A sampler may repeat the same few for ever while all that is left to try lies further off.
+        far = self._random.random() < _FAR
+        some = most if far else 1 + self._random.randrange(max(1, most // 4))
         for variable in self._random.sample(self.space.variables, some):
             codes[variable.id] = self._random.randrange(len(variable.precisions))
         neighbour = self.space.assignment(codes)
@@ -168,7 +184,7 @@ class Proposals:
         """Trials that were asked for and never told."""
         return list(self.study.get_trials(deepcopy=False, states=(self._states.RUNNING,)))
 
-    def reopened(self, trial: FrozenTrial) -> optuna.Trial:
+    def reopened(self, trial: FrozenTrial | optuna.Trial) -> optuna.Trial:
         """A handle on a trial that another process asked for, to tell it."""
         import optuna
 
@@ -179,15 +195,19 @@ class Proposals:
         return self.reopened(self.study.get_trials(deepcopy=False)[number])
 
     def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
-        """What a trial proposes; None where it was cut off before all of that was settled."""
+        """What a trial proposes; None where that is no mix, or it was cut off before all of that was settled."""
+        codes = codes_in(self._held(trial), self.space)
+        return None if codes is None else self.space.assignment(codes)
+
+    def _held(self, trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+        """Its parameters; a trial that was enqueued has them from the start."""
         from optuna.trial import FrozenTrial
 
-        # A trial that was enqueued carries what it proposes from the start.
-        fixed = trial.system_attrs.get("fixed_params", {}) if isinstance(trial, FrozenTrial) else {}
-        params = {**fixed, **trial.params}
-        if not all(variable.id in params for variable in self.space.variables):
-            return None
-        return self.space.assignment({variable.id: int(params[variable.id]) for variable in self.space.variables})
+        return held(trial if isinstance(trial, FrozenTrial) else self.study.get_trials(deepcopy=False)[trial.number])
+
+    def _refusal(self, trial: FrozenTrial | optuna.Trial) -> str:
+        """Why a trial can never be evaluated; empty where it can."""
+        return refusal(self._held(trial), self.space)
 
     def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:
         """Close a trial whose evaluation was cut off, and let its assignment be proposed again a few times."""
@@ -206,5 +226,10 @@ class Proposals:
     def _close(self, trial: FrozenTrial | optuna.Trial) -> None:
         import optuna
 
+        refused = self._refusal(trial)
         with suppress(optuna.exceptions.UpdateFinishedTrialError):  # another worker did just now
+            if refused:
+                self.reopened(trial).set_user_attr(REFUSED, refused)
             self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+            if refused:
+                self._note(f"trial {trial.number} is closed, it cannot be evaluated: {refused}")

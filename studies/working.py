@@ -127,6 +127,7 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
         make_guidance(work) if config.sampler == "guided" else None,
         worker=work.lease.name if shared else "",
         rank=work.lease.rank() if shared else 0,
+        note=work.progress.note,
     )
 
 

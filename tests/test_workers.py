@@ -241,6 +241,28 @@ def test_trials_that_lost_workers_left_open_are_closed_and_tried_again(made: Wor
     storage.engine.dispose()
 
 
+def test_of_what_a_script_enqueued_wrongly_each_is_refused_by_one_worker(made: Workers) -> None:
+    make_lease_short(made)
+    storage = optuna_storage(made.url)
+    study = optuna.load_study(study_name=str(made.value("select optuna_study from bf_study_target")), storage=storage)
+    name = next(iter(study.trials[0].params))
+    for value in ("int8", 5, -1, "int8"):
+        study.enqueue_trial({name: value})
+    lost = study.ask()  # an older run ended over it
+    lost.set_user_attr("bitfront:worker", "w-gone")
+    for _ in range(2):
+        made.start("worker", "s", "--trials", 6)
+    assert made.wait() == [0, 0], made.all_said()
+    refused = [trial for trial in study.trials if "bitfront:refused" in trial.user_attrs]
+    assert [trial.number for trial in refused] == [lost.number + place for place in range(4)]
+    assert {trial.state.name for trial in refused} == {"FAIL"}
+    said = made.all_said()
+    assert [said.count(f"trial {trial.number} is closed") for trial in refused] == [1] * 4, said
+    assert (made.left_behind(), made.value("select count(*) from bf_evaluation")) == (NOTHING, 6)
+    storage.remove_session()
+    storage.engine.dispose()
+
+
 def test_an_evaluation_that_is_lost_with_every_worker_is_given_up(made: Workers) -> None:
     number, trial = lose_one(made, takeovers=3)
     ok("worker", "s", "--trials", 4, "--quiet", "--storage", made.url)
