@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from evaluators.backends import cuda_device
 from search.errors import TargetError
 
 # Bits of NVML's clocks event reasons (nvml.h), which older drivers call throttle reasons. The others, such as an idle
@@ -103,8 +104,13 @@ def gpu_uuids(nvml: Any = None) -> list[str]:
         nvml: the pynvml module; imported where it is not given.
 
     Raises:
-        TargetError: pynvml is not installed, there is no driver, or it finds no GPU.
+        TargetError: there is no GPU, pynvml is not installed, there is no driver, or it finds no GPU.
     """
+    if nvml is None and not cuda_device.traces():
+        raise TargetError(
+            "counting GPUs: there is no NVIDIA GPU here: no nvidia-smi, no /dev/nvidia*, no /proc/driver/nvidia. In a "
+            "container, start it with --gpus all. For several workers on the processor write --workers N."
+        )
     try:
         nvml = nvml or _import_pynvml()
     except ImportError as error:

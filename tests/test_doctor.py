@@ -124,6 +124,20 @@ def test_a_gpu_that_nvidia_smi_does_not_name(monkeypatch: pytest.MonkeyPatch, gp
     assert line.advice.startswith("Backend tensorrt runs on an NVIDIA GPU alone: use a machine that has one")
 
 
+@pytest.mark.filterwarnings("ignore:Specified provider 'CUDAExecutionProvider'")
+def test_a_cuda_provider_that_is_built_in_and_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, gpu: dict[str, str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime may load CUDA")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    line = named(checks("onnxruntime"), "backend onnxruntime on cuda")
+    assert (line.good, line.found) == (False, "cannot run")
+    assert "does not load, so it would run on the processor" in line.advice
+    assert "pip install 'onnxruntime-gpu[cuda,cudnn]==" in line.advice
+
+
 def test_a_gpu_that_is_being_measured_is_left_alone(
     gpu: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from evaluators.backends import cuda_device
 from evaluators.gpu_state import gpu_uuids
 from search.errors import ConfigError, TargetError
 from studies import slots
@@ -75,8 +77,27 @@ def test_uuids_in_the_order_of_nvml(as_bytes: bool) -> None:
 )
 def test_gpus_that_cannot_be_counted(module: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(cuda_device, "traces", lambda: True)
     with pytest.raises(TargetError, match=says):
         gpu_uuids(module)
+
+
+def test_where_there_is_no_gpu_nothing_has_to_be_installed_to_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not cuda_device.traces(tmp_path)
+    for trace in ("dev/nvidia0", "proc/driver/nvidia", "nvidia-smi"):
+        (tmp_path / trace).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / trace).touch(mode=0o755)
+        assert cuda_device.traces(tmp_path)
+        (tmp_path / trace).unlink()
+    monkeypatch.setattr(cuda_device, "traces", lambda: False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(TargetError, match="there is no NVIDIA GPU here: no nvidia-smi") as caught:
+        gpu_slots("all")
+    assert "--workers N" in str(caught.value)
+    assert "pip install" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

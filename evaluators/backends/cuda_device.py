@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import uuid
 from contextlib import suppress
+from pathlib import Path
 
 
 def gpu_uuid(index: int) -> str | None:
@@ -25,6 +27,16 @@ def gpu_uuid(index: int) -> str | None:
 def lock_name(index: int) -> str:
     """Names a GPU for the latency lock: one name per GPU, whatever index a process knows it by."""
     return gpu_uuid(index) or f"cuda:{index}"
+
+
+def traces(root: Path = Path("/")) -> bool:
+    """Whether anything of an NVIDIA GPU shows here, without any of its libraries: device files, driver, nvidia-smi.
+
+    Args:
+        root: below which the files of devices and drivers lie.
+    """
+    files = any((root / "dev").glob("nvidia*")) or (root / "proc/driver/nvidia").exists()
+    return files or shutil.which("nvidia-smi") is not None
 
 
 def driver_version() -> str | None:

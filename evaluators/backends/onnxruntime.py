@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
-import io
 import platform
 import re
 import tempfile
@@ -22,7 +20,7 @@ import onnx_ir as ir
 import psutil
 from numpy.typing import NDArray
 
-from evaluators.backends import cuda_device
+from evaluators.backends import cuda_device, onnxruntime_cuda
 from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
 from evaluators.backends.onnxruntime_profile import is_move, layer_times
 from evaluators.gpu_state import GpuState
@@ -38,7 +36,7 @@ _PROFILE_WARM_UP = 3
 _INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
 _KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 # What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
-_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|_nchwc)+$")
+_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc)+$")
 _PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
 
 
@@ -79,19 +77,8 @@ class OnnxRuntimeBackend:
         self.cuda = kind == "cuda"
         self.index = int(index or 0)
         if self.cuda:
-            self._require_cuda()
+            onnxruntime_cuda.require_compiled_in(self.ort, device)
         self._gpu = GpuState(cuda_device.gpu_uuid(self.index) or self.index) if self.cuda else None
-
-    def _require_cuda(self) -> None:
-        if hasattr(self.ort, "preload_dlls"):
-            # It prints what it misses; the provider list below is the answer.
-            with suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-                self.ort.preload_dlls()
-        if "CUDAExecutionProvider" not in self.ort.get_available_providers():
-            raise TargetError(
-                f"--device {self.device}: this onnxruntime has no CUDA provider. Replace it: pip uninstall "
-                "onnxruntime; pip install 'bitfront[gpu]'; or use --device cpu."
-            )
 
     def target(self) -> Target:
         options = {"threads": str(self.threads), "graph_level": "all", "execution": "sequential"}
@@ -132,12 +119,30 @@ class OnnxRuntimeBackend:
         return self._gpu.read() if self._gpu is not None else {}
 
     def check(self) -> None:
-        """Importing the package and finding its provider, when it was opened, was all there is to see."""
+        """Run one node: what a provider is built into is not what it loads with, and a session is when it loads.
+
+        Raises:
+            TargetError: it does not load, or does not run.
+        """
+        try:
+            session = OnnxRuntimeSession(self, _one_node(), self.session_options())
+            session.run({"x": np.ones(1, np.float32)})
+            session.close()
+        except TargetError:
+            raise
+        except Exception as error:
+            raise TargetError(
+                f"--device {self.device}: ONNX Runtime {self.ort.__version__} cannot run a model of one node there: "
+                f"{first_line(error)}. Its installation may be broken: install it again, or choose another --device."
+            ) from error
 
     def float_session(self, model: Model) -> OnnxRuntimeSession:
         try:
             return self.plain_session(model.graph)
+        except TargetError:
+            raise
         except Exception as error:
+            self.check()  # where nothing runs at all, the model is not to blame
             raise ModelError(
                 f"checking the model: ONNX Runtime ({self.device}) cannot run the float model: {first_line(error)}. "
                 "With every backend it runs calibration and the float reference: remove or replace what it does not "
@@ -150,6 +155,8 @@ class OnnxRuntimeBackend:
         options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             return OnnxRuntimeSession(self, ir.to_proto(graph).SerializeToString(), options)
+        except TargetError:
+            raise
         except Exception as error:
             raise _meaning_of(error) from error
 
@@ -238,18 +245,27 @@ class OnnxRuntimeBuilder:
     def _open(self, model: Path | bytes, options: Any) -> OnnxRuntimeSession:
         try:
             return OnnxRuntimeSession(self.backend, model, options)
+        except TargetError:
+            raise
         except Exception as error:
             raise _meaning_of(error) from error
 
 
 class OnnxRuntimeSession:
-    """One loaded ONNX file. `memory_bytes` is what loading and one run added to the process, on the CPU."""
+    """One loaded ONNX file. `memory_bytes` is what loading and one run added to the process, on the CPU.
+
+    Raises:
+        TargetError: CUDA was asked for and its provider does not load.
+    """
 
     def __init__(self, backend: OnnxRuntimeBackend, model: Path | bytes, options: Any) -> None:
         self.backend = backend
         self._before = _resident_bytes()
         source = str(model) if isinstance(model, Path) else model
-        self.session = backend.ort.InferenceSession(source, options, providers=backend.providers())
+        # Nothing that fails on the device may be run on the processor instead, neither now nor later.
+        self.session = backend.ort.InferenceSession(source, options, providers=backend.providers(), enable_fallback=0)
+        if backend.cuda:
+            onnxruntime_cuda.require_loaded(backend.ort, self.session, backend.device, backend.index)
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
         self.types: Mapping[str, str] = {}
@@ -402,6 +418,15 @@ def _meaning_of(error: Exception) -> Exception:
     if re.search(r"CUDA (failure|error)|CUBLAS failure|CUDNN failure", str(error), re.IGNORECASE):
         return DeviceError(message)
     return RefusedError(message)
+
+
+def _one_node() -> bytes:
+    """An ONNX file of one Relu on `x`, (1,) float32."""
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "check", [x], [y])
+    opset = onnx.helper.make_opsetid("", 13)
+    data: bytes = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
+    return data
 
 
 def _gpu_name(index: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from evaluators.backends.base import Backend
 from search.errors import TargetError
 
-NAMES = ("tensorrt", "onnxruntime")  # `auto` takes the first that is installed
+NAMES = ("tensorrt", "onnxruntime")  # `auto` takes the first that is installed and has a device
 
 
 def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> Backend:
@@ -39,16 +39,23 @@ def resolve(name: str) -> str:
     """The backend that `auto` stands for here; any other name is checked and returned.
 
     Raises:
-        TargetError: no such backend, or `auto` with none installed.
+        TargetError: no such backend, or `auto` with none that is installed and has a device.
     """
     if name == "auto":
-        installed = [known for known in NAMES if importlib.util.find_spec(known) is not None and _has_device(known)]
-        if not installed:
+        installed = [known for known in NAMES if importlib.util.find_spec(known) is not None]
+        usable = [known for known in installed if _has_device(known)]
+        if not usable:
+            found = "none is installed"
+            if installed:
+                found = (
+                    "TensorRT is installed, but there is no NVIDIA GPU here (no nvidia-smi, no /dev/nvidiactl), and "
+                    "ONNX Runtime is not installed"
+                )
             raise TargetError(
-                "choosing a backend: none is installed. Install one with pip install 'bitfront[cpu]', or "
-                "'bitfront[gpu]' for ONNX Runtime with CUDA."
+                f"choosing a backend: {found}. Install ONNX Runtime with pip install 'bitfront[cpu]', or "
+                "'bitfront[gpu]' for a machine with an NVIDIA GPU."
             )
-        return installed[0]
+        return usable[0]
     if name not in NAMES:
         raise TargetError(f"--backend {name}: there is no such backend; known are auto, {', '.join(NAMES)}.")
     return name

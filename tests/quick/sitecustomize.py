@@ -32,5 +32,7 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
 
     if "BITFRONT_TEST_REFUSES" in os.environ:
         import refusing  # noqa: F401
+    if "BITFRONT_TEST_CUDA" in os.environ:
+        import named_cuda  # noqa: F401
     if "BITFRONT_TEST_TENSORRT" in os.environ:
         import pretended  # noqa: F401
