@@ -53,6 +53,9 @@ class Dataset(Protocol):
             DataError: a sample that is only now read does not fit the model, or its file is gone.
         """
 
+    def labels(self, indices: Indices) -> NDArray[Any] | None:
+        """The labels that `batch` gives, (len(indices), …), without reading more than they need."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -345,6 +348,15 @@ class _Shards:
         return self._labels
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
+        rows = self._rows(indices)
+        labels = rows.pop(LABELS) if self._labels else None
+        return rows, labels
+
+    def labels(self, indices: Indices) -> NDArray[Any] | None:
+        return self._rows(indices, only=LABELS)[LABELS] if self._labels else None
+
+    def _rows(self, indices: Indices, only: str | None = None) -> Arrays:
+        """Rows of all arrays, or of only one."""
         owners = np.searchsorted(self._starts, indices, side="right") - 1
         rows: Arrays = {}
         # Runs of one shard, so that sorted indices read every shard once.
@@ -352,12 +364,11 @@ class _Shards:
         for start, stop in pairwise(cuts):
             arrays = self._arrays(int(owners[start]))
             local = indices[start:stop] - self._starts[owners[start]]
-            for name, array in arrays.items():
+            for name, array in arrays.items() if only is None else [(only, arrays[only])]:
                 if name not in rows:
                     rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
                 rows[name][start:stop] = array[local]
-        labels = rows.pop(LABELS) if self._labels else None
-        return rows, labels
+        return rows
 
     def _arrays(self, number: int) -> Arrays:
         return self._cache.get(number, lambda: self._checker.native(self._shards[number].read()))
@@ -395,7 +406,10 @@ class _ImageFolder:
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         samples = [self._sample(int(index)) for index in indices]
         rows = {spec.name: np.concatenate([sample[spec.name] for sample in samples]) for spec in self._checker.inputs}
-        return rows, None if self._labels is None else self._labels[indices]
+        return rows, self.labels(indices)
+
+    def labels(self, indices: Indices) -> NDArray[Any] | None:
+        return None if self._labels is None else self._labels[indices]
 
     def _content(self, folder: Path) -> str:
         files = [[image.relative_to(folder).as_posix(), _file_digest(image)] for image in self._images]

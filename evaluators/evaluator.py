@@ -30,6 +30,7 @@ from evaluators.backends.registry import open_backend
 from evaluators.candidate import Candidate, check_room, is_common, meaning_of
 from evaluators.compare_run import compare_engine, refusals
 from evaluators.job import ALIVE, Job, Limits, discard
+from evaluators.labels import check_labels
 from evaluators.local_noise import Network
 from evaluators.sensitivity import sensitivity
 from search import model as models
@@ -37,6 +38,7 @@ from search.errors import (
     BitfrontError,
     DataError,
     EvaluatorError,
+    MetricError,
     ModelError,
     RunError,
     TargetError,
@@ -123,10 +125,11 @@ class Evaluator:
     # -- before the first candidate --------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
-        """Target, capability, data and metric, as plain values for the study's rows."""
+        """Target, model, capability, data and metric, as plain values for the study's rows."""
         metric = self.metric
         return {
             "target": self.target,
+            "model": self.model.digest,
             "capability": self.backend.capability(),
             "knobs": dict(self.backend.knobs()),
             "engine_file": self.backend.engine_file,
@@ -149,6 +152,8 @@ class Evaluator:
     def try_out(self) -> None:
         """Run and score the float model on a few samples, so that what does not fit is found before anything is made.
 
+        Labels are checked of all samples, those of the final split too, which are scored last.
+
         Raises:
             ModelError: the engine does not know an op.
             ConfigError, MetricError, DataError: the metric does not fit the model's outputs or the data.
@@ -157,17 +162,32 @@ class Evaluator:
         batch = self.model.batch
         # One whole batch, and one that is filled up where a split has such a one.
         rest = max(len(self.search_indices) % batch, len(self.final_indices) % batch) or batch
-        few = self._batches(self.data, self.search_indices[: batch + rest])
+        few = batch + rest
         with ExitStack() as stack:
             session = self.backend.float_session(self.model)
             stack.callback(session.close)
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder))
             try:
-                accuracy.reference(session, self.metric, few, Path(folder))
+                searched = self._batches(self.data, self.search_indices[:few])
+                accuracy.reference(session, self.metric, searched, Path(folder))
+                self._try_labels(session, few, Path(folder))
             except RefusedError as error:
                 raise ModelError(f"running the float model on the first samples: {error}") from error
             except accuracy.NonFiniteError as error:
                 raise DataError(_float_not_finite("first", error)) from error
+
+    def _try_labels(self, session: Session, few: int, folder: Path) -> None:
+        """Of built-in metrics all labels; of the user's own metric a few final samples, as only that can tell."""
+        if self.metric.is_own:
+            try:
+                batches = self._batches(self.final_data, self.final_indices[:few])
+                accuracy.reference(session, self.metric, batches, folder)
+            except (DataError, MetricError) as error:
+                raise type(error)(f"scoring the first final samples: {error}") from error
+        elif self.metric.fit is not None:
+            outputs = session.run(self._first_batch())
+            check_labels(self.metric, outputs, self.data, self.search_indices, "search")
+            check_labels(self.metric, outputs, self.final_data, self.final_indices, "final")
 
     def _check_splits(self) -> None:
         gathers = self.metric.kind == "accumulating"

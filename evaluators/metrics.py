@@ -50,6 +50,8 @@ class Metric:
         kind: `per_sample` or `accumulating`.
         score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
         make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
+        fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
+            that form, of however many samples.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Metric:
     kind: Literal["per_sample", "accumulating"]
     score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
     make: Callable[[], Accumulator] | None = None
+    fit: Callable[[Outputs, NDArray[Any]], object] | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the user's: what it reads, and what it raises at, nobody knows but itself."""
+        return self.name not in BUILT_IN
 
     def scores(
         self, outputs: Outputs, labels: Labels, reference: Outputs | None = None, *, count: int, first: int = 0
@@ -104,7 +112,7 @@ class Metric:
             raise
         except Exception as error:
             raise MetricError(
-                f"metric {self.name} raised {type(error).__name__} {where}: {error}. Correct the metric, then resume."
+                f"metric {self.name} raised {type(error).__name__} {where}: {error}. Correct the metric."
             ) from error
 
     def _checked(self, raw: Any, rows: int, first: int) -> Scores:
@@ -285,6 +293,13 @@ def _top5(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores
     return _top(outputs, labels, 5)
 
 
+def _fit_classes(metric: str) -> Callable[[Outputs, NDArray[Any]], object]:
+    def fit(outputs: Outputs, labels: NDArray[Any]) -> object:
+        return _class_labels(labels, len(labels), _class_scores(outputs, metric).shape[1], metric)
+
+    return fit
+
+
 def _agreement(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
     mine = _class_scores(outputs, "agreement").argmax(axis=1)
     theirs = _class_scores(_given(reference), "agreement").argmax(axis=1)
@@ -396,9 +411,14 @@ def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
+def _fit_class_maps(outputs: Outputs, labels: NDArray[Any]) -> object:
+    return _class_maps(labels, (len(labels), *next(iter(outputs.values())).shape[1:]))
+
+
 def _built_in() -> dict[str, Metric]:
     def share(name: str, score: Callable[..., Scores], labels: bool, reference: bool) -> Metric:
-        return Metric(name, "share", True, True, labels, reference, "per_sample", score=score)
+        fit = _fit_classes(name) if labels else None
+        return Metric(name, "share", True, True, labels, reference, "per_sample", score=score, fit=fit)
 
     def distance(name: str, unit: str, better: bool, score: Callable[..., Scores]) -> Metric:
         return Metric(name, unit, better, False, False, True, "per_sample", score=score)
@@ -410,7 +430,7 @@ def _built_in() -> dict[str, Metric]:
         distance("cosine", "", True, _cosine),
         distance("sqnr", "dB", True, _sqnr),
         distance("mse", "", False, _mse),
-        Metric("miou", "share", True, True, True, False, "accumulating", make=MeanIoU),
+        Metric("miou", "share", True, True, True, False, "accumulating", make=MeanIoU, fit=_fit_class_maps),
     ]
     return {metric.name: metric for metric in metrics}
 

@@ -29,6 +29,8 @@ _END_S = 10.0
 _OPEN_S = 300.0
 # So many candidates in a row that no process survives, or starts in a row that fail, mean that it will never work.
 _HOPELESS = 3
+# What every process of a keeper has to find alike, by its name in `Evaluator.describe`.
+_KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
 # The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
 # `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
 _BOOT = "import sys; sys.path[:] = sys.argv[3:]; from evaluators.serve import main; main(*map(int, sys.argv[1:3]))"
@@ -75,6 +77,7 @@ class EvaluatorProcess:
         self.log = log
         self.limits = limits or ProcessLimits()
         self.description: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}  # of the first process: what a replacement has to find too
         self._child: _Child | None = None
         self._log_start = 0
         self._fresh_deaths = 0
@@ -99,9 +102,13 @@ class EvaluatorProcess:
                 self._ask("adopt", {"changes": changes}, None)
 
     def reopen(self, **changes: Any) -> None:
-        """Change what only a fresh process can take over, say `options`; the next request starts one."""
+        """Change what only a fresh process can take over, say `options`; the next request starts one.
+
+        The target may become another with that; model, data and metric may not.
+        """
         self.close()
         self.job = replace(self.job, **changes)
+        self._kept.pop("target", None)
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, on_event: OnEvent | None = None) -> Any:
         """Ask the process for something, starting it when need be; asked once more when the process crashes.
@@ -224,10 +231,23 @@ class EvaluatorProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._child = _Child(self.log)
         try:
-            self.description = self._request("open", {"job": self.job.to_json()}, None)
+            found = self._request("open", {"job": self.job.to_json()}, None)
+            self._refuse_changed(found)
+            self.description = found
+            self._kept = {name: found[name] for name in _KEPT}
         except BaseException:
             self.close()  # a process that has opened nothing is of no use
             raise
+
+    def _refuse_changed(self, found: Mapping[str, Any]) -> None:
+        """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
+        changed = [what for name, what in _KEPT.items() if name in self._kept and found[name] != self._kept[name]]
+        if changed:
+            raise EvaluatorError(
+                f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
+                "while they were in use, and what comes now would not compare with what was measured before. Restore "
+                "them, then resume the study; for the new ones, start another."
+            )
 
     def _request(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
         child = self._child

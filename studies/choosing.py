@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from search.errors import StudyError
+from studies.failures import nothing_text
 from studies.standing import Standing
 from studies.words import nearest_text, regained_text
 
@@ -39,6 +40,7 @@ def _trial_row(now: Standing, trial: int) -> int:
 
 def _nearest(now: Standing) -> str:
     lines = [nearest_text(now, near) for near in now.nearest()]
-    nearest = "The nearest: " + "; ".join(lines) if lines else "It has no finished evaluation yet."
+    nothing = nothing_text(now) or "it has no finished evaluation yet"
+    nearest = "The nearest: " + "; ".join(lines) if lines else f"{nothing[0].upper()}{nothing[1:]}"
     regained = regained_text(now)
     return f"{nearest}. {regained}." if regained else nearest

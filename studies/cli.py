@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from studies import __version__
+from studies import __version__, outputs
 
 # Each verb with the module it is in, as `--help` lists them. A process imports that of its own verb alone.
 VERBS = {
@@ -68,7 +68,13 @@ def program_for(words: Sequence[str]) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `bitfront` command."""
-    program_for(sys.argv[1:])()
+    outputs.prepare()
+    try:
+        start = program_for(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are imported, which takes a while
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    start()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
-import signal
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,17 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from search.errors import BitfrontError, InputError, RunError
-from studies import commands, interrupts, tables_text
+from search.errors import BitfrontError, RunError
+from studies import commands, interrupts, outputs, tables_text
 from studies.config import OPTIONS
+from studies.failures import all_failed_text, nothing_text
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.results import Finished
 from studies.standing import Standing
 from studies.store import default_url, hide_password
 from studies.words import best_text, nearest_text, obedience_text, regained_text
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
@@ -92,15 +93,18 @@ def verb(function: Verb) -> Verb:
         try:
             with interrupts.handled():
                 function(*args, **kwargs)
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # where nobody handles it any more, a full disk would be told by a traceback
         except KeyboardInterrupt:
             err.print("interrupted")
             raise typer.Exit(130) from None
-        except InputError as error:
-            err.print(f"error: {error}", markup=False)
-            raise typer.Exit(2) from None
-        except BitfrontError as error:
-            err.print(f"error: {error}", markup=False)
+        except BrokenPipeError:
+            outputs.give_up()  # whoever read it has enough
             raise typer.Exit(1) from None
+        except (BitfrontError, OSError) as error:
+            outputs.give_up()
+            err.print(f"error: {outputs.told(error)}", markup=False)
+            raise typer.Exit(outputs.exit_code(error)) from None
 
     return run  # type: ignore[return-value]
 
@@ -128,54 +132,87 @@ def progress_for(quiet: bool) -> Iterator[Progress]:
 
 @contextmanager
 def resumable(study: str, storage: str | None, verb: str = "resume", more: str = "") -> Iterator[None]:
-    """Say how to go on with a run that is interrupted or cannot go on; SIGTERM is taken as Ctrl-C.
+    """Say how to go on with a run that is interrupted or cannot go on.
 
     Args:
         verb: that goes on with it.
         more: options to repeat, with a space before them.
     """
 
-    before = signal.signal(signal.SIGTERM, interrupts.interrupt)
-    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
-    way = f"go on with: bitfront {verb} {study}{more}{where}"
+    way = f"go on with: bitfront {verb} {shlex.quote(study)}{more}{_where(storage)}"
     try:
         yield
     except KeyboardInterrupt:
         if commands.exists(study, storage):
             err.print(way, markup=False)
         raise
-    except RunError as error:
-        raise RunError(f"{error}\n{way}") if commands.exists(study, storage) else error from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except BrokenPipeError:
+        raise
+    except (RunError, OSError) as error:
+        if not commands.exists(study, storage):
+            raise
+        raise RunError(f"{outputs.told(error)}\n{way}") from error
+
+
+def _where(storage: str | None) -> str:
+    """The option that names a database, with a space before it; nothing for the default."""
+    if not storage or storage == default_url():
+        return ""
+    return f" --storage {shlex.quote(hide_password(storage))}"
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def print_end(finished: Finished, storage: str | None, *, quiet: bool) -> None:
+    """Print how a search ended, which where every evaluation failed is an error.
+
+    Raises:
+        RunError: every evaluation failed.
+    """
+    if not quiet:
+        print_finished(finished, storage)
+    if finished.standing.failed is not None:
+        raise RunError(all_failed_text(finished.standing))
 
 
 def print_finished(finished: Finished, storage: str | None) -> None:
     now = finished.standing
     out.print(f"{finished.reason}.", markup=False)
     out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
-    print_front(now, finished.mixes)
-    where = f" --storage '{hide_password(storage)}'" if storage and storage != default_url() else ""
+    print_front(now, finished.mixes, why_none=now.failed is None)
     if now.picks.accurate is not None:
         out.print(f"best within the limits: {best_text(now)}", markup=False)
         which = f" --target {now.number}" if now.number > 1 else ""
-        out.print(f"export it with: bitfront export {now.study.name} --out engine/{which}{where}", markup=False)
+        name = shlex.quote(now.study.name)
+        out.print(f"export it with: bitfront export {name} --out engine/{which}{_where(storage)}", markup=False)
 
 
-def print_front(now: Standing, mixes: Mapping[int, str]) -> None:
+def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:
+    """The table of a front and what is to be said of it.
+
+    Args:
+        why_none: say too why there is nothing to pick.
+    """
     if now.target_name:
         out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
     header, cells = tables_text.front_table(now, mixes)
     print_cells(header, cells)
-    if now.picks.accurate is None and len(now.table):
-        out.print("no evaluation keeps the limits; the nearest:")
-        for near in now.nearest():
-            out.print(f"  {nearest_text(now, near)}", markup=False)
+    if now.picks.accurate is None and why_none:
+        _print_nearest(now)
     if text := regained_text(now):
         out.print(f"{text}.", markup=False, soft_wrap=True)
+
+
+def _print_nearest(now: Standing) -> None:
+    nearest = now.nearest()
+    if nearest:
+        out.print("no evaluation keeps the limits; the nearest:")
+        for near in nearest:
+            out.print(f"  {nearest_text(now, near)}", markup=False)
+    elif text := nothing_text(now):
+        said = text if now.failed is not None else f"no evaluation keeps the limits; {text}"
+        out.print(said, markup=False, soft_wrap=True)
 
 
 def print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
@@ -211,4 +248,4 @@ def print_cells(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     for row in cells:
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
     # A pipe has no width of its own: do not cut what a script may want to read.
-    (out if out.is_terminal else Console(width=200, highlight=False)).print(table)
+    (out if out.is_terminal else Console(width=200, highlight=False, emoji=False)).print(table)

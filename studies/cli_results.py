@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,7 +152,11 @@ def dashboard(
     port: Annotated[int, typer.Option("--port", help="Port on this machine.", metavar="N")] = 8080,
 ) -> None:
     """Start optuna-dashboard on a database."""
-    raise typer.Exit(commands.dashboard(storage, port))
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
+    command, environment = commands.dashboard_command(storage, port)
+    # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
+    os.execve(command[0], command, environment)
 
 
 def _print_exported(done: Any) -> None:

@@ -42,7 +42,7 @@ from studies.cli_base import (
     Workers,
     given_options,
     option,
-    print_finished,
+    print_end,
     progress_for,
     resumable,
     verb,
@@ -121,8 +121,7 @@ def search(
         progress.note(f"checking inputs for backend {_resolved(parsed.backend)}")
         with resumable(parsed.study, parsed.storage, more=_crew(vars(parsed))):
             finished = commands.search(parsed, progress)
-    if not parsed.quiet:
-        print_finished(finished, parsed.storage)
+    print_end(finished, parsed.storage, quiet=parsed.quiet)
 
 
 @verb
@@ -155,8 +154,7 @@ def resume(
     more = _crew(options) + (f" --target {target}" if target is not None else "")
     with progress_for(quiet) as progress, resumable(study, storage, more=more):
         finished = commands.resume(study, options, storage, progress, target=target, new_target=new_target)
-    if not quiet:
-        print_finished(finished, storage)
+    print_end(finished, storage, quiet=quiet)
 
 
 def _crew(options: Mapping[str, Any]) -> str:

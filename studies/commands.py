@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.errors import ConfigError, StudyError
+from search.errors import ConfigError, RunError, StudyError
 from studies.analyses import compare, layers, profile, sensitivity
 from studies.config import SearchConfig, from_options
 from studies.judging import judged_by, placed, standing_of
@@ -26,11 +28,13 @@ from studies.targets import config_of
 if TYPE_CHECKING:  # these import Optuna or ONNX, or belong to other verbs, which reading verbs should not wait for
     from studies.doctor import Check
     from studies.export import Exported
+    from studies.setup import Checked
     from studies.status import StudyStatus
 
 __all__ = [
     "compare",
     "dashboard",
+    "dashboard_command",
     "delete",
     "demo",
     "doctor",
@@ -76,7 +80,7 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
     check_artifacts(config)
     calibration_cache_of(config)
     shown = progress or Quiet()
-    with as_in(slots), checked(config) as good:
+    with as_in(slots), _nothing_to_resume(checked(config)) as good:
         check_searchable(good)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:
@@ -164,7 +168,7 @@ def front(
             return now, Mixes(store.assignments(now.target.id))
         study, record, limits = judged_by(store, name, options, target)
         now = placed(store, front_standing(store, study, record, limits))
-        shown = {*now.front_rows(), *now.baselines()}
+        shown = {*now.shown_rows(), *now.barred_rows(), *now.baselines()}
         return now, Mixes(store.assignments(now.target.id, [int(now.table.id[row]) for row in shown]))
 
 
@@ -340,7 +344,17 @@ def delete(name: str, storage: str | None = None) -> None:
 
 
 def dashboard(storage: str | None = None, port: int = 8080) -> int:
-    """Run optuna-dashboard on a database until it ends, as `bitfront dashboard`; its exit code.
+    """Run optuna-dashboard on a database until it ends, in a process of its own; its exit code.
+
+    Raises:
+        StudyError: there is no such database, or optuna-dashboard is not installed.
+    """
+    command, environment = dashboard_command(storage, port)
+    return subprocess.run(command, env=environment).returncode
+
+
+def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of optuna-dashboard on a database, for what `bitfront dashboard` becomes.
 
     Raises:
         StudyError: there is no such database, or optuna-dashboard is not installed.
@@ -351,8 +365,13 @@ def dashboard(storage: str | None = None, port: int = 8080) -> int:
         raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
     # Not on the command line, where every user of the machine could read a password in it.
     environment = {**os.environ, "BITFRONT_STORAGE": url}
-    start = f"import os, optuna_dashboard as d; d.run_server(os.environ['BITFRONT_STORAGE'], port={port})"
-    return subprocess.run([sys.executable, "-c", start], env=environment).returncode
+    start = (
+        "import os\ntry:\n    import optuna_dashboard\n"
+        f"    optuna_dashboard.run_server(os.environ['BITFRONT_STORAGE'], port={port})\n"
+        "except KeyboardInterrupt:\n    pass\n"
+        "raise SystemExit(130)"  # the server takes Ctrl-C for its end, and nothing else ends it in good order
+    )
+    return [sys.executable, "-c", start], environment
 
 
 def doctor(backend: str | None = None) -> list[Check]:
@@ -400,12 +419,24 @@ def example_files() -> tuple[Path, Path]:
     raise ConfigError("running the demo: the example's files are not in this installation. Install bitfront again.")
 
 
+@contextmanager
+def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Checked]:
+    """Inputs of a study that is yet to be made: where they cannot even be tried, there is no run to go on with."""
+    with ExitStack() as stack:
+        try:
+            good = stack.enter_context(inputs)
+        except RunError as error:
+            raise ConfigError(str(error)) from error
+        yield good
+
+
 def _refuse_existing(config: SearchConfig) -> None:
     if not check_usable(config.storage):
         return
     with Store.open(config.storage, write=False) as store:
         if any(summary.name == config.study for summary in store.studies()):
+            name = shlex.quote(config.study)
             raise StudyError(
                 f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
-                f"`bitfront resume {config.study}`; or name another with --study, or `bitfront delete {config.study}`."
+                f"`bitfront resume {name}`; or name another with --study, or `bitfront delete {name}`."
             )

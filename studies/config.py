@@ -28,6 +28,7 @@ GRANULARITIES = ("group", "block")
 KEEP_ENGINES = ("all", "front", "none")
 TYPINGS = ("auto", "weak", "strong")
 LEAST_LEASE_S = 2.0
+MOST_LEASE_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -308,6 +309,9 @@ def _lease(text: str, option: str) -> float:
     seconds = units.parse_duration_s(text, option)
     if seconds < LEAST_LEASE_S:
         raise units.refusal(option, f"at least {LEAST_LEASE_S:g}s", text, "a busy machine would lose its own workers")
+    if seconds > MOST_LEASE_S:
+        most = units.format_duration_s(MOST_LEASE_S)
+        raise units.refusal(option, f"at most {most}", text, "what a lost worker was at would never be taken over")
     return seconds
 
 

@@ -237,7 +237,7 @@ def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create
     if version is not None and version > VERSION:
         raise StudyError(
             f"The database {shown} has version {version} of bitfront's tables, this bitfront knows up to {VERSION}. "
-            "Upgrade bitfront: pip install -U bitfront."
+            "Upgrade bitfront: `git pull` in its clone, then `pip install .` there, with the extras in use."
         )
     if version is not None or (create and (not tables or tables >= OPTUNA_TABLES)):
         return

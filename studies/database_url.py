@@ -40,6 +40,11 @@ def parse_url(url: str) -> URL:
             f"The database {hide_password(parsed)} is no plain file. A study must outlive its process: "
             "give a path, say sqlite:///bitfront.db."
         )
+    if parsed.query:
+        raise StudyError(
+            f"The database {hide_password(parsed)} is given options, {', '.join(parsed.query)}: of an SQLite file none "
+            "are taken. Leave out the ? and what follows."
+        )
     return parsed.set(database=os.path.abspath(parsed.database))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -175,11 +177,21 @@ class EvaluationStore(LeaseStore):
 
     @retried
     def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:
-        """Store the accuracy on the final split, replacing one that is there."""
-        s = tables.Score
+        """Store the accuracy on the final split, replacing what is there of it."""
         with self._writing("store a final score") as connection:
-            connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.split == "final"))
-            statements.insert_score(connection, evaluation_id, "final", accuracy)
+            statements.replace_final(connection, evaluation_id, accuracy)
+
+    @retried
+    def set_final_failure(self, evaluation_id: int, metric: str, message: str) -> None:
+        """Store that it could not be scored on the final split, replacing what is there of it.
+
+        Args:
+            metric: name of the metric that it should have been scored by.
+            message: why; not empty.
+        """
+        nothing = Accuracy(metric, math.nan, math.nan, math.nan, math.nan, 0, 0, np.empty(0))
+        with self._writing("store a failure on the final data") as connection:
+            statements.replace_final(connection, evaluation_id, nothing, message)
 
     @retried
     def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime], note: str = "") -> None:
@@ -190,4 +202,4 @@ class EvaluationStore(LeaseStore):
         """
         with self._writing("store a profile") as connection:
             statements.replace_profile(connection, evaluation_id, layers)
-            statements.replace_profile_note(connection, evaluation_id, note)
+            statements.replace_note(connection, evaluation_id, records.OF_PROFILE, note)

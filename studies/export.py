@@ -96,6 +96,8 @@ def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -
     if work.target.reference_ms is not None:
         work.keeper.adopt(reference_ms=work.target.reference_ms)
     final = rebuild.at_final_level(work, request.options)
+    if final is work and now.fails_final[row]:
+        raise _not_finite(request.trial)
     number, note = rebuild.made_again(final, now, row, other_level=final is not work)
     if note:
         work.progress.note(note)
@@ -127,15 +129,19 @@ def _confirmed(work: Work, number: int, trial: int) -> _Chosen:
     now, row = _place(work, number)
     with work.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
-    if now.final_of(row) is None:
+    if now.final_of(row) is None and not now.fails_final[row]:
         confirm(work, now, [row])
         now, row = _place(work, number)
-    if now.final_of(row) is None:
-        raise ArtifactError(
-            f"exporting trial {trial}: its outputs on the final data are not finite, so it cannot be trusted. Choose "
-            "another with --trial."
-        )
+    if now.fails_final[row]:
+        raise _not_finite(trial)
     return _Chosen(now, row, engine_of(work, now, row), work.store.load(number).evaluation.assignment)
+
+
+def _not_finite(trial: int) -> ArtifactError:
+    return ArtifactError(
+        f"exporting trial {trial}: its outputs on the final data are not finite, so it cannot be trusted. Choose "
+        "another with --trial."
+    )
 
 
 def _place(work: Work, number: int) -> tuple[Standing, int]:

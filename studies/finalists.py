@@ -26,14 +26,17 @@ def finalist_rows(now: Standing) -> list[int]:
     return rows[:_MOST]
 
 
-def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
+def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     """Measure rows again, interleaved with each other and the baseline, score them on *final*, and store both.
+
+    Returns:
+        How many of them cannot be scored there, which is stored too.
 
     Raises:
         EvaluatorError: the evaluator process dies over it.
     """
     if not rows:
-        return
+        return 0
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
     work.progress.note(f"measuring {what} on the final split")
@@ -47,12 +50,19 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> None:
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
     work.store.add_round(work.target.id, {int(label): found["latency"][label] for label in engines})
-    for label in engines:
-        if label in found["accuracy"]:
-            work.store.set_final(int(label), found["accuracy"][label])
-        else:
-            work.progress.note(f"evaluation {label} fails on the final split: {found['failed'][label]}")
+    for label, accuracy in found["accuracy"].items():
+        work.store.set_final(int(label), accuracy)
+    for row in rows:
+        if message := found["failed"].get(str(now.table.id[row])):
+            work.store.set_final_failure(int(now.table.id[row]), work.study.metric["name"], message)
+            work.progress.note(f"{_named(now, row)} fails on the final split and is no pick: {message}")
     work.store.add_details(work.target.id, final_reference=found["reference"])
+    return len(found["failed"])
+
+
+def _named(now: Standing, row: int) -> str:
+    trial = int(now.table.trial[row])
+    return f"trial {trial}" if trial >= 0 else "the engine built again for this export"
 
 
 def why_lacking(work: Work, digest: str | None) -> str:

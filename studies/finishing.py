@@ -96,10 +96,15 @@ class Finish:
         return standing(self._work.store, self._work.study, self._work.target, self._work.limits)
 
     def _confirm(self) -> None:
-        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best."""
-        for _ in range(_CONFIRMATIONS):
+        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
+
+        So does a failure on the final split. Those are finite, so they are followed to the end: a pick that nobody has
+        looked at there is what they warn of.
+        """
+        left = _CONFIRMATIONS
+        while left:
             now = self._standing()
             rows = [row for row in finalists.finalist_rows(now) if now.final_of(row) is None]
-            finalists.confirm(self._work, now, rows)
             if not rows:
                 return
+            left -= finalists.confirm(self._work, now, rows) == 0

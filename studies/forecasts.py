@@ -16,6 +16,8 @@ from studies.records import OK
 from studies.standing import Standing
 from studies.units import format_percent
 
+_SOME_SCALE = 1e6  # errors that are larger are relative to nothing
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -141,4 +143,5 @@ def ranks_text(found: Quality) -> str:
 
 
 def error_text(found: Quality) -> str:
-    return "–" if math.isnan(found.error) else format_percent(found.error)
+    """A dash where there is nothing that an error could be relative to, as where a metric is always the same."""
+    return format_percent(found.error) if found.error < _SOME_SCALE else "–"

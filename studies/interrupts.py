@@ -68,15 +68,16 @@ def held_back() -> Iterator[None]:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Handle Ctrl-C by `interrupt`; raise again what a finalizer or the callback of a weak reference dropped.
+    """Handle Ctrl-C and SIGTERM by `interrupt`; raise again what a finalizer or a weak reference's callback dropped.
 
     In another thread than the main one it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
-    ours = before is signal.default_int_handler  # a shell lets what it starts in the background ignore it
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A shell lets what it starts in the background ignore Ctrl-C.
+    ours = [number for number, handler in before.items() if handler in (signal.default_int_handler, signal.SIG_DFL)]
     told = sys.unraisablehook
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
@@ -86,14 +87,14 @@ def handled() -> Iterator[None]:
             told(dropped)
 
     sys.unraisablehook = hook
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
+    for number in ours:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
         sys.unraisablehook = told
-        if ours:
-            signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, before[number])
 
 
 def interrupted(error: BaseException | None, before: BaseException | None = None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -194,11 +194,25 @@ def _known(column: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class Picks:
-    """Row numbers of the three picks; None where no row keeps the limits."""
+    """Row numbers of the three picks; None where no row keeps the limits.
+
+    Ties are not transitive, so `accurate` and `fast` may be rows that the front lacks: what ties with the least loss
+    can be knocked out by a third row, say a faster one that ties with it in loss and not with the least loss.
+    """
 
     accurate: int | None
     fast: int | None
     knee: int | None
+
+    def names(self, row: int) -> list[str]:
+        """What a row is picked as: `accurate`, `fast`, `knee`, several, or nothing."""
+        return [field.name for field in fields(self) if getattr(self, field.name) == row]
+
+    def mask(self, n: int) -> Bools:
+        """(n,) bool: which of n rows are picked."""
+        result = np.zeros(n, bool)
+        result[[row for row in (self.accurate, self.fast, self.knee) if row is not None]] = True
+        return result
 
 
 def picks(

@@ -175,16 +175,18 @@ class Reader:
         return records.EvaluationTable(**_columns(("trial", *names, "moves"), self._rows(query)))
 
     def finals(self, study_target_id: int) -> records.FinalTable:
-        """Scores on the final split of those evaluations of one target that have them, as columns."""
+        """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""
         s, e = tables.Score.__table__, tables.Evaluation
         names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total")
         query = (
-            select(*(s.c[name] for name in names))
+            select(*(s.c[name] for name in names), e.notes)
             .join(e, e.id == s.c.evaluation_id)
             .where(e.study_target_id == study_target_id, s.c.split == "final")
             .order_by(s.c.evaluation_id)
         )
-        return records.FinalTable(**_columns(names, self._rows(query)))
+        rows = self._rows(query)
+        failures = np.array([_final_failure(row.notes) for row in rows], dtype=np.str_)
+        return records.FinalTable(**_columns(names, [row[:-1] for row in rows]), failure=failures)
 
     def assignments(self, study_target_id: int, ids: Sequence[int] | None = None) -> records.Assignments:
         """Evaluation id → assignment for one target, or for a few of it; texts are read now, parsed when asked for."""
@@ -421,7 +423,7 @@ def _evaluation(connection: Connection, evaluation_id: int) -> records.Evaluatio
         raise KeyError(evaluation_id)
     trials = connection.scalars(select(t.number).where(t.evaluation_id == evaluation_id).order_by(t.number)).all()
     scores = {r.split: _accuracy(r) for r in connection.execute(_all(s, s.evaluation_id == evaluation_id))}
-    rounds = _rounds(connection, evaluation_id)
+    rounds, final = _rounds(connection, evaluation_id), scores.get("final")
     return records.EvaluationRecord(
         **{name: getattr(row, name) for name in ("id", "study_target_id", "digest", "status", "role", "worker")},
         **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
@@ -430,8 +432,14 @@ def _evaluation(connection: Connection, evaluation_id: int) -> records.Evaluatio
         asked=_asked(row),
         evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
         rounds=rounds,
-        final=scores.get("final"),
+        final=final if final is not None and final.samples else None,
+        final_failure=_final_failure(row.notes),
     )
+
+
+def _final_failure(notes: Sequence[str] | None) -> str:
+    """Why an evaluation could not be scored on the final split; empty where nothing says so."""
+    return next((note.removeprefix(records.OF_FINAL) for note in notes or () if note.startswith(records.OF_FINAL)), "")
 
 
 def _asked(row: Row) -> Assignment | None:
@@ -450,7 +458,7 @@ def _measured(
         audit=audit,
         latency=next((r.latency for r in rounds if r.number == 0), None),
         accuracy=accuracy,
-        notes=tuple(row.notes or ()),
+        notes=tuple(note for note in row.notes or () if not note.startswith(records.OF_FINAL)),
         engine=None if row.engine is None else EngineSummary(**row.engine),
         **{name: getattr(row, name) for name in ("size_bytes", "memory_bytes", "build_s", "total_s", "attempts")},
     )

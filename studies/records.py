@@ -17,6 +17,7 @@ from search.values import Accuracy, Assignment, Capability, Evaluation, Latency,
 RUNNING, OK, FAILED = "running", "ok", "failed"
 EXPORT = "export"  # the role of an evaluation that an export built again
 OF_PROFILE = "profile: "  # begins the note of an evaluation that is about its stored profile
+OF_FINAL = "final: "  # and of the one that says why it could not be scored on the final split
 
 
 class KnownEvaluationError(BitfrontError):
@@ -200,7 +201,8 @@ class EvaluationRecord:
             `evaluation.artifact` is None, `evaluation.profile` empty (`Store.profile` reads it), and scores and
             samples have passed through float32.
         rounds: every measurement; round 0 is `evaluation.latency`.
-        final: accuracy on the final split.
+        final: accuracy on the final split; None where it was not scored, or could not be.
+        final_failure: why it could not be scored there; empty where it was, or was not tried.
     """
 
     id: int
@@ -218,6 +220,7 @@ class EvaluationRecord:
     evaluation: Evaluation
     rounds: tuple[Round, ...]
     final: Accuracy | None
+    final_failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -340,7 +343,10 @@ class EvaluationTable:
 
 @dataclass(frozen=True)
 class FinalTable:
-    """Scores on the final split, as columns in order of evaluation id."""
+    """Scores on the final split, as columns in order of evaluation id.
+
+    What could not be scored there has no samples, no numbers (NaN), and says why in `failure`, else empty.
+    """
 
     evaluation_id: NDArray[np.int64]
     value: NDArray[np.float64]
@@ -349,6 +355,7 @@ class FinalTable:
     loss_high: NDArray[np.float64]
     samples: NDArray[np.int64]
     total: NDArray[np.int64]
+    failure: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.evaluation_id)

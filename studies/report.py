@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search.errors import ArtifactError, ConfigError
+from search.errors import ArtifactError
 from studies.config import Limits
 from studies.forecast_figure import forecast_figure
 from studies.forecasts import Forecasts, error_text, ranks_text
+from studies.outputs import check_file
 from studies.plots import BLUE, GREY, ORANGE, OTHER_COLOUR, PRECISION_COLOURS, RED, Figure, frame, plain, widened
 from studies.report_targets import SideBySide
 from studies.units import format_bytes, format_metric, format_ms, format_percent
@@ -46,6 +47,7 @@ class EvaluationRow:
         role: `baseline:fp32` and the like; empty for a candidate.
         spread: inter-quartile range of the latency samples over their median.
         label: short name, say `all INT8` or `12 int8, 4 fp16`.
+        picked: whether it is one of the picks, which need not be on the front.
         complete: whether all samples were seen, not stopped early.
         text: further lines about it for the hover box.
         moves: layers of its engine that only change format or type, and what they take, in words.
@@ -62,6 +64,7 @@ class EvaluationRow:
     role: str = ""
     feasible: bool = False
     on_front: bool = False
+    picked: bool = False
     not_obeyed: int = 0
     opaque: int = 0
     spread: float | None = None
@@ -171,7 +174,12 @@ class ReportData:
     @property
     def front(self) -> list[EvaluationRow]:
         """The evaluations on the front, fastest first."""
-        rows = [row for row in self.evaluations if row.on_front and row.measured]
+        return [row for row in self.shown if row.on_front]
+
+    @property
+    def shown(self) -> list[EvaluationRow]:
+        """The evaluations on the front and the picks, fastest first."""
+        rows = [row for row in self.evaluations if (row.on_front or row.picked) and row.measured]
         return sorted(rows, key=lambda row: (row.latency_ms or 0.0, row.loss or 0.0, row.trial))
 
 
@@ -199,8 +207,9 @@ def render(data: ReportData) -> str:
         limits=limit_texts(data),
         swatches={label: PRECISION_COLOURS.get(label, OTHER_COLOUR) for label in _labels(data)},
         hidden=_outside(data, _view(data)),
-        shows_moves=any(row.moves for row in data.front),
-        shows_remarks=any(row.remarks for row in data.front),
+        beyond=len(data.shown) - len(data.front),
+        shows_moves=any(row.moves for row in data.shown),
+        shows_remarks=any(row.remarks for row in data.shown),
     )
 
 
@@ -208,13 +217,10 @@ def write(data: ReportData, path: Path) -> None:
     """Write the page; `path` is either the old file or the whole new one, never a part.
 
     Raises:
-        ConfigError: the folder is not there or cannot be written, or the path is a folder.
+        ConfigError: the folder is not there or cannot be written, or the path is a folder, device or pipe.
         ArtifactError: the file cannot be written.
     """
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"writing the report: expected the path of a file in an existing folder, got {path}; make it")
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"writing the report {path}: the folder cannot be written; name a file in another")
+    check_file(path, "writing the report")
     text = render(data)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -255,7 +261,7 @@ def figures(data: ReportData) -> dict[str, Figure]:
         found["hypervolume"] = hypervolume_figure(data)
     if data.forecasts is not None:
         found["forecasts"] = forecast_figure(data.forecasts, data.metric)
-    if data.groups and any(row.trial in data.precisions for row in data.front):
+    if data.groups and any(row.trial in data.precisions for row in data.shown):
         found["precisions"] = precision_figure(data)
     if any(_finite(row.spread) for row in data.evaluations):
         found["spread"] = spread_figure(data)
@@ -302,8 +308,8 @@ def hypervolume_figure(data: ReportData) -> Figure:
 
 
 def precision_figure(data: ReportData) -> Figure:
-    """Groups in graph order, first on top, against front evaluations, fastest on the left."""
-    rows = [row for row in data.front if row.trial in data.precisions]
+    """Groups in graph order, first on top, against evaluations on the front or picked, fastest on the left."""
+    rows = [row for row in data.shown if row.trial in data.precisions]
     for row in rows:
         if len(data.precisions[row.trial]) != len(data.groups):
             raise ValueError(f"report: trial {row.trial} has precisions of other groups than the study")
@@ -324,7 +330,7 @@ def precision_figure(data: ReportData) -> Figure:
         "xgap": 2,
         "ygap": 1,
     }
-    layout = frame("front, fastest first (trial)", "", height=110 + 17 * len(data.groups))
+    layout = frame("front and picks, fastest first (trial)", "", height=110 + 17 * len(data.groups))
     layout["xaxis"].update(type="category", showgrid=False)
     # Every group is named, however many there are: the figure grows with them.
     layout["yaxis"].update(
@@ -447,12 +453,12 @@ def _limit_lines(data: ReportData) -> tuple[list[Figure], list[Figure]]:
 
 
 def _view(data: ReportData) -> tuple[list[float] | None, list[float] | None]:
-    """Axis ranges that show the front and the limits; None (all) when there is neither.
+    """Axis ranges that show the front, the picks and the limits; None (all) when there is neither.
 
     A few ruined evaluations would otherwise press everything of interest into one line.
     """
     xs = [row.latency_ms or 0.0 for row in data.evaluations if row.measured]
-    ys = [y for row in data.front for y in (row.loss, row.loss_low, row.loss_high) if _finite(y)]
+    ys = [y for row in data.shown for y in (row.loss, row.loss_low, row.loss_high) if _finite(y)]
     ys += [data.limits.max_drop] if data.limits.max_drop is not None else []
     if data.limits.latency_budget_ms is not None:
         xs.append(data.limits.latency_budget_ms)
@@ -497,8 +503,8 @@ def _cell(data: ReportData, row: EvaluationRow, group: int) -> str:
 
 
 def _labels(data: ReportData) -> list[str]:
-    """Precisions on the front: known ones in the order of their colours, then others by name."""
-    used = {label for row in data.front for label in data.precisions.get(row.trial, ())}
+    """Precisions on the front and in the picks: known ones in the order of their colours, then others by name."""
+    used = {label for row in data.shown for label in data.precisions.get(row.trial, ())}
     known = list(PRECISION_COLOURS)
     return sorted(used, key=lambda label: (known.index(label) if label in known else len(known), label))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
+from studies.failures import nothing_text
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.report_targets import side_by_side
@@ -27,11 +28,12 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
     metric = now.study.metric
     assignments = store.assignments(now.target.id)
     groups = store.groups(now.study.id)
-    audits = store.audits(now.target.id)
     names = {group.id: group.name for group in groups}
     trial_of = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
+    # What was built again for an export belongs to no trial.
+    audits = [(number, row) for number, row in store.audits(now.target.id) if number in trial_of]
     counts = Counter(row.answer for _, row in audits)
-    front = {row: store.load(int(now.table.id[row])) for row in now.front_rows()}
+    shown = {row: store.load(int(now.table.id[row])) for row in now.shown_rows()}
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
@@ -40,15 +42,15 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         evaluations=[
-            _evaluation(now, row, assignments[int(now.table.id[row])], front.get(row)) for row in range(len(now.table))
+            _evaluation(now, row, assignments[int(now.table.id[row])], shown.get(row)) for row in range(len(now.table))
         ],
         picks=_picks(now),
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
         precisions={
             int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
-            for row in now.front_rows()
+            for row in shown
         },
-        opaque={int(now.table.trial[row]): _opaque(record) for row, record in front.items()},
+        opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
         unbuildable=[
             (group, names[group], precision.label) for group, precision in sorted(store.unbuildable(now.target.id))
         ],
@@ -75,7 +77,7 @@ def _target_text(now: Standing) -> str:
 
 
 def _evaluation(now: Standing, row: int, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
-    """`record` is there for those on the front."""
+    """`record` is there for those on the front or picked."""
     t = now.table
     complete = bool(t.samples[row] == t.total_samples[row])
     return EvaluationRow(
@@ -89,6 +91,7 @@ def _evaluation(now: Standing, row: int, assignment: Assignment, record: Evaluat
         role=str(t.role[row]),
         feasible=bool(now.feasible[row]),
         on_front=bool(now.front[row]),
+        picked=bool(now.picks.names(row)),
         not_obeyed=max(0, int(t.not_obeyed[row])),
         opaque=max(0, int(t.opaque[row])),
         spread=float(t.spread[row]),
@@ -96,7 +99,7 @@ def _evaluation(now: Standing, row: int, assignment: Assignment, record: Evaluat
         complete=complete,
         text=_detail(now, row),
         moves=_moves(record.evaluation.engine) if record is not None else "",
-        remarks=_remarks(record) if record is not None else (),
+        remarks=[*_beyond(now, row), *_remarks(record)] if record is not None else (),
     )
 
 
@@ -107,6 +110,11 @@ def _moves(engine: EngineSummary | None) -> str:
     if engine.moves_ms is None or not engine.profiled_ms:
         return text
     return f"{text}, {format_ms(engine.moves_ms)} ({format_percent(engine.moves_ms / engine.profiled_ms)})"
+
+
+def _beyond(now: Standing, row: int) -> list[str]:
+    """What a row that is shown and not on the front is there for."""
+    return [] if now.front[row] else [f"picked: {', '.join(now.picks.names(row))}; not on the front"]
 
 
 def _remarks(record: EvaluationRecord) -> list[str]:
@@ -135,6 +143,8 @@ def _detail(now: Standing, row: int) -> str:
         lines.append(f"memory {format_bytes(int(t.memory_bytes[row]))}")
     if t.moves[row] >= 0:
         lines.append(f"moves {t.moves[row]}")
+    if now.fails_final[row]:
+        lines.append("fails on the final data")
     return "\n".join(lines)
 
 
@@ -173,6 +183,8 @@ def _pick(now: Standing, name: str, row: int) -> PickRow:
 def _failures(store: Store, now: Standing) -> list[FailureRow]:
     rows = []
     for row in range(len(now.table)):
+        if now.fails_final[row]:
+            rows.append(FailureRow(int(now.table.trial[row]), "final", "non_finite", now.final_failure(row)))
         if now.table.status[row] != FAILED:
             continue
         record: EvaluationRecord = store.load(int(now.table.id[row]))
@@ -196,9 +208,10 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     notes = []
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
-    notes += [f"A{text[1:]}." for text in slower_texts(store, now)]
+    notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
     if now.picks.accurate is None:
-        notes.append("No evaluation keeps the limits. " + "; ".join(nearest_text(now, near) for near in now.nearest()))
+        near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
+        notes.append("No evaluation keeps the limits. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
     if text := regained_text(now):
         notes.append(f"{text}.")
     return notes

@@ -32,6 +32,7 @@ class Point:
     latency_ms: float
     loss: float
     on_front: bool
+    picked: bool
     role: str
 
 
@@ -79,8 +80,8 @@ class SideBySide:
     """Targets beside each other.
 
     Attributes:
-        shared: assignments measured on all, on the front of one of them or uniform; the fastest on the first target
-            first.
+        shared: assignments measured on all, on the front of one of them, picked there or uniform; the fastest on the
+            first target first.
         shared_count: of all assignments measured on all.
     """
 
@@ -172,13 +173,15 @@ def _points(store: Store, now: Standing, assignments: dict[str, Assignment]) -> 
             latency_ms=float(now.latency_ms[row]),
             loss=float(now.table.loss[row]),
             on_front=bool(now.front[row]),
+            picked=bool(now.picks.names(int(row))),
             role=str(now.table.role[row]),
         )
     return found
 
 
 def _shown(columns: Sequence[Column], digest: str) -> bool:
-    return any(column.points[digest].on_front or column.points[digest].role for column in columns)
+    points = [column.points[digest] for column in columns]
+    return any(point.on_front or point.picked or point.role for point in points)
 
 
 def _shared(columns: Sequence[Column], digest: str, assignment: Assignment) -> SharedRow:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from search.errors import ArtifactError, ConfigError
+from search.errors import ArtifactError
 from search.values import Precision
+from studies.outputs import check_file
 from studies.plots import GREY, OTHER_COLOUR, PRECISION_COLOURS, RED
 from studies.records import SensitivityRecord
 from studies.sensitivity_table import Sensitivities, text_of
@@ -19,8 +19,7 @@ _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "K
 
 def check(path: Path) -> None:
     """Raises ConfigError where no file can be written at `path`; creates nothing."""
-    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--plot {path}: expected the path of a file in an existing folder that can be written.")
+    check_file(path, "--plot")
 
 
 def write(found: Sensitivities, path: Path) -> None:

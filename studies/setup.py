@@ -135,13 +135,14 @@ def check_artifacts(config: SearchConfig) -> None:
         ConfigError: a folder is a file or may not be written; a bucket cannot be reached or its client is missing.
         StudyError: the database is on a server and no place was given.
     """
-    remote = open_artifacts(config).remote
-    if remote is None:
+    if bucket_of(config) is None:
         _check_folder("--artifacts", artifacts_of(config), "engines are kept there")
         return
     _check_folder("XDG_CACHE_HOME", artifacts_of(config), "copies of artifacts are kept there")
     try:
-        remote.check()
+        remote = open_artifacts(config).remote  # some clients look for credentials already when they are made
+        if remote is not None:
+            remote.check()
     except ArtifactError as error:
         raise ConfigError(f"--artifacts {config.artifacts}: {error}") from error
 
@@ -171,10 +172,19 @@ def check_backend_options(config: SearchConfig) -> None:
 
 def _check_folder(option: str, folder: Path, what_for: str) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
+    if not existing.is_dir() or not _takes_files(existing):
         raise ConfigError(
             f"{option} {folder}: {existing} is no folder that can be written. Name one that can; {what_for}."
         )
+
+
+def _takes_files(folder: Path) -> bool:
+    """Tried, as permissions do not say: of a folder of the kernel's, say, where nobody can make anything."""
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".bitfront-", dir=folder))
+    except OSError:
+        return False
+    return True
 
 
 def calibration_cache_of(config: SearchConfig) -> dict[str, float] | None:

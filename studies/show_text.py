@@ -46,6 +46,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "latency": None if evaluation.latency is None else _latency_json(evaluation.latency),
         "accuracy": None if evaluation.accuracy is None else _accuracy_json(evaluation.accuracy),
         "final": None if record.final is None else _accuracy_json(record.final),
+        "final_failure": record.final_failure or None,
         "rounds": [_round_json(again) for again in record.rounds],
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
@@ -169,6 +170,8 @@ def shown_lines(shown: Shown) -> list[str]:
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
             lines.append(_accuracy_line(name, accuracy, metric))
+    if record.final_failure:
+        lines.append(f"final: fails, so it is no pick: {record.final_failure}")
     lines.append(", ".join(_facts(evaluation)))
     if evaluation.engine is not None:
         lines.append(f"made of {engine_text(evaluation.engine)}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from search.values import EngineSummary, Precision
+from search.values import EngineSummary, Evaluation, Precision
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_ms
+from studies.words import mix_text
 
 
 def slower_texts(store: Store, now: Standing) -> list[str]:
-    """A sentence for every uniform assignment that takes longer than one of a higher precision, beyond the tie band."""
+    """A sentence for every uniform baseline that takes longer than one of a higher precision, beyond the tie band.
+
+    Baselines are named by their mixes, as in every table: groups that are held back keep another precision.
+    """
     rows = {precision: now.row_of(f"baseline:{precision.label}") for precision in Precision}
     there = {precision: row for precision, row in rows.items() if row is not None}
     found = []
@@ -18,15 +22,18 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
         best = min(others, key=lambda other: now.latency_ms[there[other]], default=precision)
         ratio = float(now.latency_ms[row] / now.latency_ms[there[best]])
         if ratio > 1 + now.band:
-            slow, fast = (store.load(int(now.table.id[each])).evaluation.engine for each in (row, there[best]))
-            made_of = "" if slow is None or fast is None else f": {_compared(slow, fast, best.label)}"
-            found.append(f"all {precision.label} takes {ratio:.2f} times as long as all {best.label}{made_of}")
+            slow, fast = (store.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
+            found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}")
     return found
 
 
-def _compared(slow: EngineSummary, fast: EngineSummary, other: str) -> str:
-    text = f"its engine runs {_layers(slow)}; that of all {other} {_layers(fast)}"
-    return f"{text}, fused in regions that it breaks up" if fast.opaque and slow.layers > fast.layers else text
+def _made_of(slow: Evaluation, fast: Evaluation) -> str:
+    """The faster one by name, and where both are known what the two engines run."""
+    other, of_slow, of_fast = mix_text(fast.assignment), slow.engine, fast.engine
+    if of_slow is None or of_fast is None:
+        return other
+    text = f"{other}: its engine runs {_layers(of_slow)}; that of {other} {_layers(of_fast)}"
+    return f"{text}, fused in regions that it breaks up" if of_fast.opaque and of_slow.layers > of_fast.layers else text
 
 
 def _layers(engine: EngineSummary) -> str:

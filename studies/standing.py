@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from studies import pareto
 from studies.config import Limits
+from studies.failures import AllFailed, all_failed
 from studies.queries import Reader
 from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
 from studies.tallies import Tallies
@@ -27,7 +28,9 @@ class Standing:
         confirmed_ms: (n,) float64, latency measured again beside the other finalists; NaN where it was not.
         number: place of the target in the study, from 1.
         target_name: what tells it from the study's other targets; empty where there is no other.
+        finals: scores on the final split, and failures there.
         counted: evaluations in all, where `table` has only those that may stand on the front, and the baselines.
+        failed: what went wrong, where all that are finished failed.
     """
 
     study: StudyRecord
@@ -39,6 +42,7 @@ class Standing:
     number: int = 1
     target_name: str = ""
     counted: int | None = None
+    failed: AllFailed | None = None
 
     @property
     def evaluations(self) -> int:
@@ -111,7 +115,21 @@ class Standing:
         return result
 
     @cached_property
+    def fails_final(self) -> Bools:
+        """Rows whose outputs on the final split cannot be scored: they are no pick, whatever the search says of them.
+
+        A row of which nothing is stored there is none of them, as it may yet hold.
+        """
+        result: Bools = np.isin(self.table.id, self.finals.evaluation_id[self.finals.samples == 0])
+        return result
+
+    @cached_property
     def feasible(self) -> Bools:
+        result: Bools = self._keeps_limits & ~self.fails_final
+        return result
+
+    @cached_property
+    def _keeps_limits(self) -> Bools:
         t = self.table
         kept = pareto.feasible(
             self.latency_ms,
@@ -133,10 +151,23 @@ class Standing:
     def picks(self) -> pareto.Picks:
         return pareto.picks(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible, self.front)
 
+    @cached_property
+    def shown(self) -> Bools:
+        """Front and picks, which need not be on it: what tables show and whose engines are kept."""
+        result: Bools = self.front | self.picks.mask(len(self.table))
+        return result
+
     def front_rows(self) -> list[int]:
         """Rows of the front, fastest first."""
-        rows = np.flatnonzero(self.front)
-        return [int(row) for row in rows[np.argsort(self.latency_ms[rows], kind="stable")]]
+        return self._fastest_first(self.front)
+
+    def shown_rows(self) -> list[int]:
+        """Rows of front and picks, fastest first."""
+        return self._fastest_first(self.shown)
+
+    def barred_rows(self) -> list[int]:
+        """Rows that keep all limits and fail on the final split, fastest first."""
+        return self._fastest_first(self._keeps_limits & self.fails_final)
 
     def nearest(self, count: int = 3, *, early: bool = True) -> list[pareto.Near]:
         """The rows nearest to the limits, for when nobody keeps them.
@@ -152,7 +183,7 @@ class Standing:
         eligible = self.complete
         if early and over:
             eligible = eligible | (self.stopped & pareto.misses_only(over, "latency"))
-        return pareto.nearest(over, eligible, count)
+        return pareto.nearest(over, eligible & ~self.fails_final, count)
 
     def baselines(self) -> list[int]:
         """Rows of the uniform baselines, in the order they ran."""
@@ -176,14 +207,24 @@ class Standing:
         return pareto.hypervolume_history(self.table.latency_ms, self.table.loss, self.complete, self.reference)
 
     def final_of(self, row: int) -> int | None:
-        """The row of `finals` that scores this evaluation on the final split."""
-        found = np.flatnonzero(self.finals.evaluation_id == self.table.id[row])
+        """The row of `finals` that scores this evaluation on the final split; None too where it failed there."""
+        f = self.finals
+        found = np.flatnonzero((f.evaluation_id == self.table.id[row]) & (f.samples > 0))
         return int(found[0]) if len(found) else None
+
+    def final_failure(self, row: int) -> str:
+        """Why this evaluation could not be scored on the final split; empty where it was, or was not tried."""
+        found = np.flatnonzero(self.finals.evaluation_id == self.table.id[row])
+        return str(self.finals.failure[found[0]]) if len(found) else ""
 
     def speedup(self, row: int) -> float | None:
         """How many times faster than uniform FP32."""
         base = self.row_of("baseline:fp32")
         return float(self.latency_ms[base] / self.latency_ms[row]) if base is not None else None
+
+    def _fastest_first(self, mask: Bools) -> list[int]:
+        rows = np.flatnonzero(mask)
+        return [int(row) for row in rows[np.argsort(self.latency_ms[rows], kind="stable")]]
 
     def _latencies(self, rows: Sequence[int]) -> list[float]:
         return [float(self.table.latency_ms[row]) for row in rows]
@@ -222,7 +263,8 @@ def _judged(
 ) -> Standing:
     again = reader.confirmed(target.id)
     confirmed = np.array([again.get(int(number), np.nan) for number in table.id], dtype=np.float64)
-    return Standing(study, target, limits, table, reader.finals(target.id), confirmed)
+    failed = all_failed(reader, table)
+    return Standing(study, target, limits, table, reader.finals(target.id), confirmed, failed=failed)
 
 
 def _only(table: EvaluationTable, rows: Bools) -> EvaluationTable:

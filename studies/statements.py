@@ -163,7 +163,9 @@ def delete_result(connection: Connection, evaluation_id: int) -> None:
     a, s, score = tables.Audit, tables.Sample, tables.Score
     connection.execute(delete(a).where(a.evaluation_id == evaluation_id))
     connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.round == 0))
-    connection.execute(delete(score).where(score.evaluation_id == evaluation_id, score.split == "search"))
+    # One that the final split spoiled was another engine of the assignment: what comes in its place is judged anew.
+    gone = or_(score.split == "search", and_(score.split == "final", score.samples == 0))
+    connection.execute(delete(score).where(score.evaluation_id == evaluation_id, gone))
 
 
 def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
@@ -189,12 +191,12 @@ def replace_profile(connection: Connection, evaluation_id: int, layers: Sequence
     replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
 
 
-def replace_profile_note(connection: Connection, evaluation_id: int, note: str) -> None:
-    """The one note of an evaluation that is about its stored profile; empty where there is nothing to say."""
+def replace_note(connection: Connection, evaluation_id: int, about: str, note: str) -> None:
+    """The one note of an evaluation that begins with `about`, say `OF_PROFILE`; empty where there is nothing to say."""
     e = tables.Evaluation
     before = list(connection.scalar(select(e.notes).where(e.id == evaluation_id)) or [])
-    notes = [kept for kept in before if not kept.startswith(records.OF_PROFILE)]
-    notes += [records.OF_PROFILE + note] if note else []
+    notes = [kept for kept in before if not kept.startswith(about)]
+    notes += [about + note] if note else []
     if notes != before:
         connection.execute(update(e).where(e.id == evaluation_id).values(notes=notes))
 
@@ -227,6 +229,14 @@ def insert_score(connection: Connection, evaluation_id: int, split: str, accurac
     values |= {"samples": accuracy.samples, "total": accuracy.total}
     row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
     connection.execute(row.values(scores=blob(accuracy.scores)))
+
+
+def replace_final(connection: Connection, evaluation_id: int, accuracy: Accuracy, failure: str = "") -> None:
+    """The accuracy on the final split, instead of one that is there, and the note of why it has no samples."""
+    s = tables.Score
+    connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.split == "final"))
+    insert_score(connection, evaluation_id, "final", accuracy)
+    replace_note(connection, evaluation_id, records.OF_FINAL, failure)
 
 
 def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:

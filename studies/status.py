@@ -31,7 +31,7 @@ _STATES = {"calibrating": "starting", "finishing": "waiting for finalists"}
 
 @dataclass(frozen=True)
 class Point:
-    """One pick; `speedup` against uniform FP32, None where that is not there."""
+    """One pick; `speedup` against the latest measurement of uniform FP32, None where there is none."""
 
     trial: int | None
     latency_ms: float
@@ -197,7 +197,7 @@ def _front(
     picks = pareto.picks(*columns, on_front)
     rows = {name: row for name in PICKS if (row := getattr(picks, name)) is not None}
     trials = store.trials_of([int(found.id[row]) for row in rows.values()]) if rows else {}
-    points = {name: _point(found, row, trials, tally.fp32_ms) for name, row in rows.items()}
+    points = {name: _point(found, row, trials) for name, row in rows.items()}
     return int(on_front.sum()), points
 
 
@@ -205,7 +205,7 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
     return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
 
 
-def _point(found: Candidates, row: int, trials: Mapping[int, int], fp32_ms: float | None) -> Point:
+def _point(found: Candidates, row: int, trials: Mapping[int, int]) -> Point:
     latency_ms = float(found.latency_ms[row])
-    speedup = None if fp32_ms is None else fp32_ms / latency_ms
+    speedup = None if found.fp32_ms is None else found.fp32_ms / latency_ms
     return Point(trials.get(int(found.id[row])), latency_ms, float(found.loss[row]), speedup)

@@ -296,6 +296,9 @@ class Trial(Base):
 
 
 class Score(Base):
+    """One without samples and numbers says that outputs on the final split cannot be scored; why is a note of the
+    evaluation that begins with `records.OF_FINAL`."""
+
     __tablename__ = "bf_score"
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True)
     split: Mapped[str] = mapped_column(WORD, primary_key=True)

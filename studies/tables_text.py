@@ -13,15 +13,14 @@ from studies.words import holds, nearest_text
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Front and baselines, fastest first; plain numbers, None where nothing was measured."""
-    rows = dict.fromkeys([*now.front_rows(), *now.baselines()])
+    """Front, picks, what the final split ruled out, and baselines, fastest first; None where nothing was measured."""
+    rows = dict.fromkeys([*now.shown_rows(), *now.barred_rows(), *now.baselines()])
     ordered = sorted(rows, key=lambda row: (math.isnan(now.latency_ms[row]), float(now.latency_ms[row])))
     return [_front_row(now, row, mixes) for row in ordered]
 
 
 def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, Any]:
     t, final = now.table, now.final_of(row)
-    picks = [name for name in ("accurate", "fast", "knee") if getattr(now.picks, name) == row]
     return {
         "trial": int(t.trial[row]),
         "status": str(t.status[row]),
@@ -35,13 +34,14 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "final_metric": _number(now.finals.value[final]) if final is not None else None,
         "final_loss": _number(now.finals.loss[final]) if final is not None else None,
         "final_holds": holds(now, row),
+        "final_failure": now.final_failure(row) or None,
         "memory_bytes": int(t.memory_bytes[row]) if t.memory_bytes[row] >= 0 else None,
         "size_bytes": int(t.size_bytes[row]) if t.size_bytes[row] >= 0 else None,
         "opaque": max(0, int(t.opaque[row])),
         "moves": int(t.moves[row]) if t.moves[row] >= 0 else None,
         "on_front": bool(now.front[row]),
         "feasible": bool(now.feasible[row]),
-        "picks": picks,
+        "picks": now.picks.names(row),
         "mix": mixes[int(t.id[row])],
     }
 
@@ -70,7 +70,7 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
     for row in front_rows(now, mixes):
         marks = [*row["picks"], *([] if row["on_front"] else [_why_off(row)])]
         marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
-        baseline = f"{row['role'].partition(':')[2]} baseline" if row["role"] else ""
+        marks = [f"{row['role'].partition(':')[2]} baseline", *marks] if row["role"] else marks
         cells.append(
             [
                 str(row["trial"]),
@@ -79,7 +79,7 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
                 _loss_text(row, metric),
                 _final_text(row, metric),
                 row["mix"],
-                ", ".join([*([baseline] if baseline else []), *marks]),
+                ", ".join(filter(None, marks)),
             ]
         )
     return header, cells
@@ -88,6 +88,10 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
 def _why_off(row: dict[str, Any]) -> str:
     if row["status"] != "ok":
         return ""
+    if row["picks"]:
+        return "not on the front"
+    if row["final_failure"]:
+        return "fails on the final data"
     return "beaten" if row["feasible"] else "misses the limits"
 
 
@@ -100,6 +104,8 @@ def _loss_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
 
 
 def _final_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
+    if row["final_failure"]:
+        return "NaN or infinity"
     if row["final_loss"] is None:
         return ""
     missed = " (limit missed)" if row["final_holds"] is False else ""

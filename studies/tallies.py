@@ -35,7 +35,8 @@ class Tally:
         first_started, last_finished: of any evaluation; None where there is none.
         now: when this was counted.
         fastest_ms, slowest_ms: of all latencies; None where there is none.
-        fp32_ms: latency of the FP32 baseline; None before it is there.
+        fp32_id: of the FP32 baseline; 0 before it is there.
+        fp32_ms: its latency as the search measured it; None before it is there.
         last_id: of the newest evaluation; 0 where there is none.
     """
 
@@ -48,6 +49,7 @@ class Tally:
     now: datetime
     fastest_ms: float | None
     slowest_ms: float | None
+    fp32_id: int
     fp32_ms: float | None
     last_id: int
 
@@ -57,12 +59,15 @@ class Candidates:
     """Evaluations that keep all limits, as columns in order of id: at least all that the front and the picks take.
 
     Left out is what a clearly faster one of clearly no more loss knocks out, whatever else there is.
+
+    `fp32_ms` is the latest word on the latency of the FP32 baseline, None before it is there.
     """
 
     id: NDArray[np.int64]
     latency_ms: NDArray[np.float64]
     loss: NDArray[np.float64]
     loss_band: NDArray[np.float64]
+    fp32_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,11 @@ class Tallies(Reader):
                 func.min(e.started_at), func.max(e.finished_at), func.min(e.latency_ms), func.max(e.latency_ms)
             )
             .add_columns(func.min(case((fp32, e.latency_ms))), tables.utc_now(), func.max(e.id))
+            .add_columns(func.min(case((fp32, e.id))))
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .group_by(e.status, e.stage, e.kind)
         )
-        return _tally(self._rows(query) or [(None, None, None, 0, 0, *[None] * 5, self.now(), 0)])
+        return _tally(self._rows(query) or [(None, None, None, 0, 0, *[None] * 5, self.now(), 0, None)])
 
     @retried
     def now(self) -> datetime:
@@ -124,7 +130,9 @@ class Tallies(Reader):
         condition = self._may_stand(study_target_id, limits, band, tally, higher_is_better=higher_is_better)
         query = select(e.id, e.latency_ms, e.loss, _half()).where(condition).order_by(e.id)
         rows = [(i, again.get(i, ms), loss, half) for i, ms, loss, half in self._rows(query)]
-        return _columns([row for row in rows if most is None or row[1] <= most])
+        barred = {row[0] for row in self._rows(_failing_finally())} if again else set()
+        kept = [row for row in rows if row[0] not in barred and (most is None or row[1] <= most)]
+        return _columns(kept, again.get(tally.fp32_id, tally.fp32_ms))
 
     @retried
     def front_table(
@@ -213,6 +221,12 @@ def _measured_again() -> Any:
     return select(s.evaluation_id).where(s.round > 0, s.role == "candidate")
 
 
+def _failing_finally() -> Any:
+    """What `Standing.fails_final` says; all that was tried on the final split has been measured again."""
+    s = tables.Score
+    return select(s.evaluation_id).where(s.evaluation_id.in_(_measured_again()), s.split == "final", s.samples == 0)
+
+
 def _complete() -> tuple[Any, ...]:
     """What `Standing.complete` asks, as conditions."""
     e = tables.Evaluation
@@ -261,9 +275,10 @@ def _before(steps: Sequence[tuple[float, float]]) -> list[float]:
     return [np.finfo(np.float64).max.item(), *(least for _, least in steps[:-1])]
 
 
-def _columns(rows: Sequence[tuple[int, float, float, float]]) -> Candidates:
+def _columns(rows: Sequence[tuple[int, float, float, float]], fp32_ms: float | None) -> Candidates:
     columns = list(zip(*rows, strict=True)) or [()] * 4
-    return Candidates(np.array(columns[0], np.int64), *(np.array(column, np.float64) for column in columns[1:]))
+    latency_ms, loss, half = (np.array(column, np.float64) for column in columns[1:])
+    return Candidates(np.array(columns[0], np.int64), latency_ms, loss, half, fp32_ms)
 
 
 def _tally(rows: Sequence[Any]) -> Tally:
@@ -278,6 +293,7 @@ def _tally(rows: Sequence[Any]) -> Tally:
         now=max(row[10] for row in rows),
         fastest_ms=min((row[7] for row in rows if row[7] is not None), default=None),
         slowest_ms=max((row[8] for row in rows if row[8] is not None), default=None),
+        fp32_id=min((row[12] for row in rows if row[12] is not None), default=0),
         fp32_ms=min((row[9] for row in rows if row[9] is not None), default=None),
         last_id=max(row[11] for row in rows),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from studies import leftovers, pareto, repeatability
+from studies import leftovers, repeatability
+from studies.config import Limits
 from studies.forecasts import poor_text, quality_text
 from studies.proposals import Proposals
 from studies.standing import Standing
@@ -26,8 +28,9 @@ def check_drift(work: Work, now: Standing) -> None:
         return
     drift = repeatability.drift(work, now, row)
     if abs(drift) > _MOST_DRIFT:
-        how = "scaled by it, so they stay comparable" if work.target.target.relative else "affected"
-        work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; latencies are {how}")
+        relative = "what slows it as much as the mixes is scaled out, other work on this processor is not: "
+        how = f"{relative if work.target.target.relative else ''}latencies measured meanwhile may be off"
+        work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; {how}")
 
 
 def engine_of(work: Work, evaluation: Evaluation) -> Path | None:
@@ -43,18 +46,18 @@ def engine_of(work: Work, evaluation: Evaluation) -> Path | None:
 
 
 def prune(work: Work, now: Standing) -> None:
-    """Let go of engines that are on no front any more."""
+    """Let go of engines that are on no front any more and not picked."""
     if work.config.keep_engines == "all":
         return
     held = now.table.artifact != ""
-    kept = now.front | _unlimited_front(now) if work.config.keep_engines == "front" else np.zeros_like(held)
+    kept = now.shown | _unlimited(now).shown if work.config.keep_engines == "front" else np.zeros_like(held)
     released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
     leftovers.drop(work.store, work.artifacts, released)
 
 
-def _unlimited_front(now: Standing) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Limits may be changed later, so the front without them keeps its engines too."""
-    return pareto.front(now.latency_ms, now.table.loss, now.band, now.loss_band, now.complete)
+def _unlimited(now: Standing) -> Standing:
+    """Limits may be changed later, so what is shown without them keeps its engines too."""
+    return replace(now, limits=Limits())
 
 
 class Quality:

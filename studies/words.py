@@ -44,10 +44,10 @@ def regained_text(now: Standing) -> str:
 
 
 def holds(now: Standing, row: int) -> bool | None:
-    """Whether the accuracy limits hold on the final split; None where it was not scored."""
+    """Whether the accuracy limits hold on the final split; False where it fails there, None where it was not tried."""
     final = now.final_of(row)
     if final is None:
-        return None
+        return False if now.fails_final[row] else None
     loss, value, limits = float(now.finals.loss[final]), float(now.finals.value[final]), now.limits
     kept = limits.max_drop is None or loss <= limits.max_drop
     if limits.accuracy_limit is not None:

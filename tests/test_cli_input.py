@@ -315,6 +315,24 @@ def changed(value: float) -> Any:
     return array
 
 
+def test_a_bucket_without_credentials(here: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client looks for them when it is made, the other when it is used."""
+    pytest.importorskip("google.cloud.storage")
+    pytest.importorskip("boto3")
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR"))]:
+        monkeypatch.delenv(name)
+    for name, value in (
+        ("HOME", here),
+        ("CLOUDSDK_CONFIG", here / "none"),
+        ("NO_GCE_CHECK", "true"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("XDG_CACHE_HOME", here / "cache"),
+    ):
+        monkeypatch.setenv(name, str(value))
+    for url in ("gs://bucket/prefix", "s3://bucket/prefix"):
+        search_refused(inputs, "--artifacts", url, says=[f"--artifacts {url}: ", "redentials", "network"])
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [

@@ -134,7 +134,7 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
     Store.open(url_of(path), create=True).close()
     execute(path, f"UPDATE bf_schema SET version = {tables.VERSION + 1}")
     for write in (False, True):
-        with pytest.raises(StudyError, match="Upgrade bitfront"):
+        with pytest.raises(StudyError, match=r"Upgrade bitfront: `git pull` in its clone, then `pip install"):
             Store.open(url_of(path), create=write, write=write)
 
 

@@ -42,6 +42,7 @@ OTHER_PROGRAMS |= {
     "--dbname",
 }  # its compose
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
+OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
 OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--needs", "--shard"}  # the proof on a GPU
 OTHER_PROGRAMS |= {"--seconds", "--dry-run", "--python", "--train-python", "--wait", "--parts", "--models"}  # its lease
 OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py

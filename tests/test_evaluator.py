@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from evaluators.accuracy import subset_size
@@ -350,6 +351,62 @@ def nan_metric(outputs: Any, labels: Any) -> Any:
 
 
 nan_metric.needs_labels = False  # type: ignore[attr-defined]
+
+
+def test_labels_of_every_scored_sample_are_checked_before_anything_is_built(tmp_path: Path) -> None:
+    made = case(tmp_path)
+    good = dict(np.load(made.job.data))
+    fine = opened(made.job)
+    for which, split in ((fine.final_indices[-1], "final"), (fine.search_indices[-1], "search")):
+        np.savez(made.job.data, image=good["image"], labels=changed(good["labels"], int(which), 10))
+        bad = split_like(opened(made.job), fine)
+        with pytest.raises(DataError, match=f"{split} samples: sample {which}: .*label 10 is not one of .* 10 classes"):
+            bad.try_out()
+    np.savez(made.job.data, **good)
+    apart = str(tmp_path / "apart.npz")
+    for labels, words in ((np.zeros(40), "got float64"), (np.full(40, -1), "label -1 is not one")):
+        np.savez(apart, image=images(40, seed=5), labels=labels)
+        with pytest.raises(DataError, match=f"the final samples: sample 0: .*{words}"):
+            opened(made.job, final_data=apart).try_out()
+    opened(made.job).try_out()
+
+
+def changed(labels: NDArray[Any], place: int, label: int) -> NDArray[Any]:
+    return np.where(np.arange(len(labels)) == place, label, labels)
+
+
+def split_like(evaluator: Evaluator, other: Evaluator) -> Evaluator:
+    """Data of another content are split in another way: have the same samples for the same."""
+    evaluator.search_indices, evaluator.final_indices = other.search_indices, other.final_indices
+    return evaluator
+
+
+def test_label_maps_of_the_final_samples_are_checked(tmp_path: Path) -> None:
+    made = case(tmp_path, unet(), metric="miou")
+    maps = np.zeros((SAMPLES, 16, 16), np.int64)
+    inputs = dict(np.load(made.job.data))["image"]
+    np.savez(made.job.data, image=inputs, labels=maps)
+    apart = str(tmp_path / "apart.npz")
+    for labels, words in ((maps[:, :8], "shape"), (maps + 200, "label 200 is neither"), (maps[:, 0, 0], "shape")):
+        np.savez(apart, image=inputs, labels=labels)
+        with pytest.raises(DataError, match=f"the final samples: sample 0: .*{words}"):
+            opened(made.job, final_data=apart).try_out()
+    maps[7, 3, 3] = 255  # counts for nothing
+    np.savez(apart, image=inputs, labels=maps)
+    opened(made.job, final_data=apart).try_out()
+
+
+def test_a_metric_of_the_users_own_is_tried_on_final_samples_too(tmp_path: Path) -> None:
+    made = case(tmp_path, metric="test_evaluator:names_metric")
+    np.savez(tmp_path / "apart.npz", image=images(40, seed=5), labels=np.zeros((40, 2)))
+    opened(made.job).try_out()
+    with pytest.raises(MetricError, match=r"^scoring the first final samples: .*ValueError on samples 0 to 3"):
+        opened(made.job, final_data=str(tmp_path / "apart.npz")).try_out()
+
+
+def names_metric(outputs: Any, labels: Any) -> Any:
+    return outputs["logits"].argmax(1) == labels.reshape(len(outputs["logits"]))
+
 
 # -- many engines at once ----------------------------------------------------------------------------------------------
 

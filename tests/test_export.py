@@ -22,13 +22,15 @@ from evaluators.process import EvaluatorProcess
 from networks import Net, save
 from search.errors import ArtifactError
 from search.model import load
-from search.values import Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
+from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
 from searched import DATABASE, copy_finished, environment, invoke, ok, quick, tree
 from studies import export, rebuild
 from studies.cli import program_for
 from studies.progress import Quiet
 from studies.runner import Work
 from studies.store import Store
+
+INT8, FP32 = Precision.INT8, Precision.FP32
 
 
 @pytest.fixture
@@ -233,6 +235,21 @@ def test_a_rebuild_that_fails_is_stored_and_told(here: Path, monkeypatch: pytest
     assert not (here / "engine").exists()
     assert rows("select status, message from bf_evaluation where role = 'export'") == [("failed", "no kernel for it")]
     assert json.loads(ok("studies", "--json"))[0]["failed"] == 0
+
+
+def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> None:
+    lose_engines()
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    rebuilt = "select id from bf_evaluation where role = 'export'"
+    assert len(rows(rebuilt)) == 1
+    ok("report", "small", "--out", "before.html")
+    other = f"case asked when {INT8:d} then {FP32:d} else {INT8:d} end"
+    rows(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        number = store.targets(store.study("small").id)[0].id
+        assert Answer.NOT_OBEYED in {row.answer for _, row in store.audits(number)}
+    ok("report", "small", "--out", "after.html")
+    assert (here / "after.html").read_text() == (here / "before.html").read_text()
 
 
 def test_the_level_reaches_the_process_that_builds() -> None:

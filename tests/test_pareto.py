@@ -173,9 +173,30 @@ def test_picks_use_ties():
     assert (chosen.accurate, chosen.fast) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("lat", "los", "band", "half", "on_front", "chosen"),
+    [
+        ([4, 2, 3, 2.5], [0, 0.10, 0.009, 0.015], 0.0, 0.01, [False, True, False, True], Picks(2, 1, 1)),
+        ([1.0, 1.015, 1.03], [0.3, 0.1, 0.0], 0.02, 0.0, [False, False, True], Picks(2, 1, 2)),
+    ],
+    ids=["accurate", "fast"],
+)
+def test_a_pick_may_be_a_row_that_the_front_lacks(lat, los, band, half, on_front, chosen):
+    n = len(lat)
+    assert front(lat, los, band, [half] * n, [True] * n).tolist() == on_front
+    found = picks(lat, los, band, [half] * n, [True] * n)
+    assert found == chosen
+    assert [found.names(row) for row in range(n)] == [
+        [name for name in ("accurate", "fast", "knee") if getattr(chosen, name) == row] for row in range(n)
+    ]
+    assert found.mask(n).tolist() == [bool(found.names(row)) for row in range(n)]
+
+
 def test_picks_of_one_row_and_of_none():
     assert picks([1, 2], [0, 0], 0.0, [0, 0], [0, 1]) == Picks(1, 1, 1)
-    assert picks([1, 2], [0, 0], 0.0, [0, 0], [0, 0]) == Picks(None, None, None)
+    none = picks([1, 2], [0, 0], 0.0, [0, 0], [0, 0])
+    assert none == Picks(None, None, None)
+    assert none.mask(2).tolist() == [False, False]
 
 
 def test_knee_is_farthest_below_the_line():

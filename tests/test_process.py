@@ -23,6 +23,7 @@ from evaluators.evaluator import Evaluator
 from evaluators.job import Limits
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
 from jobs import Case, case, write_ranges
+from networks import residual_cnn, save
 from search.errors import (
     ArtifactError,
     BitfrontError,
@@ -295,6 +296,52 @@ def test_adopting_needs_no_restart_and_survives_one(kept: Kept) -> None:
         latency = keeper.call("time_again", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
         assert keeper.pid not in (pid, None)
         assert latency.value_ms == pytest.approx(latency.raw_ms * 500.0 / latency.baseline_ms)
+
+
+# -- other content than before -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "what"), [("data.npz", "the data"), ("model.onnx", "the model")])
+def test_a_replacement_that_finds_other_content_is_refused(tmp_path: Path, name: str, what: str) -> None:
+    made = case(tmp_path)
+    path = tmp_path / name
+    good = path.read_bytes()
+    with EvaluatorProcess(made.job, tmp_path / "log") as keeper:
+        assert keeper.evaluate(made.uniform(INT8), made.out, Limits()).ok
+        change(path)
+        assert keeper.evaluate(made.uniform(INT8), made.out, Limits()).ok  # it has read them
+        assert keeper.pid is not None
+        os.kill(keeper.pid, signal.SIGKILL)
+        for ask in (lambda: keeper.call("try_out"), lambda: keeper.evaluate(made.uniform(INT8), made.out, Limits())):
+            with pytest.raises(EvaluatorError, match=f"^opening model and data again, .*: {what} changed while"):
+                ask()
+            assert keeper.pid is None
+        path.write_bytes(good)
+        assert keeper.evaluate(made.uniform(INT8), made.out, Limits()).ok
+
+
+def change(path: Path) -> None:
+    """Other content of the same form."""
+    if path.suffix == ".npz":
+        with np.load(path) as stored:
+            arrays = dict(stored)
+        np.savez(path, allow_pickle=False, **{**arrays, "image": -arrays["image"]})
+    else:
+        save(residual_cnn(seed=1, channels=8), path)
+
+
+def test_other_options_may_make_another_target_and_other_data_may_not_come_with_them(tmp_path: Path) -> None:
+    made = case(tmp_path)
+    with EvaluatorProcess(made.job, tmp_path / "log") as keeper:
+        keeper.call("try_out")
+        before = keeper.description["target"]
+        keeper.reopen(options={"threads": 2})
+        keeper.call("try_out")
+        assert keeper.description["target"] != before
+        change(tmp_path / "data.npz")
+        keeper.reopen(options={"threads": 1})
+        with pytest.raises(EvaluatorError, match="the data changed"):
+            keeper.call("try_out")
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------

@@ -141,6 +141,16 @@ def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
     assert plain(store.load(number).evaluation.accuracy) == plain(whole.accuracy)
 
 
+def test_what_failed_on_the_final_data_is_judged_anew_when_it_was_built_again(store: Store) -> None:
+    target = make_study(store)
+    number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
+    store.set_final_failure(number, "top1", "outputs are infinite")
+    assert judged(store, Limits()).fails_final.all()
+    store.replace_stopped(number, evaluated((1, 2), 2.1, 0.03, 0.004), worker="w1")
+    now = judged(store, Limits())
+    assert (store.load(number).final_failure, trials(now, now.fails_final), now.picks.accurate) == ("", [], 0)
+
+
 def test_one_that_fails_when_it_is_scored_to_the_end_has_failed(store: Store) -> None:
     target = make_study(store)
     number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))

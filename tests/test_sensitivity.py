@@ -518,7 +518,7 @@ def test_a_model_is_measured_without_a_study(tmp_path: Path, monkeypatch: pytest
         (("model.onnx",), "expected --data"),
         (("model.onnx", "--data", "d.npz", "--storage", "sqlite:///a.db"), "--storage: it belongs to a study"),
         (("small", "--json", "--csv"), "give one"),
-        (("small", "--plot", "no/p.html"), "--plot no/p.html: expected the path of a file"),
+        (("small", "--plot", "no/p.html"), "--plot no/p.html: expected a file in an existing folder"),
         (("small", "--sensitivity-time", "5"), "write 5s or 5m"),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def many(store: Store, target: int, count: int, seed: int) -> None:
 
 
 def shown(now: TargetStatus) -> dict[str, Any]:
-    return {"front": now.front, **{name: point.trial for name, point in now.picks.items()}}
+    return {"front": now.front, **{name: (point.trial, point.speedup) for name, point in now.picks.items()}}
 
 
 def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
     record = next(t for t in store.targets(study.id) if t.id == target)
     found = standing(store, study, record, limits)
     rows = {name: getattr(found.picks, name) for name in ("accurate", "fast", "knee")}
-    picks = {name: int(found.table.trial[row]) for name, row in rows.items() if row is not None}
+    picks = {name: (found.table.trial[row], found.speedup(row)) for name, row in rows.items() if row is not None}
     return {"front": int(found.front.sum()), **picks}
 
 
@@ -132,6 +133,23 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
         few = store.candidates(target, Limits(), 0.01, found.tally, higher_is_better=True)
         every = standing(store, study, store.targets(study.id)[0], Limits()).feasible.sum()
     assert 0 < len(few.id) < 0.8 * every, "else nothing is left out, and nothing was tried"
+
+
+def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) -> None:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        target = make_study(store)
+        base = add(store, target, 0, evaluated((0, 0), 4.0, 0.0, 0.0), "baseline:fp32")
+        number = add(store, target, 1, evaluated((2, 2), 2.0, 0.01, 0.0))
+        speedups = [study_status(store, "s").targets[0].picks["fast"].speedup]
+        for value in (5.0, 6.0):
+            latency = Latency(value, value, 0.01, 2.0, np.ones(2), np.ones(2), ())
+            store.add_round(target, {base: latency})
+            speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
+        store.add_round(target, {number: replace(latency, value_ms=1.5)})
+        speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
+        rows = fronted(store, target, Limits(), standing)["rows"]
+    assert speedups == [2.0, 2.5, 3.0, 4.0]
+    assert [row["speedup"] for row in rows if "fast" in row["picks"]] == [4.0]
 
 
 def aged(store: Store, name: str, seconds: float) -> None:

@@ -285,6 +285,28 @@ def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:
     assert plain(record.evaluation.accuracy) == plain(measured(assignment(1)).accuracy)
 
 
+def test_a_failure_on_the_final_split_is_no_score_and_gives_way_to_one(store: Store, target: int) -> None:
+    evaluation_id = finish(store, target, 0, 1)
+    notes = store.load(evaluation_id).evaluation.notes
+    store.set_final_failure(evaluation_id, "top1", "first")
+    store.set_final_failure(evaluation_id, "top1", "outputs are infinite")
+    record, finals = store.load(evaluation_id), store.finals(target)
+    assert (record.final, record.final_failure, record.evaluation.notes) == (None, "outputs are infinite", notes)
+    assert (list(finals.evaluation_id), list(finals.samples), list(finals.failure)) == (
+        [evaluation_id],
+        [0],
+        ["outputs are infinite"],
+    )
+    assert np.isnan([finals.value, finals.loss, finals.loss_low, finals.loss_high]).all()
+    store.set_profile(evaluation_id, LAYERS, "its clocks moved")
+    assert store.load(evaluation_id).final_failure == "outputs are infinite"
+    store.set_final(evaluation_id, Accuracy("top1", 0.5, 0.25, 0.0, 0.5, 2, 2, np.zeros(2)))
+    record, finals = store.load(evaluation_id), store.finals(target)
+    assert record.final is not None
+    assert (record.final.samples, record.final_failure) == (2, "")
+    assert (list(finals.samples), list(finals.failure)) == ([2], [""])
+
+
 def test_artifacts_are_kept_as_long_as_something_needs_them(store: Store, target: int) -> None:
     one, two, ranges = "1" * 64, "2" * 64, "3" * 64
     ids = [finish(store, target, i, i, artifact=one) for i in range(2)]

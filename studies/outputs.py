@@ -1,0 +1,78 @@
+"""What the system refuses, as messages and exit codes; and files that somebody named to be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from search.errors import ConfigError, InputError
+
+# A path that cannot be what it was named for. Any other refusal, a full disk say, is no mistake of the command.
+_PATHS = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EEXIST", "EISDIR", "ELOOP", "EINVAL", "ENAMETOOLONG", "ENOENT", "ENOTDIR", "EPERM", "EROFS")
+)
+
+
+def told(error: Exception) -> str:
+    """The message of an error; of the system's, what was used, why not, and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"reading or writing: {reason}. Mend that, then try again."
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    advice = "Name another path, or mend that one." if error.errno in _PATHS else "Mend that, then try again."
+    return f"reading or writing {name}: {reason}. {advice}"
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what the user has to say otherwise, 1 for what could not go on."""
+    mistaken = isinstance(error, InputError) or (isinstance(error, OSError) and error.errno in _PATHS)
+    return 2 if mistaken else 1
+
+
+def prepare() -> None:
+    """Have all three standard streams: one that was closed is empty, or is thrown away.
+
+    Else the next file that is opened, a database say, would take its number and get what others print. What an encoding
+    lacks is shown as a question mark.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    with suppress(AttributeError):  # something else was put in its place
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def give_up() -> None:
+    """Write what is left to standard output, or forget it: it would be tried again at the end, with a traceback."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def check_file(path: Path, doing: str) -> None:
+    """Refuse a path where no file can be written, or where something else is than a file; creates nothing.
+
+    Args:
+        doing: what is being done, as it begins the message.
+
+    Raises:
+        ConfigError: the folder is not there or cannot be written, or the path is a folder, device or pipe.
+    """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise ConfigError(f"{doing} {path}: expected a file in an existing folder, and this is {kind}. Name another.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{doing} {path}: expected a file in an existing folder. Make the folder, or name another.")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{doing} {path}: the folder cannot be written. Name a file in another.")
