@@ -102,16 +102,7 @@ class Standing:
         t, sign = self.table, 1.0 if self.higher_is_better else -1.0
         base = self.row_of("baseline:fp32")
         reference = np.nan if base is None else float(t.metric_value[base])
-        kept = pareto.feasible(
-            self.latency_ms,
-            t.loss_low,
-            reference - sign * t.loss_low,
-            t.memory_bytes,
-            t.not_obeyed,
-            self.limits,
-            higher_is_better=self.higher_is_better,
-        )
-        result: Bools = kept & self.stopped
+        result: Bools = self._within_limits(t.loss_low, reference - sign * t.loss_low) & self.stopped
         return result
 
     @cached_property
@@ -130,18 +121,15 @@ class Standing:
 
     @cached_property
     def _keeps_limits(self) -> Bools:
-        t = self.table
-        kept = pareto.feasible(
-            self.latency_ms,
-            t.loss,
-            t.metric_value,
-            t.memory_bytes,
-            t.not_obeyed,
-            self.limits,
-            higher_is_better=self.higher_is_better,
-        )
-        result: Bools = kept & self.complete
+        result: Bools = self._within_limits(self.table.loss, self.table.metric_value) & self.complete
         return result
+
+    def _within_limits(self, loss: Floats, metric_value: Floats) -> Bools:
+        """Rows that keep all limits if these are their (n,) losses and metric values."""
+        t, better = self.table, self.higher_is_better
+        return pareto.feasible(
+            self.latency_ms, loss, metric_value, t.memory_bytes, t.not_obeyed, self.limits, higher_is_better=better
+        )
 
     @cached_property
     def front(self) -> Bools:
