@@ -203,7 +203,7 @@ class Proposals:
         """Its parameters; a trial that was enqueued has them from the start."""
         from optuna.trial import FrozenTrial
 
-        return held(trial if isinstance(trial, FrozenTrial) else self.study.get_trials(deepcopy=False)[trial.number])
+        return held(trial if isinstance(trial, FrozenTrial) else trial.storage.get_trial(trial._trial_id))
 
     def _refusal(self, trial: FrozenTrial | optuna.Trial) -> str:
         """Why a trial can never be evaluated; empty where it can."""
