@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from search.errors import BitfrontError, RunError
-from studies import commands, interrupts, outputs, tables_text
+from studies import commands, interrupts, outputs, suggestions, tables_text
 from studies.config import OPTIONS
 from studies.failures import all_failed_text, nothing_text
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.results import Finished
 from studies.standing import Standing
-from studies.store import default_url, hide_password
 from studies.words import best_text, nearest_text, obedience_text, regained_text
 
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -131,15 +129,15 @@ def progress_for(quiet: bool) -> Iterator[Progress]:
 
 
 @contextmanager
-def resumable(study: str, storage: str | None, verb: str = "resume", more: str = "") -> Iterator[None]:
+def resumable(study: str, storage: str | None, verb: str = "resume", more: Sequence[str] = ()) -> Iterator[None]:
     """Say how to go on with a run that is interrupted or cannot go on.
 
     Args:
         verb: that goes on with it.
-        more: options to repeat, with a space before them.
+        more: options to repeat, ready for the shell.
     """
 
-    way = f"go on with: bitfront {verb} {shlex.quote(study)}{more}{_where(storage)}"
+    way = f"go on with: {suggestions.command(verb, study, *more, storage=storage)}"
     try:
         yield
     except KeyboardInterrupt:
@@ -152,13 +150,6 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: str =
         if not commands.exists(study, storage):
             raise
         raise RunError(f"{outputs.told(error)}\n{way}") from error
-
-
-def _where(storage: str | None) -> str:
-    """The option that names a database, with a space before it; nothing for the default."""
-    if not storage or storage == default_url():
-        return ""
-    return f" --storage {shlex.quote(hide_password(storage))}"
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
@@ -183,9 +174,9 @@ def print_finished(finished: Finished, storage: str | None) -> None:
     print_front(now, finished.mixes, why_none=now.failed is None)
     if now.picks.accurate is not None:
         out.print(f"best within the limits: {best_text(now)}", markup=False)
-        which = f" --target {now.number}" if now.number > 1 else ""
-        name = shlex.quote(now.study.name)
-        out.print(f"export it with: bitfront export {name} --out engine/{which}{_where(storage)}", markup=False)
+        which = ("--target", str(now.number)) if now.number > 1 else ()
+        way = suggestions.command("export", now.study.name, "--out", "engine/", *which, storage=storage)
+        out.print(f"export it with: {way}", markup=False)
 
 
 def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -151,17 +152,17 @@ def resume(
 ) -> None:
     """Go on with a study, to where it was going or to a new total of trials."""
     options = given_options(locals(), "study", "storage", "quiet")
-    more = _crew(options) + (f" --target {target}" if target is not None else "")
+    more = [*_crew(options), *(["--target", shlex.quote(target)] if target is not None else [])]
     with progress_for(quiet) as progress, resumable(study, storage, more=more):
         finished = commands.resume(study, options, storage, progress, target=target, new_target=new_target)
     print_end(finished, storage, quiet=quiet)
 
 
-def _crew(options: Mapping[str, Any]) -> str:
-    """The options that say how many processes work, as they are written on the command line."""
+def _crew(options: Mapping[str, Any]) -> list[str]:
+    """The options that say how many processes work, as they are written in a shell."""
     given = {name: options.get(name) for name in ("gpus", "workers")}
     texts = {name: value[0] if isinstance(value, list) else value for name, value in given.items() if value is not None}
-    return "".join(f" --{name} {text}" for name, text in texts.items())
+    return [word for name, text in texts.items() for word in (f"--{name}", shlex.quote(str(text)))]
 
 
 def _resolved(backend: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def worker(
 ) -> None:
     """Join a study from this host, and work on it until it is done."""
     options = given_options(locals(), "study", "storage", "quiet")
-    more = f" --target {target}" if target is not None else ""
+    more = ["--target", shlex.quote(target)] if target is not None else []
     if fleet.follow():
         with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
             finished = commands.worker(study, options, storage, Notes(err), target=target, new_target=new_target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import ArtifactError, ConfigError, EvaluatorError, StudyError
 from search.values import Assignment, Stage, Target, flatten
-from studies import environment
+from studies import environment, suggestions
 from studies.comparison import PAIRS, Comparison, GroupSide, Side
 from studies.config import SearchConfig
 from studies.progress import Progress
@@ -88,7 +88,8 @@ def _built(store: Store, study: StudyRecord, target: TargetRecord, trial: int) -
     if record.status == FAILED and failure is not None and failure.stage not in (Stage.LATENCY, Stage.ACCURACY):
         raise StudyError(
             f"comparing trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
-            f"engine to compare. Take another trial; `bitfront show {study.name} {trial}` says why it failed."
+            f"engine to compare. Take another trial; `{suggestions.command('show', study.name, str(trial))}` says "
+            "why it failed."
         )
     return record
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from studies.config import default_url
-from studies.database_url import hide_password, parse_url
+from studies import suggestions
 from studies.records import FAILED, RUNNING, EvaluationTable
 
 if TYPE_CHECKING:
@@ -66,9 +65,9 @@ def all_failed_text(now: Standing) -> str:
     text = f"{total} failed, {most}at {found.stage} ({found.kind.replace('_', ' ')}): {found.message.rstrip('.')}"
     if found.trial < 0:
         return text
-    where = "" if found.url == hide_password(parse_url(default_url())) else f" --storage '{found.url}'"
-    which = f" --target {now.number}" if now.number > 1 else ""
-    return f"{text}. One of them: bitfront show {now.study.name} {found.trial}{which}{where}"
+    which = ("--target", str(now.number)) if now.number > 1 else ()
+    way = suggestions.command("show", now.study.name, str(found.trial), *which, storage=found.url)
+    return f"{text}. One of them: {way}"
 
 
 def nothing_text(now: Standing) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from search.errors import StudyError
+from studies import suggestions
 from studies.config import Limits, SearchConfig, limits_for
 from studies.records import StudyRecord, TargetRecord
 from studies.standing import Standing, standing
@@ -22,7 +23,7 @@ def named_target(store: Store, study: StudyRecord, wanted: str | None) -> Target
     if not targets:
         raise StudyError(
             f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
-            f"`bitfront resume {study.name}`."
+            f"`{suggestions.command('resume', study.name)}`."
         )
     return choose(targets, wanted, study.name)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from search.errors import ConfigError, EvaluatorError, StudyError
 from search.values import Answer, AuditRow, LayerTime
+from studies import suggestions
 from studies.progress import Progress
 from studies.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord, GroupRecord
 from studies.standing import Standing
@@ -254,7 +255,8 @@ def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
     if record.status == FAILED and failure is not None:
         raise StudyError(
             f"profiling trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
-            f"engine to profile. Take another trial; `bitfront show {now.study.name} {trial}` says why it failed."
+            "engine to profile. Take another trial; "
+            f"`{suggestions.command('show', now.study.name, str(trial))}` says why it failed."
         )
     return record
 

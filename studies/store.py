@@ -15,7 +15,7 @@ from search.values import (
     Precision,
     Target,
 )
-from studies import database, records, statements, tables
+from studies import database, records, statements, suggestions, tables
 from studies.database import (
     artifact_folder,
     check_usable,
@@ -100,8 +100,8 @@ class Store(EvaluationStore, FileStore, Tallies):
             if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
                 return known.id
             raise StudyError(
-                f"There is a study {new.name!r} in {self.url} already. Go on with it by `bitfront resume {new.name}`, "
-                "or choose another --study."
+                f"There is a study {new.name!r} in {self.url} already. Go on with it by "
+                f"`{suggestions.command('resume', new.name)}`, or choose another --study."
             ) from None
 
     def delete_study(self, name: str) -> frozenset[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import StudyError
 from search.values import Target, flatten
+from studies import suggestions
 from studies.config import OPTIONS, SearchConfig
 from studies.records import StudyRecord, TargetRecord
 
@@ -108,8 +109,8 @@ def foreign(study: str, targets: Sequence[TargetRecord], here: Target) -> StudyE
     return StudyError(
         "\n".join(lines) + "\nNumbers of two targets never mix. Run where the study's own target is, with the options "
         "that it was given, which --target takes over; or give the study a new one, with evaluations of its own: "
-        f"`bitfront worker {study} --new-target`. That reuses ranges and sensitivities, and starts from what the other "
-        "targets measured."
+        f"`{suggestions.command('worker', study, '--new-target')}`. That reuses ranges and sensitivities, and starts "
+        "from what the other targets measured."
     )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from search.values import Answer, Assignment, Precision
+from studies import suggestions
 from studies.pareto import Near
 from studies.records import FAILED, EvaluationRecord
 from studies.standing import Standing
@@ -38,8 +39,8 @@ def regained_text(now: Standing) -> str:
     many = len(trials) > 1
     return (
         f"{len(trials)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
-        f"under other ones (trial{'s' * many} {named}); `bitfront resume {now.study.name}` with these limits scores "
-        f"{'them' if many else 'it'} to the end"
+        f"under other ones (trial{'s' * many} {named}); `{suggestions.command('resume', now.study.name)}` "
+        f"with these limits scores {'them' if many else 'it'} to the end"
     )
 
 

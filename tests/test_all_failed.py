@@ -59,7 +59,9 @@ def test_it_is_told_wherever_the_nearest_would_be(here: Path, monkeypatch: pytes
     shown = ok("show", "small", 1)
     assert "no room." in shown
     assert invoke("resume", "small").exit_code == 1
-    elsewhere = f"sqlite:///{here / DATABASE}"
+    (here / "of others").mkdir()
+    elsewhere = f"sqlite:///{here / 'of others' / DATABASE}"
+    Path(DATABASE).rename(Path("of others") / DATABASE)
     (here / "other").mkdir()
     monkeypatch.chdir(here / "other")
     assert f"show small 1 --storage '{elsewhere}'\n" in ok("front", "small", "--storage", elsewhere)
