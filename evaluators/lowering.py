@@ -11,6 +11,7 @@ import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 from onnx import version_converter
 
+from evaluators.biases import Bias, find_bias
 from evaluators.constants import Constants, Names, array_of
 from evaluators.placement import (
     HALF_SAFE,
@@ -168,7 +169,7 @@ class _Lowering:
 
     def _must_stay_float(self, node: ir.Node) -> bool:
         float_anchor = node.name in self.anchors and self._precision(node) is Precision.FP32
-        return float_anchor and node.op_type != "MatMul" and becomes_int8(node, self.plan)
+        return float_anchor and becomes_int8(node, self.plan)
 
     def _rewrite_captures(self, node: ir.Node) -> None:
         """Bodies of If and Loop stay FP32, so what they capture must be."""
@@ -337,10 +338,10 @@ class _Lowering:
         scales = weight_scales(array, axis, self.placement.weight_bits)
         if self.placement.half:
             scales = _representable(scales)
-        bias = self._bias(node, scales)
+        bias = find_bias(node, array, self.owner) if self.placement.int32_bias else None
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
-            scales = self._quantize_bias(node, *bias, scales, np.asarray(~array.any(axis=others)))
+            scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
         elif len(node.inputs) > 2 and dtype is HALF:
             self._halve_constants(node, [2])
         limit = 2 ** (self.placement.weight_bits - 1) - 1
@@ -361,33 +362,16 @@ class _Lowering:
         known = [array for form in forms for array in self.constants.made(form)]
         return bool(known) and not any(np.array_equal(array, scales.astype(array.dtype)) for array in known)
 
-    def _bias(self, node: ir.Node, scales: NDArray[np.float32]) -> tuple[ir.Node, int] | None:
-        """Where the bias of a weighted op is to be quantized: its third input, or an Add right behind a MatMul."""
-        if not self.placement.int32_bias:
-            return None
-        user, index = node, 2
-        if node.op_type == "MatMul":
-            users = node.outputs[0].consumers()
-            if len(users) != 1 or users[0].op_type != "Add" or self.owner.get(users[0].name or "") is None:
-                return None
-            user, index = users[0], 1 if users[0].inputs[0] is node.outputs[0] else 0
-        bias = user.inputs[index] if len(user.inputs) > index else None
-        if bias is None or not is_constant(bias) or not _unscaled(node):
-            return None
-        shape = array_of(bias).shape
-        return (user, index) if len(shape) == 1 and scales.shape in ((), shape) else None
-
     def _quantize_bias(
-        self, node: ir.Node, user: ir.Node, index: int, scales: NDArray[np.float32], dead: NDArray[np.bool_]
+        self, node: ir.Node, bias: Bias, scales: NDArray[np.float32], dead: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """Replace a bias by INT32 codes; returns the weight scales, widened where the bias would overflow.
 
         A `dead` channel, all of whose weights are zero, takes the scale that its bias is finest in.
         """
-        bias, step = user.inputs[index], self._input_scale(node)
-        assert bias is not None
-        array = array_of(bias).astype(np.float64)
-        needed = np.abs(array) / (step * _BIAS_LIMIT)
+        array, step = bias.array.astype(np.float64), self._input_scale(node)
+        largest = np.abs(array).max(axis=tuple(range(array.ndim - 1)), initial=0.0)  # of each column
+        needed = largest / (step * _BIAS_LIMIT)
         needed = needed if scales.ndim else needed.max(initial=0.0)
         free = dead & (needed > np.finfo(np.float32).tiny)
         scales = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
@@ -398,7 +382,8 @@ class _Lowering:
             self.constants.add(f"{name}/scale", products),
             self.constants.add(f"{name}/zero", np.zeros(products.shape, np.int32)),
         ]
-        user.replace_input_with(index, self._dequantized(name, parts, 0 if products.ndim else None, FLOAT))
+        axis = array.ndim - 1 if products.ndim else None
+        bias.user.replace_input_with(bias.index, self._dequantized(name, parts, axis, FLOAT))
         return scales
 
     def _input_scale(self, node: ir.Node) -> float:
@@ -458,7 +443,8 @@ def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
     if node.op_type == "Gemm":
         transposed = node.attributes.get("transB")
         return 0 if transposed is not None and transposed.as_int() else 1
-    return 1 if weight.ndim == 2 else None
+    is_right = not is_constant(node.inputs[0])  # a left factor's columns are what is summed over
+    return 1 if weight.ndim == 2 and is_right else None
 
 
 def _channels_read(node: ir.Node) -> int | None:
@@ -474,12 +460,6 @@ def _channels_read(node: ir.Node) -> int | None:
         return int(shape[0])
     turned, transposed = (bool(a.as_int()) if (a := attributes.get(name)) else False for name in ("transA", "transB"))
     return None if node.op_type != "Gemm" or turned else int(shape[1 if transposed else 0])
-
-
-def _unscaled(node: ir.Node) -> bool:
-    """Whether a bias is added as it is: a scaled one cannot share the accumulator's scale."""
-    factors = [node.attributes.get(name) for name in ("alpha", "beta")]
-    return all(factor is None or factor.as_float() == 1.0 for factor in factors)
 
 
 def _representable(scales: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -21,10 +21,13 @@ HALF_SAFE = SAME_SCALE | frozenset(
     "Add AveragePool Clip Concat Div Elu Expand Gather Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish "
     "LeakyRelu Max Min Mish Mul Neg PRelu Pad ReduceMax Relu Sigmoid Slice Split Sub Tanh Tile Where".split()
 )
-# What ONNX Runtime fuses with a float op before it looks for INT8 ones.
+# What ONNX Runtime fuses with a float op before it looks for INT8 ones; and Clips, behind which it wants a Q, as behind
+# a Relu.
 _FUSED_WITH = {
-    "Gemm": frozenset("Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()),
-    "MatMul": frozenset({"Relu"}),
+    "Gemm": frozenset(
+        "Clip Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()
+    ),
+    "MatMul": frozenset({"Clip", "Relu"}),
 }
 RESIDUAL = frozenset({"Conv", "ConvTranspose"})  # whose kernels add the other branch before they round
 
@@ -149,8 +152,10 @@ def _quantize_regions(
     for group in groups:
         anchors = [nodes[name] for name in group.anchors]
         for node in anchors:
-            if node.op_type not in placement.float_output or _fused_in_float(node, group):
+            if node.op_type not in placement.float_output:
                 result.stored.add(_behind_clamp(node, group))
+            elif (last := _last_before_fused(node)) is not None:
+                result.stored.add(_behind_clamp(last, group))
         for node in _residual_adds(group, nodes):
             result.reads.update((node, i) for i in float_inputs(node))
             result.stored.add(_behind_clamp(node, group))
@@ -163,16 +168,47 @@ def _quantize_regions(
     _store_float_outputs(groups, nodes, placement, result)
 
 
-def _fused_in_float(node: ir.Node, group: Group) -> bool:
-    """ONNX Runtime makes one float op of Gemm and activation, and of MatMul and Relu, before it looks for INT8 ones."""
+def _last_before_fused(node: ir.Node) -> ir.Node | None:
+    """Behind which of a Gemm or MatMul and its Add a Q has to be, for ONNX Runtime to run it in INT8; None for none.
+
+    It makes one float op of Gemm and activation, of MatMul and Relu, before it looks for INT8 ones.
+    """
+    added = _added_in_gemm(node)
+    if added is not None and not _has_constant(added):
+        return node  # else it becomes a Gemm with a float bias, which has no INT8 kernel
+    last = added or node
+    followers = _FUSED_WITH.get("Gemm" if added is not None else node.op_type, frozenset())
+    user = _only_user(last)
+    return last if user is not None and user.op_type in followers else None
+
+
+def _added_in_gemm(node: ir.Node) -> ir.Node | None:
+    """The Add of which, with a MatMul of matrices, ONNX Runtime makes a Gemm; None where it does not."""
+    user, made = _only_user(node), node.outputs[0].shape
+    if node.op_type != "MatMul" or user is None or user.op_type != "Add" or made is None or len(made) != 2:
+        return None
+    others = [value for value in user.inputs if value is not node.outputs[0]]
+    shapes = [value.shape for value in others if value is not None and value.shape is not None]
+    return user if all(0 < len(shape) <= 2 and shape[-1] == made[-1] for shape in shapes) else None
+
+
+def _has_constant(node: ir.Node) -> bool:
+    return any(map(is_constant, node.inputs))
+
+
+def _only_user(node: ir.Node) -> ir.Node | None:
     users = node.outputs[0].consumers()
-    if node.op_type not in _FUSED_WITH or node.outputs[0].is_graph_output() or len(users) != 1:
-        return False
-    return users[0].op_type in _FUSED_WITH[node.op_type] and users[0].name in group.nodes
+    return users[0] if len(users) == 1 and not node.outputs[0].is_graph_output() else None
 
 
 def becomes_int8(node: ir.Node, result: Plan) -> bool:
-    """Whether ONNX Runtime would quantize a float Conv or Gemm by itself: only Relu, Clip and moves before a Q."""
+    """Whether ONNX Runtime would quantize a float Conv or Gemm by itself: nothing before a Q but Relu, Clip, moves, and
+    constants that it takes into a convolution's weights. A MatMul of matrices and its Add are a Gemm to it."""
+    if node.op_type == "MatMul":
+        added = _added_in_gemm(node)
+        if added is None or not _has_constant(added):
+            return False
+        node = added
     value = node.outputs[0]
     while True:
         uses = list(value.uses())
@@ -181,9 +217,15 @@ def becomes_int8(node: ir.Node, result: Plan) -> bool:
         if all(use in result.reads for use in uses):
             return True
         user = uses[0].node
-        if len(uses) > 1 or user.op_type not in {"Relu", "Clip", *SAME_SCALE}:
+        if len(uses) > 1 or not (user.op_type in {"Relu", "Clip", *SAME_SCALE} or _is_folded(user, node)):
             return False
         value = user.outputs[0]
+
+
+def _is_folded(node: ir.Node, conv: ir.Node) -> bool:
+    """Whether ONNX Runtime may take constants that the node applies into the weights of a convolution before it."""
+    folds = conv.op_type == "Conv" and node.op_type in {"Add", "BatchNormalization", "Mul"}
+    return folds and len(float_inputs(node)) == 1
 
 
 def _candidates(graph: ir.Graph, placement: Placement, result: Plan, weighted: list[ir.Node]) -> list[ir.Node]:
@@ -215,7 +257,7 @@ def _store_float_outputs(
     for group in groups:
         for name in group.anchors:
             node = nodes[name]
-            value = _behind_clamp(node, group)
+            value = _behind_clamp(_added_in_gemm(node) or node, group)
             uses = value.uses()
             if node.op_type in placement.float_output and any(use in result.reads for use in uses):
                 result.stored.add(value)
@@ -231,7 +273,7 @@ def _behind_clamp(node: ir.Node, group: Group) -> ir.Value:
 
 
 def _is_clamp(node: ir.Node) -> bool:
-    """A quantized range always holds zero, so it replaces no Clip to, say, [1, 2]."""
+    """Whether a quantized range does what the node does: it ends at zero, exactly; other ends are rounded."""
     if node.op_type == "Relu":
         return True
     limits = node.inputs[1:]
@@ -239,7 +281,7 @@ def _is_clamp(node: ir.Node) -> bool:
         return False
     numbers = [None if v is None or v.const_value is None else float(v.const_value.numpy()) for v in limits]
     low, high = [*numbers, None, None][:2]
-    return (low is None or low <= 0) and (high is None or high >= 0)
+    return low == 0 and (high is None or high >= 0)
 
 
 def _share_scales(graph: ir.Graph, placement: Placement, result: Plan) -> None:

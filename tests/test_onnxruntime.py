@@ -13,7 +13,8 @@ import pytest
 from onnx import helper
 
 from evaluators.backends.base import RefusedError
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend, audit_rows
+from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime_audit import audit_rows
 from search import onnx_file
 from search.errors import ModelError, TargetError
 from search.model import Model, ShapeRequest, load
@@ -141,9 +142,7 @@ def test_names_that_are_swapped_do_not_mislead_the_audit(backend: OnnxRuntimeBac
     lowered = backend.builder(model, ranged("mobile")).lower(Assignment(mix))
     nodes = {node.name: node for node in lowered.graph}
     nodes["mb.0/expand"].name, nodes["mb.1/project"].name = "mb.1/project", "mb.0/expand"
-    rows = audit_rows(
-        optimized(backend, ir.to_proto(lowered).SerializeToString(), tmp_path), model.groups, Assignment(mix)
-    )
+    rows = audit_rows(optimized(backend, ir.to_proto(lowered).SerializeToString(), tmp_path), model, Assignment(mix))
     name = {group.id: group.name for group in model.groups}
     assert {name[row.group] for row in rows if row.got is INT8} == {"stem", "mb.0/expand"}
 
@@ -155,7 +154,7 @@ def test_a_group_without_a_kernel_is_opaque(backend: OnnxRuntimeBackend, tmp_pat
     kept = [node for node in graph.node if node.op_type not in ("Gemm", "FusedGemm")]
     del graph.node[:]
     graph.node.extend(kept)
-    rows = {row.group: row for row in audit_rows(graph, model.groups, assignment)}
+    rows = {row.group: row for row in audit_rows(graph, model, assignment)}
     assert rows["g006"].answer is Answer.OPAQUE
     assert rows["g000"].answer is Answer.OBEYED
 
@@ -170,7 +169,7 @@ def test_of_several_kernels_one_that_disobeys_is_the_answer(precision: Precision
     ]
     graph = helper.make_graph(nodes, "optimized", [], [])
     asked = Assignment({group.id: precision for group in model.groups})
-    row = next(row for row in audit_rows(graph, model.groups, asked) if row.group == shared.id)
+    row = next(row for row in audit_rows(graph, model, asked) if row.group == shared.id)
     assert (row.got, row.answer) == (got, Answer.NOT_OBEYED)
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,18 @@ from numpy.typing import NDArray
 
 from evaluators.backends import cuda_device, onnxruntime_cuda
 from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMemoryError, RefusedError
+from evaluators.backends.onnxruntime_audit import audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime_profile import is_move, layer_times
 from evaluators.gpu_state import GpuState
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search import onnx_file
 from search.errors import ModelError, TargetError
-from search.model import Group, Model
-from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
+from search.model import Model
+from search.values import Assignment, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
 _INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"
 _PROFILE_WARM_UP = 3
-_INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
-_KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
-# What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
-_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc)+$")
-_PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
 
 
 def import_onnxruntime() -> Any:
@@ -206,7 +202,7 @@ class OnnxRuntimeBuilder:
         finally:
             path.unlink(missing_ok=True)
         moves = sum(is_move(node, self._written) for node in optimized.graph.node)
-        rows = audit_rows(optimized.graph, self.model.groups, assignment)
+        rows = audit_rows(optimized.graph, self.model, assignment)
         return Audit(rows, EngineSummary(len(optimized.graph.node), moves))
 
     def load(self, path: Path) -> OnnxRuntimeSession:
@@ -227,9 +223,9 @@ class OnnxRuntimeBuilder:
             trace = Path(session.session.end_profiling()).read_text(encoding="utf-8")
             optimized = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False)
             session.close()
-        owners = _owners(self.model.groups)
+        owners = owners_of(self.model)
         return layer_times(
-            trace, optimized.graph, lambda node: _owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
+            trace, optimized.graph, lambda node: owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
         )
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
@@ -316,71 +312,6 @@ class OnnxRuntimeSession:
         self._binding = None
         self._bound = {}
         del self.session
-
-
-def audit_rows(optimized: onnx.GraphProto, groups: tuple[Group, ...], assignment: Assignment) -> tuple[AuditRow, ...]:
-    """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
-    types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
-    owners = _owners(groups)
-    got: dict[str, list[tuple[Precision, str]]] = {}
-    for node in optimized.node:
-        if node.op_type not in _KERNELS:
-            continue
-        owned_by = _owner_of(node, owners)
-        if owned_by is not None:
-            got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
-    rows = []
-    for group in groups:
-        # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
-        asked, kernels = assignment[group.id], got.get(group.id, [])
-        disobeying = [kernel for kernel in kernels if kernel[0] != asked]
-        precision, name = min(disobeying or kernels, default=(None, ""))
-        rows.append(AuditRow(group.id, asked, precision, name))
-    return tuple(rows)
-
-
-@dataclass(frozen=True)
-class _Owners:
-    """Group id by what a kernel may still be known by; node names and tensor names may coincide in a user's file."""
-
-    nodes: Mapping[str, str]
-    tensors: Mapping[str, str]
-    weights: Mapping[str, str]
-
-
-def _owners(groups: tuple[Group, ...]) -> _Owners:
-    weights: dict[str, str] = {}
-    shared = set()
-    for group in groups:
-        forms = [name for weight in group.weights for name in (weight, f"{weight}/int8", f"{weight}/half")]
-        forms += [f"{anchor}/weight/int8" for anchor in group.anchors]
-        shared |= weights.keys() & forms
-        weights.update(dict.fromkeys(forms, group.id))
-    return _Owners(
-        nodes={name: group.id for group in groups for name in group.nodes},
-        tensors={name: group.id for group in groups for name in group.tensors},
-        weights={name: owner for name, owner in weights.items() if name not in shared},
-    )
-
-
-def _owner_of(node: onnx.NodeProto, owners: _Owners) -> str | None:
-    """By its weight, which is what it computes with; else by its name, which NCHWc kernels, whose weights are packed
-    under new names, take from the tensor they make; else by its output."""
-    by_weight = (owners.weights.get(name) for name in node.input)
-    by_name = _lookup(node.name, owners.tensors if node.name.endswith("_nchwc") else owners.nodes)
-    by_output = (_lookup(name, owners.tensors) for name in node.output)
-    return next(filter(None, (*by_weight, by_name, *by_output)), None)
-
-
-def _lookup(name: str, owners: Mapping[str, str]) -> str | None:
-    return owners.get(name) or owners.get(_PREFIX.sub("", _SUFFIX.sub("", name)))
-
-
-def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:
-    if node.op_type in _INT8_KERNELS:
-        return Precision.INT8
-    half = any(types.get(name) == onnx.TensorProto.FLOAT16 for name in node.input)
-    return Precision.FP16 if half else Precision.FP32
 
 
 def cpu_model() -> str:

@@ -1,0 +1,105 @@
+"""What ONNX Runtime runs for each group: found in its optimized graph by weights, and what is left of names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from search.grouping import is_constant
+from search.model import Model
+from search.values import Assignment, AuditRow, Precision
+
+_INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})
+_KERNELS = _INT8_KERNELS | {"Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
+# What ONNX Runtime's optimizers append to the name of the node, or of the tensor, that a kernel comes from.
+_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/?|/MatmulTransposeFusion/?|_pre_q|_nchwc)+$")
+_PREFIX = re.compile(r"^(InsertedPrecisionFreeCast_|FusedBack_|fused )+")
+
+
+def audit_rows(optimized: onnx.GraphProto, model: Model, assignment: Assignment) -> tuple[AuditRow, ...]:
+    """What the optimized graph runs for each group, found by its weight or by what optimizers leave of its names."""
+    types = {tensor.name: tensor.data_type for tensor in optimized.initializer}
+    groups, owners = model.groups, owners_of(model)
+    got: dict[str, list[tuple[Precision, str]]] = {}
+    for node in optimized.node:
+        if node.op_type not in _KERNELS:
+            continue
+        owned_by = owner_of(node, owners)
+        if owned_by is not None:
+            got.setdefault(owned_by, []).append((_precision_of(node, types), node.op_type))
+    rows = []
+    for group in groups:
+        # Of several kernels (shared weights, or a split op) one that does not obey is the answer.
+        asked, kernels = assignment[group.id], got.get(group.id, [])
+        disobeying = [kernel for kernel in kernels if kernel[0] != asked]
+        precision, name = min(disobeying or kernels, default=(None, ""))
+        rows.append(AuditRow(group.id, asked, precision, name))
+    return tuple(rows)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Group id by what a kernel may still be known by; node names and tensor names may coincide in a user's file."""
+
+    nodes: Mapping[str, str]
+    tensors: Mapping[str, str]
+    weights: Mapping[str, str]
+    behind: Mapping[str, str]
+
+
+def owners_of(model: Model) -> Owners:
+    groups = model.groups
+    weights: dict[str, str] = {}
+    shared = set()
+    for group in groups:
+        forms = [name for weight in group.weights for name in (weight, f"{weight}/int8", f"{weight}/half")]
+        forms += [f"{anchor}/weight/int8" for anchor in group.anchors]
+        shared |= weights.keys() & forms
+        weights.update(dict.fromkeys(forms, group.id))
+    return Owners(
+        nodes={name: group.id for group in groups for name in group.nodes},
+        tensors={name: group.id for group in groups for name in group.tensors},
+        weights={name: owner for name, owner in weights.items() if name not in shared},
+        behind=dict(_behind(model)),
+    )
+
+
+def _behind(model: Model) -> Iterator[tuple[str, str]]:
+    """Names of the ops behind each group that read nothing else, and of what they make, with the group's id.
+
+    Optimizers fuse some with it, once Transposes between were moved, and name what is left after the last one.
+    """
+    grouped = {name for group in model.groups for name in group.nodes}
+    made = {value.name: value for node in model.graph.graph for value in node.outputs}
+    for group in model.groups:
+        waiting = [made[group.output]] if group.output in made else []
+        while waiting:
+            for user in waiting.pop().consumers():
+                alone = sum(value is not None and not is_constant(value) for value in user.inputs) == 1
+                if alone and user.name not in grouped:
+                    yield from ((name, group.id) for name in (user.name, *(v.name for v in user.outputs)) if name)
+                    waiting += user.outputs
+
+
+def owner_of(node: onnx.NodeProto, owners: Owners) -> str | None:
+    """By its weight, which is what it computes with; else by its name, which NCHWc kernels, whose weights are packed
+    under new names, take from the tensor they make; else by its output; else, of a kernel, by what comes behind."""
+    by_weight = (owners.weights.get(name) for name in node.input)
+    by_name = _lookup(node.name, owners.tensors if node.name.endswith("_nchwc") else owners.nodes)
+    by_output = (_lookup(name, owners.tensors) for name in node.output)
+    behind = (_lookup(name, owners.behind) for name in (node.name, *node.output) if node.op_type in _KERNELS)
+    return next(filter(None, (*by_weight, by_name, *by_output, *behind)), None)
+
+
+def _lookup(name: str, owners: Mapping[str, str]) -> str | None:
+    return owners.get(name) or owners.get(_PREFIX.sub("", _SUFFIX.sub("", name)))
+
+
+def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:
+    if node.op_type in _INT8_KERNELS:
+        return Precision.INT8
+    half = any(types.get(name) == onnx.TensorProto.FLOAT16 for name in node.input)
+    return Precision.FP16 if half else Precision.FP32
