@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search.errors import ConfigError, RunError, StudyError
+from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.analyses import compare, layers, profile, sensitivity
 from studies.config import SearchConfig, from_options
 from studies.judging import judged_by, placed, standing_of
@@ -65,7 +65,7 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         progress: told what happens.
 
     Raises:
-        InputError: before anything was created.
+        InputError: before anything was created, or calibration refused it and the study was taken back.
         RunError: the run could not go on; the study can be resumed.
     """
     from studies.fleet_run import as_in, crew_of
@@ -88,7 +88,8 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
             put_again(open_artifacts(config), config, files, shown)
             mine = target_of(store, study, good)
             if not slots:
-                return run_here(store, good, study, mine, shown)
+                with _taken_back(config):
+                    return run_here(store, good, study, mine, shown)
     return run_crew(config, slots, shown, mine)
 
 
@@ -168,8 +169,7 @@ def front(
             return now, Mixes(store.assignments(now.target.id))
         study, record, limits = judged_by(store, name, options, target)
         now = placed(store, front_standing(store, study, record, limits))
-        shown = {*now.shown_rows(), *now.barred_rows(), *now.baselines()}
-        return now, Mixes(store.assignments(now.target.id, [int(now.table.id[row]) for row in shown]))
+        return now, Mixes(store.assignments(now.target.id, [int(now.table.id[row]) for row in now.told_rows()]))
 
 
 def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> Shown:
@@ -428,6 +428,19 @@ def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Chec
         except RunError as error:
             raise ConfigError(str(error)) from error
         yield good
+
+
+@contextmanager
+def _taken_back(config: SearchConfig) -> Iterator[None]:
+    """A study that is new, where its inputs are refused after all, say by calibration: there is nothing to resume."""
+    try:
+        yield
+    except InputError:
+        with suppress(BitfrontError):  # the first error says more; and a study that others work on is theirs
+            made = [study for study in studies(config.storage) if study.name == config.study]
+            if made and not made[0].ok + made[0].failed + made[0].running:
+                delete(config.study, config.storage)
+        raise
 
 
 def _refuse_existing(config: SearchConfig) -> None:

@@ -44,11 +44,12 @@ def judged_by(
 
 
 def placed(store: Store, now: Standing) -> Standing:
-    """With the place of its target among those of the study."""
+    """With the place of its target among those of the study, and the doubts about what a table of it names."""
     known = store.targets(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
-    return replace(now, number=place + 1, target_name=name)
+    doubts = store.doubts([int(now.table.id[row]) for row in now.told_rows()])
+    return replace(now, number=place + 1, target_name=name, doubts=doubts)
 
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:

@@ -277,6 +277,17 @@ class Reader:
         )
         return {row[0]: row[1] for row in self._rows(query)}
 
+    def doubts(self, ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Evaluation id → what is doubtful in its latest latency; those of which nothing is are absent."""
+        s = tables.Sample
+        query = (
+            select(s.evaluation_id, s.warnings)
+            .where(s.evaluation_id.in_(list(ids)), s.role == "candidate")
+            .order_by(s.round)
+        )
+        latest = {row[0]: tuple(row[1] or ()) for row in self._rows(query)}
+        return {number: warnings for number, warnings in latest.items() if warnings}
+
     def engines(self, study_target_id: int) -> dict[int, EngineSummary]:
         """Evaluation id → what its engine is made of; those that were not built are absent."""
         e = tables.Evaluation

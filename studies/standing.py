@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,7 @@ class Standing:
         finals: scores on the final split, and failures there.
         counted: evaluations in all, where `table` has only those that may stand on the front, and the baselines.
         failed: what went wrong, where all that are finished failed.
+        doubts: evaluation id → what is doubtful in its latency, of those that are shown.
     """
 
     study: StudyRecord
@@ -43,6 +44,7 @@ class Standing:
     target_name: str = ""
     counted: int | None = None
     failed: AllFailed | None = None
+    doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def evaluations(self) -> int:
@@ -156,6 +158,10 @@ class Standing:
     def barred_rows(self) -> list[int]:
         """Rows that keep all limits and fail on the final split, fastest first."""
         return self._fastest_first(self._keeps_limits & self.fails_final)
+
+    def told_rows(self) -> list[int]:
+        """Rows that a table of the front names: front, picks, what the final split ruled out, and baselines."""
+        return list(dict.fromkeys([*self.shown_rows(), *self.barred_rows(), *self.baselines()]))
 
     def nearest(self, count: int = 3, *, early: bool = True) -> list[pareto.Near]:
         """The rows nearest to the limits, for when nobody keeps them.

@@ -14,8 +14,7 @@ from studies.words import holds, nearest_text
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """Front, picks, what the final split ruled out, and baselines, fastest first; None where nothing was measured."""
-    rows = dict.fromkeys([*now.shown_rows(), *now.barred_rows(), *now.baselines()])
-    ordered = sorted(rows, key=lambda row: (math.isnan(now.latency_ms[row]), float(now.latency_ms[row])))
+    ordered = sorted(now.told_rows(), key=lambda row: (math.isnan(now.latency_ms[row]), float(now.latency_ms[row])))
     return [_front_row(now, row, mixes) for row in ordered]
 
 
@@ -27,6 +26,7 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "role": str(t.role[row]),
         "latency_ms": _number(now.latency_ms[row]),
         "speedup": now.speedup(row),
+        "warnings": list(now.doubts.get(int(t.id[row]), ())),
         "metric": _number(t.metric_value[row]),
         "loss": _number(t.loss[row]),
         "loss_low": _number(t.loss_low[row]),
@@ -70,6 +70,7 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
     for row in front_rows(now, mixes):
         marks = [*row["picks"], *([] if row["on_front"] else [_why_off(row)])]
         marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
+        marks += ["latency doubtful"] if row["warnings"] else []
         marks = [f"{row['role'].partition(':')[2]} baseline", *marks] if row["role"] else marks
         cells.append(
             [

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from sqlalchemy.engine import make_url
 
+from networks import Net, save
 from search.quality import Quality
 from searched import DATABASE, command, copy_finished, environment, finished, invoke, ok, tree, write_inputs
 from studies.forecasts import error_text
@@ -256,3 +257,24 @@ def test_a_wrong_label_among_the_final_ones_is_found_before_anything_is_made(her
     refused(
         *search("--study", "new", "--final-data", "apart.npz"), says="final samples: sample 59: metric top1: label 10"
     )
+
+
+def test_a_study_that_calibration_refuses_is_taken_back(here: Path) -> None:
+    n = Net(0)
+    n.head(n.conv(n.op("Sqrt", ["image"], "root"), "conv", 3, 8), 8)
+    save(n.model([4, 3, 8, 8], "logits", [4, 10]), here / "roots.onnx")
+    images = np.abs(np.random.default_rng(0).standard_normal((16, 3, 8, 8))).astype(np.float32)
+    for name, sign in (("good", 1), ("bad", -1)):
+        np.savez(f"{name}.npz", image=sign * images, labels=np.zeros(16, np.int64))
+    before, kept = ok("studies", "--json"), files(here)
+    words = ("search", "roots.onnx", "--data", "good.npz", "--trials", 2, "--study", "again")
+    result = invoke(*words, "--calibration-data", "bad.npz")
+    assert result.exit_code == 2, result.output
+    assert "output of Sqrt node 'root', holds NaN" in result.stderr
+    assert ok("studies", "--json") == before
+    assert files(here) == kept
+    ok(*words)
+
+
+def files(folder: Path) -> set[str]:
+    return {name for name in tree(folder) if not name.endswith(".lock")}

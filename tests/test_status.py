@@ -135,6 +135,22 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
     assert 0 < len(few.id) < 0.8 * every, "else nothing is left out, and nothing was tried"
 
 
+def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
+    url = fresh_url("sqlite", tmp_path)
+    with Store.open(url, create=True) as store:
+        target = make_study(store)
+        add(store, target, 0, evaluated((0, 0), 4.0, 0.0, 0.0), "baseline:fp32")
+        sound = evaluated((2, 2), 2.0, 0.01, 0.0)
+        assert sound.latency is not None
+        add(store, target, 1, replace(sound, latency=replace(sound.latency, warnings=("unsteady",))))
+    for whole in (True, False):
+        now, mixes = commands.front("s", storage=url, whole=whole)
+        assert [row["warnings"] for row in tables_text.front_json(now, mixes)["rows"]] == [["unsteady"], []]
+        doubtful, steady = tables_text.front_table(now, mixes)[1]
+        assert "latency doubtful" in doubtful[-1]
+        assert "doubtful" not in steady[-1]
+
+
 def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) -> None:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = make_study(store)

@@ -275,6 +275,17 @@ def test_measuring_again_adds_rounds(store: Store, target: int) -> None:
     assert list(store.evaluations(target).latency_ms) == [1.5, 1.5]
 
 
+def test_doubts_are_those_of_the_latest_measurement(store: Store, target: int) -> None:
+    one, two = finish(store, target, 0, 1), finish(store, target, 1, 2)
+    assert store.doubts([one, two]) == dict.fromkeys([one, two], ("clocks moved",))
+    steady = Latency(1.75, 1.75, 0.25, None, np.array([1.75]), np.empty(0), ())
+    store.add_round(target, {one: steady})
+    assert store.doubts([one, two]) == {two: ("clocks moved",)}
+    store.add_round(target, {one: replace(steady, warnings=("too few samples", "throttled"))})
+    assert store.doubts([one]) == {one: ("too few samples", "throttled")}
+    assert store.doubts([]) == {}
+
+
 def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:
     evaluation_id = finish(store, target, 0, 1)
     for loss in (0.5, 0.25):
