@@ -27,6 +27,7 @@ atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)
 tempfile.tempdir = None
 
 # After the folder is set, for what they bring in may ask for it.
+from gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 from stored import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
 from studies.store import Store  # noqa: E402
 

@@ -211,7 +211,7 @@ def test_layers_are_timed_and_attributed(tmp_path):
 def test_tf32_off_is_nearer_to_float(tmp_path):
     found = {}
     for tf32 in (True, False):
-        bed = bench("residual", tf32=tf32, **QUICK)
+        bed = bench("residual", tf32=tf32)  # at level 1 TensorRT 8.6 takes no TF32 kernel, allowed or not
         _, _, session = built(bed, bed.space.uniform(FP32), tmp_path / "out.plan")
         found[tf32] = worst_sqnr(bed, session.run(bed.inputs))
         session.close()

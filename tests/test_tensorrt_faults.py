@@ -85,6 +85,7 @@ def test_an_illegal_memory_access_costs_one_process(tmp_path, monkeypatch):
         assert process.evaluate(space.uniform(FP32), tmp_path / "c.plan", Limits()).ok
 
 
+@pytest.mark.alone
 def test_a_full_device_is_out_of_memory_and_a_fresh_process_goes_on(tmp_path):
     process, space = calibrated(tmp_path, metric="on_gpu:hogs_memory")
     with process:

@@ -16,8 +16,9 @@ _CLOSING = re.compile(r"\d+ \w+.* in [\d.]+s")
 def suite(setting: Setting) -> bool:
     """Run `pytest -m gpu`; whether it passed."""
     setting.folder.mkdir(parents=True, exist_ok=True)
-    # A line for each test as it begins, so that one that crashes the process has a name.
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-vv", "--durations=15", "-rfE"]
+    # A line for each test, so that one that crashes its process has a name.
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", "3", "--dist", "loadfile"]
+    command += ["-vv", "--durations=15", "-rfE"]
     start, counts = time.monotonic(), dict[str, int]()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
