@@ -73,6 +73,26 @@ def test_studies_on_other_gpus_are_scaled_by_their_own_baselines(tmp_path: Path)
     assert found.latency_ms[:63] == pytest.approx(plain)
 
 
+def test_rows_made_earlier_of_the_same_groups_are_scaled_and_added(tmp_path: Path) -> None:
+    for name, factor in (("chain", 1.0), ("before", 1.25)):
+        made = trained(count=20)
+        for place, each in enumerate(made["rows"]):
+            each.update(lat=factor * each["lat"], source="study")
+            if place < 3:
+                each["role"] = f"baseline:{('fp32', 'fp16', 'int8')[place]}"
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    alone = measured.read_trained(tmp_path / "chain.json")
+    both = measured.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
+    assert len(both) == 2 * len(alone)
+    np.testing.assert_allclose(both.latency_ms[len(alone) :], alone.latency_ms, rtol=1e-9)
+    assert both.baselines == alone.baselines
+    assert both.digest != alone.digest
+    other = {**json.loads((tmp_path / "before.json").read_text()), "groups": ["another"]}
+    (tmp_path / "before.json").write_text(json.dumps(other))
+    with pytest.raises(measured.RowsError, match="earlier rows of other groups"):
+        measured.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
+
+
 def test_what_the_study_told_its_sampler_is_told_again(tmp_path: Path) -> None:
     content = trained()
     content["sensitivities"] = [[0, "i", 0.02], [3, "h", 0.001], [5, "i", None]]
@@ -379,4 +399,4 @@ def test_the_page_has_room_for_the_tables_once() -> None:
 
 def test_the_picture_is_well_formed_and_has_a_curve_a_method() -> None:
     root = ElementTree.fromstring(picture.svg(results(), samplers.LABELS))
-    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3

@@ -37,7 +37,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.h200 import packing  # noqa: E402
-from benchmarks.h200.planning import END_S, FAULTS_IN, Foretold, Job, Plan  # noqa: E402
+from benchmarks.h200.planning import CHAIN, END_S, FAULTS_IN, Foretold, Job, Plan  # noqa: E402
 from benchmarks.h200.wanted import trials_of  # noqa: E402
 
 NETWORKS = ("resnet18", "mobilenet_v2", "vit_small")
@@ -79,7 +79,7 @@ class Lease:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.work: Path = arguments.work.absolute()
-        self.plan = Plan(self.work, arguments.networks, arguments.also, arguments.gpus)
+        self.plan = Plan(self.work, arguments.networks, arguments.also, arguments.gpus, arguments.chain)
 
     # -- doing it ----------------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for text in arguments.again:
         forget(arguments.work, *text.split(":"))
     if arguments.dry_run:
-        plan = Foretold(arguments.work, arguments.networks, arguments.also, arguments.gpus)
+        plan = Foretold(arguments.work, arguments.networks, arguments.also, arguments.gpus, arguments.chain)
         print("\n".join(plan.lines(arguments.seconds)))
         return
     lease = Lease(arguments)
@@ -327,6 +327,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=7200, help="from the first call to the end of all work")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--chain", nargs="*", choices=CHAIN, default=list(CHAIN), help="which of every network's steps")
     parser.add_argument("--also", nargs="*", default=list(ALSO), metavar="NETWORK:STEP", help="further steps")
     parser.add_argument("--python", type=str.split, default=[sys.executable], help="command that has TensorRT")
     parser.add_argument("--train-python", type=str.split, default=[sys.executable], help="command that has PyTorch")

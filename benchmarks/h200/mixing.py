@@ -51,9 +51,9 @@ def mixes(setting: Setting, count: int, shard: Shard = (0, 1)) -> bool:
 
 def record_obedience(setting: Setting) -> int:
     """Obedience over the mixes and over all that was ever built; how many mixes there are."""
-    mixed = rows.mixed(setting)
+    mixed, groups = rows.mixed(setting), _groups(rows.studies(setting)[0])
     setting.record("mixes", obedience(mixed))
-    setting.record("obedience", obedience(rows.every(setting), names=list(_groups(setting).values())))
+    setting.record("obedience", obedience(rows.every(setting), names=list(groups.values())))
     say(json.dumps(setting.result("obedience")["counts"]))
     return len(mixed)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 # run in this form (`quick`; `prepare`, `scaling`, `threads` of all but ResNet-18) is put together from its parts.
 NEEDS_S: dict[str, dict[str, float]] = {
     "train": {"resnet18": 75, "mobilenet_v2": 100, "vit_small": 150},
+    "baselines": {"resnet18": 140, "mobilenet_v2": 230, "vit_small": 250},
     "uniform": {"resnet18": 265, "mobilenet_v2": 460, "vit_small": 360},
     "search": {"resnet18": 360, "mobilenet_v2": 805, "vit_small": 1080},
     "compare": {"resnet18": 40, "mobilenet_v2": 70, "vit_small": 70},

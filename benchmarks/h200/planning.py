@@ -18,7 +18,11 @@ CHAIN = ("train", "uniform", "search", "compare", "export")
 END_S = 8.0  # a step is told to end so long before it is ended
 MIXES = "mixes"
 _LEAST_MIXES = {"resnet18": 100}  # to see whether they all build
-_AFTER = {**dict(zip(CHAIN, ("", *CHAIN), strict=False)), "prepare": "train", "scaling": "prepare"}
+_AFTER = {
+    **dict(zip(CHAIN, ("", *CHAIN), strict=False)),
+    **dict.fromkeys(("baselines", "throughput", "quick", "tpe", "nsga2", "prepare"), "train"),  # studies of their own
+    "scaling": "prepare",
+}
 _APART = {"throughput": "fresh", "quick": "quick", "tpe": "tpe", "nsga2": "nsga2"}
 _STAGES = {"search": "stages", **{step: f"{apart}.stages" for step, apart in _APART.items()}}
 _ENGINES_USED = ("compare", "repeat")
@@ -48,9 +52,9 @@ class Job:
         return self.step in needs.ALONE
 
 
-def jobs(networks: Sequence[str], further: Sequence[str]) -> list[Job]:
+def jobs(networks: Sequence[str], further: Sequence[str], chain: Sequence[str] = CHAIN) -> list[Job]:
     """All jobs, those that are wanted most first; `further` names more steps as NETWORK:STEP."""
-    found = [Job(step, network, _AFTER[step]) for step in CHAIN for network in networks]
+    found = [Job(step, network, _AFTER[step]) for step in CHAIN if step in chain for network in networks]
     found.insert(len(networks), Job("suite", FAULTS_IN))  # a GPU beyond those that train has nothing else to do
     for text in further:
         network, _, step = text.partition(":")
@@ -67,14 +71,17 @@ class Plan:
     Args:
         also: further steps, as NETWORK:STEP.
         gpus: of this host.
+        chain: which of the steps that every network has are wanted.
     """
 
-    def __init__(self, work: Path, networks: Sequence[str], also: Sequence[str], gpus: int = 1) -> None:
+    def __init__(
+        self, work: Path, networks: Sequence[str], also: Sequence[str], gpus: int = 1, chain: Sequence[str] = CHAIN
+    ) -> None:
         self.work = work
         self.networks = list(networks)
         self.also = list(also)
         self.gpus = gpus
-        self.jobs = jobs(networks, also)
+        self.jobs = jobs(networks, also, chain)
         self.failed: set[Job] = set()  # or not done within its time: for the next call
 
     def next_job(self, running: Sequence[Job], left_s: float, busy_s: float = 0.0) -> Job | None:
@@ -147,11 +154,14 @@ class Plan:
         due = {
             network: self.rows_missing(network) * self.row_s(network) / (1 + at_work.count(network))
             for network in self.networks
-            if self.is_done("uniform", network) and Job(MIXES, network) not in self.failed
+            if self._has_baselines(network) and Job(MIXES, network) not in self.failed
         }
         lacking = sorted((network for network in due if due[network] > 0), key=lambda network: -due[network])
         found = [Job(MIXES, network) for network in lacking]
         return next((job for job in found if self._can_begin(job, left_s)), None)
+
+    def _has_baselines(self, network: str) -> bool:
+        return self.is_done("baselines", network) or self.is_done("uniform", network)
 
     def rows_missing(self, network: str) -> int:
         return max(0, self.mixes_wanted(network) - self.mixes_done(network))
@@ -183,8 +193,10 @@ class Plan:
 class Foretold(Plan):
     """A plan in which every step takes just what it is expected to, and nothing is run."""
 
-    def __init__(self, work: Path, networks: Sequence[str], also: Sequence[str], gpus: int = 1) -> None:
-        super().__init__(work, networks, also, gpus)
+    def __init__(
+        self, work: Path, networks: Sequence[str], also: Sequence[str], gpus: int = 1, chain: Sequence[str] = CHAIN
+    ) -> None:
+        super().__init__(work, networks, also, gpus, chain)
         self._finished: set[tuple[str, str]] = set()
         self._added: dict[str, int] = {}
         self._evaluated: dict[Job, int] = {}

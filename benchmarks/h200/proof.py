@@ -8,12 +8,12 @@
     python benchmarks/h200/proof.py WORK resnet18 collect table picture    # results and rows into the source tree
     python benchmarks/h200/proof.py --needs                        # what each step takes
 
-lease.py runs all of it over several GPUs. Steps: `uniform`, `search`, `compare`, `export`, `throughput`, `quick` (the
-same at a lower level of the builder), `mixes`, `repeat`, `tpe`, `nsga2`, `threads`, `prepare` and `scaling` (over all
-GPUs of the host), `faults`, `suite`; `collect` copies results into benchmarks/results and evaluations into
-benchmarks/data; `table` writes the tables of docs/benchmarks.md from them, `picture` fronts and hypervolume over trials
-and over time; `pack` and `unpack` carry what a fresh machine needs to go on, in parts. Every step can be called again:
-it goes on. One for which too little time is left is not begun.
+lease.py runs all of it over several GPUs. Steps: `uniform` (its first part alone: `baselines`), `search`, `compare`,
+`export`, `throughput`, `quick` (the same at a lower level of the builder), `mixes`, `repeat`, `tpe`, `nsga2`,
+`threads`, `prepare` and `scaling` (over all GPUs of the host), `faults`, `suite`; `collect` copies results into
+benchmarks/results and evaluations into benchmarks/data; `table` writes the tables of docs/benchmarks.md from them,
+`picture` fronts and hypervolume over trials and over time; `pack` and `unpack` carry what a fresh machine needs to go
+on, in parts. Every step can be called again: it goes on. One for which too little time is left is not begun.
 `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
 """
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -58,6 +57,7 @@ FRONTS_END = "<!-- h200 fronts end -->"
 def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
     """One step of the proof; False where it has to be called again."""
     steps: dict[str, Callable[[], bool | None]] = {
+        "baselines": lambda: searching.baselines(setting),
         "uniform": lambda: searching.uniform(setting),
         "search": lambda: searching.search(setting, arguments.trials),
         "compare": lambda: searching.compare(setting),
@@ -73,7 +73,7 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "repeat": lambda: engines.repeat(setting, arguments.processes, arguments.rebuilds),
         "export": lambda: engines.export(setting),
         "faults": lambda: faulty.faults(setting, arguments.faults),
-        "collect": lambda: collect(setting, arguments.into),
+        "collect": lambda: collect(setting, arguments.into, arguments.again),
         "table": lambda: tables.write(tables.read(arguments.into / "results"), ROOT / "docs" / "benchmarks.md"),
         "picture": lambda: picture(arguments.into),
         "pack": lambda: pack(setting, arguments.parts),
@@ -112,17 +112,23 @@ def scaled(setting: Setting, arguments: argparse.Namespace, *, once: bool = Fals
         setting.record("scaling", scaling.scaling(plan))
 
 
-def collect(setting: Setting, into: Path) -> None:
-    """Results and every evaluation of a network, as files that are kept with the source."""
+def collect(setting: Setting, into: Path, again: bool) -> None:
+    """Results and every evaluation of a network, as files that are kept with the source.
+
+    Args:
+        again: beside those of an earlier training, not in their place.
+    """
+    name = f"{setting.network}{wanted.AGAIN if again else ''}"
     training = setting.folder / "training.json"
     if training.exists():
         setting.record("training", json.loads(training.read_text()))
-    if setting.database.exists():
+    if rows.studies(setting):
         mixing.record_obedience(setting)
     (into / "results").mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(setting.results, into / "results" / f"h200_{setting.network}.json")
-    if setting.database.exists():
-        say(f"{rows.dump(setting, into / 'data' / f'{setting.network}.json')} evaluations")
+    found = {**json.loads(setting.results.read_text()), "network": name}
+    (into / "results" / f"h200_{name}.json").write_text(json.dumps(found, indent=1))
+    if rows.studies(setting):
+        say(f"{rows.dump(setting, into / 'data' / f'{name}.json')} evaluations")
 
 
 def picture(into: Path) -> None:
@@ -193,6 +199,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--rebuilds", type=int, default=5)
     parser.add_argument("--faults", nargs="+", choices=list(faulty.EXPECTED), default=list(faulty.EXPECTED))
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of bitfront search")
+    parser.add_argument("--again", action="store_true", help="collect beside what an earlier training gave")
     parser.add_argument("--into", type=Path, default=ROOT / "benchmarks", help="where results/ and data/ are")
     parser.add_argument("--parts", type=Path, default=Path("parts"), help="folder of packed parts")
     arguments = parser.parse_args(words)

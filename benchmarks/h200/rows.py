@@ -95,10 +95,14 @@ def every(setting: Setting) -> list[dict[str, Any]]:
     `wall` of studies: seconds from the start of the command until it was there, of all commands that went on with it;
     `begins`: the first evaluation of a command.
     """
-    apart = {name: replace(setting, apart=name) for name in APART}
-    found = {"study": _timed(setting)} | {name: _timed(own) for name, own in apart.items() if own.database.exists()}
+    found = {own.apart or "study": _timed(own) for own in studies(setting)}
     found["mixes"] = mixed(setting)
     return [{**row, "source": source} for source, rows in found.items() for row in rows]
+
+
+def studies(setting: Setting) -> list[Setting]:
+    """Of the network, those that there are, the first one first."""
+    return [own for name in ("", *APART) if (own := replace(setting, apart=name)).database.exists()]
 
 
 def _timed(setting: Setting) -> list[dict[str, Any]]:
@@ -118,7 +122,7 @@ def stages_name(apart: str) -> str:
 
 def dump(setting: Setting, out: Path) -> int:
     """Write groups, edges and every evaluation to a JSON file; how many."""
-    with setting.store() as (store, study, target):
+    with studies(setting)[0].store() as (store, study, target):
         groups, edges = store.groups(study.id), store.edges(study.id)
         about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
         place = {group.id: i for i, group in enumerate(groups)}

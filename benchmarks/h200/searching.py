@@ -38,11 +38,7 @@ def uniform(setting: Setting) -> bool:
 
     Each part may take minutes; False when time was up before the last one, which another call makes up for.
     """
-    setting.open_data()
-    if not _baselines_done(setting):
-        _baselines(setting)
-    record_baselines(setting)
-    _keep_engines(setting)
+    baselines(setting)
     if setting.backend == "tensorrt":
         if not setting.has_time(_FREE_S):
             return False
@@ -54,6 +50,15 @@ def uniform(setting: Setting) -> bool:
     # On the images of the search, so that the search's own losses can be held against it.
     setting.record("uniform", {"together": together(setting, _uniforms(setting), final_data=f"{SOURCE}:search")})
     return True
+
+
+def baselines(setting: Setting) -> None:
+    """The uniform assignments alone, with their engines kept."""
+    setting.open_data()
+    if not _baselines_done(setting):
+        _baselines(setting)
+    record_baselines(setting)
+    _keep_engines(setting)
 
 
 def _baselines(setting: Setting) -> None:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- h200 begin: made by benchmarks/h200/proof.py table -->", "<!-- h200 end -->"
-NAMES = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "vit_small": "ViT-small, 6 blocks"}
+NAMES = {
+    "resnet18": "ResNet-18",
+    "mobilenet_v2": "MobileNetV2",
+    "vit_small": "ViT-small, 6 blocks",
+    "resnet18_again": "ResNet-18, trained again",
+    "mobilenet_v2_again": "MobileNetV2, trained again",
+}
 _LABELS = {
     "fp32": "all FP32 (TF32)",
     "fp16": "all FP16",

@@ -31,6 +31,8 @@ class Model(Protocol):
 class HeldOut:
     """Errors on rows that were left out in ten-fold cross-validation, uniform rows not counted.
 
+    Those of the loss are on rows that were scored on all images: of the others sampling leaves too little.
+
     Attributes:
         latency: median of |predicted − measured| / measured; `latency_process` and `latency_trees` of either half.
         latency_rank, loss_rank: Spearman's correlation of predicted and measured.
@@ -68,17 +70,17 @@ def cross_validate(rows: Rows) -> HeldOut:
             ms[i, left], error[i, left] = one.predict(unseen), other.predict(unseen)
             loss[i, left] = loss_of(rows, other, unseen)
     mixed = np.setdiff1d(np.arange(len(rows)), list(rows.baselines.values()))
-    true = losses(rows)
-    missed_ms, missed = np.abs(ms / rows.latency_ms - 1)[:, mixed], np.abs(loss - true)[:, mixed]
+    scored, true = mixed[rows.whole[mixed]], losses(rows)
+    missed_ms, missed = np.abs(ms / rows.latency_ms - 1)[:, mixed], np.abs(loss - true)[:, scored]
     by_latency, by_loss = np.median(missed_ms, axis=1), np.median(missed, axis=1)
     return HeldOut(
         rows=len(rows),
         **dict(zip(("latency", "latency_process", "latency_trees"), by_latency.tolist(), strict=True)),
         latency_rank=float(spearmanr(ms[0, mixed], rows.latency_ms[mixed])[0]),
         **dict(zip(("loss", "loss_process", "loss_trees"), by_loss.tolist(), strict=True)),
-        loss_rank=float(spearmanr(error[0, mixed], rows.error[mixed])[0]),
-        noise=float(np.median(rows.error_sd[mixed]) / TO_SD),
-        typical_loss=float(np.median(true[mixed])),
+        loss_rank=float(spearmanr(error[0, scored], rows.error[scored])[0]),
+        noise=float(np.median(rows.error_sd[scored]) / TO_SD),
+        typical_loss=float(np.median(true[scored])),
     )
 
 

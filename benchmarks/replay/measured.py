@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import random_networks
+from benchmarks.h200.wanted import AGAIN
 from benchmarks.replay import noise
 from benchmarks.replay.noise import Noise
 from search.grouping import Edge
@@ -32,6 +33,9 @@ INT8_LOSS = 0.05
 _STEEPNESS = 1.5
 _Z95 = 1.96
 _ENOUGH = 5  # mixes that two studies share, to compare them
+# Trained twice by one recipe and left as it was: an engine's time does not depend on the weights, and INT8 loses
+# nothing of either. (The convolution networks were made harder to quantize after their first run.)
+_ALSO = {"vit_small": ("h200_vit_small_even",)}
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +54,7 @@ class Rows:
         latency_ms: (n,).
         error: (n,) what the loss is made from: the loss itself as a share of one, or the squared output error.
         error_sd: (n,) standard deviation of sampling, of `error`; zero for output errors.
+        whole: (n,) whether the loss is that of all images; of others it was enough to see that they lose too much.
         baselines: label → place of the uniform row.
         profiles: layers of the uniform engines, in the order they ran; empty where none was profiled.
         alone: (groups, `PRECISIONS`) output error of each group alone, NaN where not measured; None where none was.
@@ -65,6 +70,7 @@ class Rows:
     latency_ms: Floats
     error: Floats
     error_sd: Floats
+    whole: NDArray[np.bool_]
     baselines: Mapping[str, int]
     profiles: Mapping[Precision, tuple[LayerTime, ...]]
     trained: bool
@@ -78,8 +84,9 @@ class Rows:
 
 
 def names() -> list[str]:
-    """Networks that there are rows of, trained ones first."""
-    trained = [path.stem for path in sorted(DATA.glob("*.json")) if not path.stem.startswith("h200_")]
+    """Networks that there are rows of, trained ones first; of one that was trained again, the later ones."""
+    found = [path.stem for path in sorted(DATA.glob("*.json")) if not path.stem.startswith("h200_")]
+    trained = [name for name in found if f"{name}{AGAIN}" not in found]
     return trained + [f"{name}{RANDOM}" for name in random_networks.NAMES]
 
 
@@ -91,7 +98,7 @@ def read(name: str) -> Rows:
     """
     if name.endswith(RANDOM):
         return _random(name)
-    return read_trained(DATA / f"{name}.json")
+    return read_trained(DATA / f"{name}.json", [DATA / f"{more}.json" for more in _ALSO.get(name, ())])
 
 
 def _random(name: str) -> Rows:
@@ -104,6 +111,7 @@ def _random(name: str) -> Rows:
         latency_ms=found.latency_ms,
         error=found.noise,
         error_sd=np.zeros(len(found.noise)),
+        whole=np.ones(len(found.noise), bool),
         baselines=_baselines(name, found.precisions),
         profiles=found.profiles,
         trained=False,
@@ -112,12 +120,12 @@ def _random(name: str) -> Rows:
     )
 
 
-def read_trained(path: Path) -> Rows:
-    """The rows of a trained network; raises RowsError as `read`."""
+def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
+    """The rows of a trained network, and those made `earlier` of the same groups; raises RowsError as `read`."""
     try:
-        text = path.read_bytes()
-        found = json.loads(text)
-        rows, groups = found["rows"], _ids(len(found["groups"]))
+        texts = [file.read_bytes() for file in (path, *earlier)]
+        found, *others = map(json.loads, texts)
+        rows, groups = _joined(found, others), _ids(len(found["groups"]))
         usable = [row for row in rows if _usable(row)]
         letters = [[int(LETTERS[letter]) for letter in row["a"]] for row in usable]
         precisions = np.array(letters, np.int8).reshape(-1, len(groups))
@@ -137,14 +145,25 @@ def read_trained(path: Path) -> Rows:
         latency_ms=latency_ms,
         error=np.array([row["loss"] for row in usable]),
         error_sd=half / _Z95,
+        whole=np.array([row.get("samples") == row.get("total") for row in usable], bool),
         baselines=_baselines(path.stem, precisions),
         profiles={LETTERS[key]: _layers(layers, groups) for key, layers in found.get("profiles", {}).items()},
         trained=True,
         left_out=len(rows) - len(usable),
-        digest=hashlib.sha256(text).hexdigest(),
+        digest=hashlib.sha256(b"".join(texts)).hexdigest(),
         alone=alone,
         noise=noise.estimated(usable, latency_ms),
     )
+
+
+def _joined(found: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All rows; each of the others is a study of its own, with uniform engines of its own."""
+    rows = list(found["rows"])
+    for number, other in enumerate(others):
+        if other["groups"] != found["groups"]:
+            raise ValueError("earlier rows of other groups")
+        rows += [{**row, "source": f"earlier {number}"} for row in other["rows"]]
+    return rows
 
 
 def synthetic_loss(error: Floats, of_int8: float) -> Floats:

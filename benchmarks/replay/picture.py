@@ -13,26 +13,29 @@ from benchmarks.replay.scores import median_curve
 from benchmarks.replay.tables import NAMES
 
 COLOURS = ("#0b6e4f", "#d1495b", "#30638e", "#edae49", "#7b5ea7", "#5c5c5c", "#00a6a6", "#a44a3f", "#89a30f", "#c77dff")
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 420, 300, 50, 34, 40, 230
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND, _ROW = 420, 300, 50, 34, 50, 280, 390
+_COLUMNS = 3
 
 
 def svg(results: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    """One panel a network, side by side, and a legend."""
+    """One panel a network, three in a row, and a legend."""
     networks, trials = list(results["networks"]), results["about"]["trials"]
     colours = dict(zip(labels, [COLOURS[i % len(COLOURS)] for i in range(len(labels))], strict=True))
     parts, shown = [], set()
     for number, name in enumerate(networks):
-        left = _LEFT + number * (_WIDTH + _GAP)
-        parts.append(_frame(left, NAMES.get(name, name), trials))
+        row, column = divmod(number, _COLUMNS)
+        panel = [_frame(_LEFT, NAMES.get(name, name), trials)]
         for method, colour in colours.items():
             runs = results["runs"].get(f"{name}|{method}", {})
             if runs:
                 shown.add(method)
-                parts.append(_curves(median_curve(runs, trials), left, colour, dashed="without" in method))
-    width = _LEFT + len(networks) * (_WIDTH + _GAP) + _LEGEND
-    for row, method in enumerate(m for m in labels if m in shown):
-        parts.append(_key(width - _LEGEND, _TOP + 10 + 20 * row, labels[method], colours[method]))
-    height = _TOP + _HEIGHT + 50
+                panel.append(_curves(median_curve(runs, trials), _LEFT, colour, dashed="without" in method))
+        place = f"translate({column * (_WIDTH + _GAP)} {row * _ROW})"
+        parts.append(f'<g transform="{place}">\n' + "\n".join(panel) + "\n</g>")
+    width = _LEFT + min(len(networks), _COLUMNS) * (_WIDTH + _GAP) + _LEGEND
+    for place, method in enumerate(m for m in labels if m in shown):
+        parts.append(_key(width - _LEGEND, _TOP + 10 + 20 * place, labels[method], colours[method]))
+    height = -(-len(networks) // _COLUMNS) * _ROW
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     style = ' font-family="sans-serif" font-size="12">'
     return f'{head}{style}\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"

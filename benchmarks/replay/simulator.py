@@ -67,7 +67,8 @@ class Simulator:
 
 def digest_of_rows(rows: Rows, seed: int = 0) -> str:
     """Names the simulator that is made of these rows."""
-    return digest_of({"version": VERSION, "rows": rows.digest, "seed": seed})
+    judged = {} if rows.whole.all() else {"scored": int(rows.whole.sum())}
+    return digest_of({"version": VERSION, "rows": rows.digest, "seed": seed, **judged})
 
 
 def make(rows: Rows, saved: dict[str, Any] | None = None, seed: int = 0) -> Simulator:

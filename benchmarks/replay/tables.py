@@ -17,6 +17,8 @@ JUDGED = (30, 60)
 NAMES = {
     "resnet18": "ResNet-18",
     "mobilenet_v2": "MobileNetV2",
+    "resnet18_again": "ResNet-18, trained again",
+    "mobilenet_v2_again": "MobileNetV2, trained again",
     "vit_small": "ViT-small",
     "resnet18_random": "ResNet-18, random weights",
     "mobilenet_v2_random": "MobileNetV2, random weights",
