@@ -90,7 +90,8 @@ def front_of(*options: Any) -> dict[int, dict[str, Any]]:
 
 
 def failing(rows: dict[int, dict[str, Any]]) -> list[int]:
-    return [trial for trial, row in rows.items() if row["final_failure"]]
+    """Their trials by number: the rows' own order is that of latencies, which may have been measured again."""
+    return sorted(trial for trial, row in rows.items() if row["final_failure"])
 
 
 def again(folder: Path) -> Counter[int]:
