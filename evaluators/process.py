@@ -382,8 +382,9 @@ class _Child:
 
     def end(self) -> None:
         """Kill it and what it started, whether in its session or in others."""
-        self._close_pipes()
+        # Looked up first: a process whose line is closed ends itself, and with it what tells whom it has started.
         processes = tree(self.process.pid) if self.process.poll() is None else []
+        self._close_pipes()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for process in processes:
