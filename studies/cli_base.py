@@ -24,6 +24,7 @@ from studies.results import Finished
 from studies.standing import Standing
 from studies.words import best_text, nearest_text, obedience_text, regained_text
 
+_ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 Verb = TypeVar("Verb", bound=Callable[..., None])
@@ -238,5 +239,11 @@ def print_cells(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         table.add_column(name, overflow="fold")
     for row in cells:
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    # A pipe has no width of its own: do not cut what a script may want to read.
-    (out if out.is_terminal else Console(width=200, highlight=False, emoji=False)).print(table)
+    if out.is_terminal:
+        out.print(table)
+        return
+    wide = Console(width=_ANY_WIDTH, highlight=False, emoji=False)
+    with wide.capture() as captured:
+        wide.print(table)
+    for line in captured.get().splitlines():
+        out.print(line.rstrip(), markup=False)

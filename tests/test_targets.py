@@ -20,6 +20,7 @@ from search.values import Target
 from searched import DATABASE, TEMPORARY, copy_finished, invoke, ok
 from stored import KINDS, STUDY, TARGET, fresh_url
 from studies import targets
+from studies.cli_base import print_cells
 from studies.records import TargetRecord
 from studies.siblings import rounding
 from studies.store import Store
@@ -321,3 +322,11 @@ def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
         first, second = store.targets(study.id)
         assert (targets.config_of(study, first).threads, targets.config_of(study, second).threads) == (1, 2)
         assert (targets.config_of(study, second).device, targets.config_of(study, None).device) == ("cuda", "auto")
+
+
+def test_a_row_that_no_terminal_is_wide_enough_for_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "[processor] " * 50 + "end"
+    print_cells(["targets", "state"], [[long, "done"], ["short", ""]])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in printed] == [["targets", "state"], [*long.split(), "done"], ["short"]]
+    assert not any(line.endswith(" ") for line in printed)
