@@ -25,12 +25,14 @@ class _Now:
         depth: how many blocks it is in that hold interrupts back.
         since: when the one came that is held back.
         cut: whether the outermost of them is being cut off, having taken too long.
+        dropping: whether it is being told of one that was dropped, where another would be dropped too.
         number: of the last signal that came.
     """
 
     depth = 0
     since: float | None = None
     cut = False
+    dropping = False
     number = signal.SIGINT
 
 
@@ -38,6 +40,9 @@ def interrupt(number: int, frame: FrameType | None = None) -> None:
     """A signal handler: raises KeyboardInterrupt, after what is going on where that must not be cut off."""
     _Now.number = signal.Signals(number)
     now = time.monotonic()
+    if _Now.dropping:
+        _send_after(_SOON_S, None)
+        return
     if _Now.depth and not _Now.cut:
         if _Now.since is None:
             _Now.since = now
@@ -81,10 +86,12 @@ def handled() -> Iterator[None]:
     told = sys.unraisablehook
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
-        if issubclass(dropped.exc_type, KeyboardInterrupt):
-            _send_after(_SOON_S, None)
-        else:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
             told(dropped)
+            return
+        _Now.dropping = True
+        _send_after(_SOON_S, None)
+        _Now.dropping = False
 
     sys.unraisablehook = hook
     for number in ours:

@@ -217,6 +217,24 @@ def test_an_interrupt_in_a_finalizer_is_not_dropped(work: Callable[[], None]) ->
         work()
 
 
+def test_an_interrupt_that_comes_back_too_early_is_not_dropped_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that sends it again may be quicker than the one that starts it."""
+    send_after = interrupts._send_after
+
+    def slowly(seconds: float, since: float | None) -> None:
+        send_after(seconds, since)
+        if not early:
+            early.append(time.monotonic())
+            while time.monotonic() < early[0] + 5 * interrupts._SOON_S:
+                time.sleep(0.001)
+
+    early: list[float] = []
+    monkeypatch.setattr(interrupts, "_send_after", slowly)
+    with pytest.raises(KeyboardInterrupt), handled():
+        drop_one()
+    assert early
+
+
 def test_other_errors_in_finalizers_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(dropped.exc_type))
