@@ -26,7 +26,11 @@ os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="bitfront-test-")
 atexit.register(shutil.rmtree, os.environ["TMPDIR"], ignore_errors=True)
 tempfile.tempdir = None
 
-# After the folder is set, for what they bring in may ask for it.
+# BLAS reads it once, as NumPy is imported: on small matrices its threads only wait for each other, busily.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+# After these are set, for what they bring in may ask for it.
 from gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 from stored import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
 from studies.store import Store  # noqa: E402
@@ -49,8 +53,8 @@ def target(store: Store) -> int:
     return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Modules and collected tests stay to the end: 0.2 s per look through them, at each ONNX Runtime session."""
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays() -> None:
+    """Modules and collected tests, and what earlier files left: 0.2 s per look through them, at each session opened."""
     gc.collect()
     gc.freeze()

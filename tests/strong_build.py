@@ -26,7 +26,7 @@ from filelock import FileLock
 BINDINGS = ("tensorrt-cu13-bindings", "11.4.0.106")
 LIBRARIES = ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "0.5.0")
 ROOT = Path(__file__).parent.parent
-MIXES = 30
+MIXES = 12
 
 
 class UnavailableError(Exception):
@@ -89,7 +89,7 @@ def _link_libraries(folder: Path) -> None:
 
 
 def _unpack(package: tuple[str, str], folder: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--retries=1"]
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--retries=3"]
     with tempfile.TemporaryDirectory(dir=cache()) as wheels:
         _run(*pip, "--only-binary=:all:", "-d", wheels, "==".join(package))
         (wheel,) = Path(wheels).glob("*.whl")

@@ -141,8 +141,10 @@ def test_zeros_of_another_sign_are_found_out(tmp_path: Path) -> None:
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A latency lock of our own."""
+    """A latency lock of our own, and quick measurements."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("evaluators.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.latency.BLOCK_MS", 0.5)
 
 
 @pytest.fixture(scope="module")
