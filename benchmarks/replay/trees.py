@@ -22,6 +22,7 @@ TREES, RATE = 800, 0.04
 _ROWS, _COLUMNS = 0.6, 0.3  # share of them that each tree sees
 _LEAST = 3  # rows on either side of a split
 _LEAF_PRIOR = 1.0  # rows of zero in every leaf
+_TIE = 1e-9
 _PENALTIES = np.logspace(-3, 2, 21)
 _SHARES = (0.01, 0.26, 0.51, 0.76, 1.0)
 
@@ -138,7 +139,8 @@ def _split(asked: Flags, residual: Floats, weights: Floats, rows: NDArray[np.int
     sums = (weights[rows] * residual[rows]) @ part
     gain = sums**2 / (heavy + _LEAF_PRIOR) + (total - sums) ** 2 / (mass - heavy + _LEAF_PRIOR)
     gain[(count < _LEAST) | (len(rows) - count < _LEAST)] = -1.0
-    return int(columns[np.argmax(gain)])
+    # Features that part these rows alike tie but for rounding, which differs between processors: the first of them.
+    return int(columns[np.flatnonzero(gain >= gain.max() - _TIE * abs(gain.max()))[0]])
 
 
 def _places(asked: Flags, split: NDArray[np.int64]) -> NDArray[np.int64]:
