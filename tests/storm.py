@@ -265,10 +265,13 @@ class Storm:
         return True
 
     def _caught(self, process: subprocess.Popen[bytes]) -> bool:
-        """Stop a worker in the middle of an evaluation; one that is at none goes on."""
+        """Stop a worker in the middle of an evaluation; one that is at none, or at one often lost already, goes on."""
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.2)  # what it sent to the database just before arrives
-        holds = "select 1 from bf_worker w join bf_lease l on l.worker = w.name where w.ended_at is null and w.pid = "
+        holds = (
+            "select 1 from bf_worker w join bf_lease l on l.worker = w.name join bf_evaluation e "
+            "on e.id = l.evaluation_id where w.ended_at is null and e.takeovers < 2 and w.pid = "
+        )
         if rows(self.url, f"{holds}{process.pid}"):
             return True
         process.send_signal(signal.SIGCONT)
@@ -300,9 +303,10 @@ class Storm:
         for process in self._working:
             evaluator = evaluator_of(process.pid) if self._able(process) else None
             if evaluator is not None:
-                resource.prlimit(evaluator.pid, resource.RLIMIT_FSIZE, (0, 0))
-                self._full = process
-                return
+                with suppress(ProcessLookupError):
+                    resource.prlimit(evaluator.pid, resource.RLIMIT_FSIZE, (0, 0))
+                    self._full = process
+                    return
 
     # -- afterwards ------------------------------------------------------------------------------------------------
 
@@ -328,7 +332,7 @@ class Storm:
             env=self._environment(quiet, 0.0),
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         mine, theirs = digests(self.url), digests(quiet)

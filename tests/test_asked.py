@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,18 @@ def notes() -> list[str]:
     return []
 
 
+@pytest.fixture(scope="module")
+def empty(space: Space, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study without trials."""
+    folder = tmp_path_factory.mktemp("empty")
+    opened(space, [], folder)
+    return folder
+
+
 @pytest.fixture
-def made(space: Space, notes: list[str], tmp_path: Path) -> Proposals:
+def made(space: Space, notes: list[str], empty: Path, tmp_path: Path) -> Proposals:
     """On SQLite: what is enqueued goes through JSON."""
+    shutil.copytree(empty, tmp_path, dirs_exist_ok=True)
     return opened(space, notes, tmp_path)
 
 

@@ -32,26 +32,28 @@ OPTIONS = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--artifact
 def test_a_worker_joins_a_search_and_is_interrupted(here: Path) -> None:
     """The search goes on to its end, and what the other was at is evaluated again."""
     url = postgresql_url()
-    with started("search", *OPTIONS, "--trials", 16, "--storage", url, cwd=here) as first:
+    with started("search", *OPTIONS, "--trials", 8, "--storage", url, cwd=here, HELD="hold") as first:
         until(lambda: finished(url) >= 2)
+        (here / "hold").touch()
         with started("worker", "s", cwd=here, BITFRONT_STORAGE=url) as second:
             live = "select name from bf_worker where state = 'searching'"
             until(lambda: len(rows(url, live)) == 2)
             until(lambda: rows(url, "select 1 from bf_lease l join bf_worker w on w.name = l.worker where w.id = 2"))
             second.send_signal(signal.SIGINT)
             said, _ = second.communicate(timeout=60)
+        (here / "hold").unlink()
         assert second.returncode == 130, said
         assert "go on with: bitfront worker s\n" in said
         assert "Traceback" not in said
         assert "s3cret" not in said
         output, _ = first.communicate(timeout=200)
     assert first.returncode == 0, output
-    assert "16 evaluations are done." in output
-    assert_whole(url, 16)
+    assert "8 evaluations are done." in output
+    assert_whole(url, 8)
     assert [state for (state,) in rows(url, "select state from bf_worker order by id")] == ["ended", "ended"]
     again = child("worker", "s", cwd=here, env={"BITFRONT_STORAGE": url})
-    assert (again.returncode, "16 evaluations are done." in again.stdout) == (0, True), again
-    assert finished(url) == 16
+    assert (again.returncode, "8 evaluations are done." in again.stdout) == (0, True), again
+    assert finished(url) == 8
 
 
 def test_on_sqlite_one_process_at_a_time(here: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import pytest
 import yaml
 
 from searched import ROOT, environment, write_inputs
-from servers import PASSWORD, postgresql_url
+from servers import PASSWORD, free_port, postgresql_url
 from studies.store import Store, close_optuna, optuna_storage
 from test_docs import blocks, parse
 from working import assert_whole, rows, until
@@ -234,10 +233,8 @@ def test_a_database_that_is_away_is_waited_for(container: tuple[dict[str, str], 
     def started(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run([SCRIPTS["study"]], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    away = f"postgresql+psycopg://bitfront@127.0.0.1:{port}/t0"
-    done = started({**env, "BITFRONT_STORAGE": away, "BITFRONT_TRIES": "2"})
+    away = f"postgresql+psycopg://bitfront@127.0.0.1:{free_port()}/t0"
+    done = started({**env, "BITFRONT_STORAGE": away, "BITFRONT_TRIES": "2", "BITFRONT_PAUSE_S": "0.05"})
     assert (done.returncode, done.stderr.count("Cannot open the database")) == (2, 2)
     # One that answers and has no tables yet is not waited for: `search` says what is wrong, or makes the study.
     (tmp_path / "model.onnx").unlink()
@@ -251,8 +248,7 @@ def test_the_dashboard_is_healthy_when_it_answers(container: tuple[dict[str, str
     env, url = container
     Store.open(url, create=True).close()
     close_optuna(optuna_storage(url))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     service = SERVICES["dashboard"]
     places = {"0.0.0.0": "127.0.0.1", "8080": str(port)}
     command = [places.get(word, word) for word in service["entrypoint"]]

@@ -23,9 +23,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_who_opens_tables_that_are_there_does_not_wait_in_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOCK_S", 1)
     Store.open(url, create=True).close()
     close_optuna(optuna_storage(url))
+    monkeypatch.setattr(connections, "LOCK_S", 1)
     with connections.one_at_a_time(parse_url(url)):
         close_optuna(optuna_storage(url))
 
@@ -41,17 +41,18 @@ def test_optunas_tables_without_their_version_are_not_taken_for_complete(url: st
 
 
 def test_reading_many_trials_may_take_longer_than_holding_locks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HOLD_S", 1)
     Store.open(url, create=True).close()
     storage = optuna_storage(url)
     study = optuna.create_study(storage=storage, study_name="s", directions=["minimize"])
     study.tell(study.ask(), 1.0)
+    monkeypatch.setattr(connections, "HOLD_S", 1)
+    storage.engine.dispose()  # the next connection has it so
     seen: list[str] = []
 
     def wait(_: Any, __: Any, statement: str, *___: Any) -> None:
         seen.append(statement)
         if "FROM trials" in statement:
-            time.sleep(2.5)
+            time.sleep(1.5)
 
     event.listen(storage.engine, "after_cursor_execute", wait)
     assert len(storage.get_all_trials(1)) == 1

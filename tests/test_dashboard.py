@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,17 +17,12 @@ import psutil
 import pytest
 
 from searched import command, copy_finished, environment
+from servers import free_port
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna_dashboard") is None, reason="optuna-dashboard is not installed"
 )
 WAIT_S = 120
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -77,6 +77,16 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     assert found["check"]["outputs"] == "equal"
     assert 1 <= found["check"]["tries"] <= 3
     assert found["evaluation"]["rebuilt"] is False
+    check_cache(folder)
+
+
+def check_cache(folder: Path) -> None:
+    """It holds the ranges."""
+    ranges = Ranges.from_json(json.loads((folder / "ranges.json").read_text()))
+    found = calibration_cache.read_file(folder / "calibration.cache")
+    assert found.keys() == ranges.tensors.keys()
+    for name, range_ in ranges.tensors.items():
+        assert found[name] == pytest.approx(range_.magnitude, rel=2**-23)
 
 
 def digest(path: Path) -> str:
@@ -89,15 +99,6 @@ def test_a_trial_without_a_final_score_is_scored_first(here: Path) -> None:
     assert said.exit_code == 0, said.output
     assert "measuring one finalist again, beside the baseline, and scoring it on the final split" in said.output
     assert manifest(here / "engine")["final"]["samples"] > 0
-
-
-def test_the_cache_holds_the_ranges(here: Path) -> None:
-    ok("export", "small", "--out", "engine")
-    ranges = Ranges.from_json(json.loads((here / "engine/ranges.json").read_text()))
-    found = calibration_cache.read_file(here / "engine/calibration.cache")
-    assert found.keys() == ranges.tensors.keys()
-    for name, range_ in ranges.tensors.items():
-        assert found[name] == pytest.approx(range_.magnitude, rel=2**-23)
 
 
 def test_without_hard_links_files_are_copied(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     assert rows("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
 
 
-def test_an_engine_that_is_gone_twice_is_built_twice(here: Path) -> None:
+def test_an_engine_that_is_gone_twice_is_built_twice_and_deleted_with_its_study(here: Path) -> None:
     for number in (1, 2):
         lose_engines()
         ok("export", "small", "--trial", 0, "--out", f"engine{number}")
@@ -178,6 +179,8 @@ def test_an_engine_that_is_gone_twice_is_built_twice(here: Path) -> None:
             (number, number)
         ]
     assert digest(here / "engine1/model.onnx") == digest(here / "engine2/model.onnx")
+    ok("delete", "small", "--yes")
+    assert [path.name for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"] == []
 
 
 def test_a_rebuild_that_was_killed_is_made_anew(here: Path) -> None:
@@ -269,13 +272,6 @@ def test_the_level_reaches_the_process_that_builds() -> None:
 def stub_work() -> Work:
     nothing: Any = None
     return Work(**{field.name: nothing for field in fields(Work)})
-
-
-def test_deleting_the_study_deletes_its_rebuilds(here: Path) -> None:
-    lose_engines()
-    ok("export", "small", "--trial", 0, "--out", "engine")
-    ok("delete", "small", "--yes")
-    assert [path.name for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"] == []
 
 
 # -- the latency of what was written -----------------------------------------------------------------------------------

@@ -438,13 +438,13 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
                 grow_old(store, table)
             wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.running(target)))
             wait_until(lambda: store.live_workers(target, 2.0) == {lease.name: "searching"})
-            assert [task.heartbeat_age_s < 2 for task in store.tasks(target)] == [True]
+            wait_until(lambda: [task.heartbeat_age_s < 2 for task in store.tasks(target)] == [True])
         lease.state("waiting")
         assert store.live_workers(target, LEASE_S) == {lease.name: "waiting"}
     (worker,) = store.workers(target)
     assert (worker.state, worker.ended_at is not None, store.tasks(target)) == ("ended", True, ())
     assert store.abandon(number, lease.name)
-    assert not [thread for thread in threading.enumerate() if thread.name == "bitfront-heartbeat"]
+    wait_until(lambda: all(thread.name != "bitfront-heartbeat" for thread in threading.enumerate()))
 
 
 def test_a_worker_that_fails_says_so(store: Store, target: int) -> None:
@@ -474,7 +474,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
         return "answer" in store.targets(store.study("demo").id)[0].details
 
     def work() -> str:
-        with WorkerLease(store, target, lease_s=2.0) as lease:
+        with WorkerLease(store, target, lease_s=LEASE_S) as lease:
 
             def make() -> None:
                 made.append(lease.name)

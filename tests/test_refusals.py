@@ -85,10 +85,15 @@ def test_a_place_for_engines_where_no_folder_can_be_made(here: Path) -> None:
 # -- standard streams --------------------------------------------------------------------------------------------------
 
 
+def plain(*arguments: Any) -> list[str]:
+    """What starts a verb that measures nothing: it need not be made quick."""
+    return [sys.executable, "-c", "from studies import cli; cli.main()", *arguments]
+
+
 def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """A command, its streams redirected as a shell does."""
     return subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirected}', "sh", *command(*arguments)],
+        ["sh", "-c", f'exec "$@" {redirected}', "sh", *plain(*arguments)],
         env=environment(env),
         capture_output=True,
         text=True,
@@ -114,7 +119,7 @@ def test_standard_output_that_is_closed_is_not_missed(here: Path, arguments: tup
 
 def test_a_reader_that_has_enough(here: Path) -> None:
     process = subprocess.Popen(
-        command("front", "small", "--json"),
+        plain("front", "small", "--json"),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -165,8 +170,10 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
 
 def test_sigterm_leaves_no_half_written_export(here: Path) -> None:
     before = {path.name for path in here.iterdir()}
-    process = start(*command("export", "small", "--trial", "1", "--out", "engine"), cwd=here)
-    code, printed = ended(process, signal.SIGTERM, lambda: len({path.name for path in here.iterdir()} - before) > 0)
+    words = command("export", "small", "--trial", "1", "--out", "engine")
+    words[2] = f"import time; from studies import export; export._check_outputs = lambda *_: time.sleep(60)\n{words[2]}"
+    process = start(*words, cwd=here)
+    code, printed = ended(process, signal.SIGTERM, lambda: any(here.glob(".engine-*/*")))
     assert (code, "Traceback" in printed) == (130, False)
     assert printed.endswith("interrupted\n")
     assert {path.name for path in here.iterdir()} == before

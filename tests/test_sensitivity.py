@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from search.model import Model, load
 from search.space import make_space
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, invoke, ok, write_inputs
-from stored import STUDY, TARGET
+from stored import STUDY, TARGET, finish
 from studies import commands, guidance, sensitivities, sensitivity_plot
 from studies.commands import example_files
 from studies.config import SearchConfig
@@ -331,20 +332,39 @@ def test_the_time_that_was_asked_for_is_given_however_little_an_evaluation_may_t
 
 
 @pytest.mark.parametrize(
-    ("options", "expected_s"),
+    ("limits", "expected_s"),
     [
-        (("--trials", 4), lambda took_s: 4 * took_s),
-        (("--trials", 4000, "--patience", 3), lambda took_s: 4000 * took_s),
-        (("--trials", 40000, "--patience", 3, "--time-limit", "10m"), lambda took_s: min(40000 * took_s, 600.0)),
+        ({"trials": 4}, 5.0),
+        ({"trials": 200, "patience": 3}, 20.0),
+        ({"trials": 4000, "patience": 3}, 60.0),
+        ({"trials": 40000, "patience": 3, "time_limit_s": 600.0}, 30.0),
     ],
 )
-def test_a_search_gives_the_pass_its_share_of_what_the_uniform_assignments_took(
-    options: tuple[Any, ...],
-    expected_s: Callable[[float], float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
+    limits: dict[str, Any], expected_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default, and from the first run on: the pass comes when their times are known."""
+    given: list[float] = []
+
+    def run(keeper: Any, space: Any, seconds: float, progress: Any) -> Any:
+        given.append(seconds)
+        return (), ()
+
+    monkeypatch.setattr(sensitivities, "run", run)
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
+        target = store.add_target(store.create_study(STUDY), TARGET, "demo")
+        finish(store, target, 0, 0, total_s=1.5)
+        finish(store, target, 1, 2, total_s=2.5)
+        config = SearchConfig(model="m", data="d", study="demo", **limits)
+        work: Any = SimpleNamespace(store=store, target=SimpleNamespace(id=target), config=config)
+        work.keeper = work.space = work.progress = None
+        sensitivities.measure(work)
+    assert given == [pytest.approx(expected_s)]
+
+
+def test_a_search_makes_the_pass_once_when_it_knows_what_the_uniform_assignments_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default, and from the first run on."""
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
     given, real = [], sensitivities.run
@@ -354,10 +374,10 @@ def test_a_search_gives_the_pass_its_share_of_what_the_uniform_assignments_took(
         return real(keeper, space, seconds, progress)
 
     monkeypatch.setattr(sensitivities, "run", run)
-    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", *options)
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 400, "--patience", 3)
     [(seconds, took)] = given
     assert len(took) == 2, "both uniform assignments are finished, and nothing else"
-    assert seconds == pytest.approx(min(60.0, max(5.0, 0.05 * expected_s(float(np.mean(took))))))
+    assert seconds == pytest.approx(min(60.0, max(5.0, 0.05 * 400 * float(np.mean(took)))))
     ok("resume", "s", "--trials", 5)
     assert len(given) == 1, "once measured, it is known"
 
@@ -477,7 +497,7 @@ def test_a_study_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatc
     with Store.open(f"sqlite:///{DATABASE}") as store:
         target = store.targets(store.study("small").id)[0].id
         store.set_sensitivities(target, [])
-    first = json.loads(ok("sensitivity", "small", "--json"))
+    first = json.loads(ok("sensitivity", "small", "--json", "--sensitivity-time", "10m"))
     assert {(row["node"], row["precision"], row["samples"] > 0) for row in first["groups"]} == {
         ("first", "int8", True),
         ("second", "int8", True),

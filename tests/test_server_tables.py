@@ -180,10 +180,14 @@ def test_tables_half_made_by_a_process_that_died_are_completed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_that_optuna_is_making_are_waited_for(kind: str, tmp_path: Path) -> None:
+def test_tables_that_optuna_is_making_are_waited_for(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """optuna-dashboard knows nothing of our lock, and MySQL commits its tables one by one."""
+    monkeypatch.setattr(database, "OTHERS_S", 90.0)
     url = fresh_url(kind, tmp_path)
-    engine, metadata = create_engine(url), models.BaseModel.metadata
+    patient = {"timeout": 60} if kind == "sqlite" else {}
+    engine, metadata = create_engine(url, connect_args=patient), models.BaseModel.metadata
     metadata.create_all(engine, tables=metadata.sorted_tables[:4])
     done = threading.Timer(0.5, metadata.create_all, [engine])
     done.start()

@@ -159,40 +159,39 @@ def test_hosts_that_share_a_folder(hosts: tuple[Host, Host], url: str, tmp_path:
 
 def test_a_folder_that_is_not_shared_is_noticed(hosts: tuple[Host, Host], url: str, tmp_path: Path) -> None:
     one, two = hosts
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
     write_inputs(one.here() / "in")
-    search("--trials", 2, "--artifacts", tmp_path / "shared")
-    (tmp_path / "shared").rename(tmp_path / "elsewhere")
+    search("--trials", 2, "--artifacts", shared)
+    shared.rename(elsewhere)
+    # A host that has model and data itself.
+    for mounted in (False, True):
+        refused("worker", "s", "--trials", 3, says=f"{shared} holds none of the files that were put there")
+        assert shared.exists() is mounted
+        shared.mkdir(exist_ok=True)
+    assert list(shared.iterdir()) == []
+    assert workers_of(url) == 1, "who is refused leaves nothing"
+    shared.rmdir()
+    elsewhere.rename(shared)
+    ok("worker", "s", "--trials", 3)
+    shared.rename(elsewhere)
+    # One that has neither.
     shutil.copytree(one.folder / "in", two.here() / "in")
     one.folder.rename(one.folder.with_name("gone"))
-    message = refused("worker", "s", "--trials", 3, says=f"its model is not here as {one.folder}/in/model.onnx")
-    assert f"is not in {tmp_path / 'shared'}, where it was put for other hosts" in message
+    message = refused("worker", "s", "--trials", 4, says=f"its model is not here as {one.folder}/in/model.onnx")
+    assert f"is not in {shared}, where it was put for other hosts" in message
     assert "Every host has to see the same place; or give --model" in message
     assert two.fetched() == {}
     refused("worker", "s", "--model", "in/nothing.onnx", "--data", "in/data.npz", says="in/nothing.onnx")
-    with Store.open(url, write=False) as store:
-        assert len(store.workers(store.targets(store.study("s").id)[0].id)) == 1, "who is refused leaves nothing"
+    assert workers_of(url) == 2
     # Given by hand they are put there again.
-    ok("worker", "s", "--trials", 3, "--model", "in/model.onnx", "--data", "in/data.npz")
+    ok("worker", "s", "--trials", 4, "--model", "in/model.onnx", "--data", "in/data.npz")
     with Store.open(url, write=False) as store:
-        assert all((tmp_path / "shared" / file.digest).is_file() for file in store.files(store.study("s").id))
+        assert all((shared / file.digest).is_file() for file in store.files(store.study("s").id))
 
 
-def test_a_host_that_has_the_inputs_and_sees_another_folder_is_refused(
-    hosts: tuple[Host, Host], url: str, tmp_path: Path
-) -> None:
-    write_inputs(hosts[0].here() / "in")
-    search("--trials", 2, "--artifacts", tmp_path / "shared")
-    (tmp_path / "shared").rename(tmp_path / "elsewhere")
-    for mounted in (False, True):
-        refused("worker", "s", "--trials", 3, says=f"{tmp_path / 'shared'} holds none of the files that were put there")
-        assert (tmp_path / "shared").exists() is mounted
-        (tmp_path / "shared").mkdir(exist_ok=True)
-    assert list((tmp_path / "shared").iterdir()) == []
+def workers_of(url: str) -> int:
     with Store.open(url, write=False) as store:
-        assert len(store.workers(store.targets(store.study("s").id)[0].id)) == 1
-    (tmp_path / "shared").rmdir()
-    (tmp_path / "elsewhere").rename(tmp_path / "shared")
-    ok("worker", "s", "--trials", 3)
+        return len(store.workers(store.targets(store.study("s").id)[0].id))
 
 
 def test_files_that_another_study_lets_go_of_are_put_again(hosts: tuple[Host, Host], url: str, tmp_path: Path) -> None:

@@ -214,7 +214,8 @@ def test_within_a_limit_nothing_is_better(problem, limit, data):
     objective, limited = problem
     forbidden = data.draw(st.lists(st.sampled_from(all_codes(objective)), max_size=3))
     rows = [row for row in allowed(objective, limited) if row[2] <= limit and row[0] not in forbidden]
-    found = within(objective, limited, limit, gap=0.0, forbidden=[np.array(codes) for codes in forbidden])
+    cuts = [np.array(codes) for codes in forbidden]
+    found = within(objective, limited, limit, gap=0.0, forbidden=cuts, time_limit_s=60)
     assert (found is None) == (not rows)
     if found is not None:
         assert found.value == objective.value(found.codes) == min(value for _, value, _ in rows)
@@ -269,7 +270,7 @@ def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
     points = front(latency, noise)
     assert len(points) > 50
     limit = (points[0].second + points[-1].second) / 4
-    found = within(latency, noise, limit, gap=1e-3)
+    found = within(latency, noise, limit, gap=1e-3, time_limit_s=60)
     structure = Structure.of(latency, noise)
     proof = program.solve(
         structure, structure.terms(latency), latency.base, (structure.terms(noise), limit), gap=1e-5, time_limit_s=60
@@ -344,7 +345,8 @@ def test_wide_graphs_are_solved_as_integer_programs():
     seen = {tuple(minimize(first).tolist())}
     assert first.value(best_new(first, seen)) == pytest.approx(np.sort(values[0])[1])
     limit = float(np.quantile(values[1], 0.05))
-    assert within(first, second, limit, gap=0.0).value == pytest.approx(values[0][values[1] <= limit].min())
+    found = within(first, second, limit, gap=0.0, time_limit_s=60)
+    assert found.value == pytest.approx(values[0][values[1] <= limit].min())
     expected = hull(zip(*(column.tolist() for column in values), strict=True))
     assert np.allclose([point[1:] for point in front(first, second)], expected)
 

@@ -27,6 +27,7 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
         return {name: latency.replace(each, warnings=()) for name, each in found.items()}
 
     latency._together_once = all_once
+    latency._unmended = lambda *_: ()
     cpu_percent = psutil.cpu_percent
     psutil.cpu_percent = lambda interval, percpu: cpu_percent(0.01, percpu)
 
