@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,13 +17,28 @@ from sqlalchemy.exc import ProgrammingError
 from searched import command, environment
 
 METRIC = """
-import time
+import os, time
 def score(outputs, labels):
-    '''Slow, so that a worker can be met in the middle of an evaluation.'''
+    '''Slow, so that a worker can be met in the middle of an evaluation; in a worker with `HELD`, until it may go on.'''
     time.sleep(0.03)
+    while os.path.exists(os.environ.get("HELD", "")):
+        time.sleep(0.02)
     logits = outputs['logits'] if isinstance(outputs, dict) else outputs
     return (logits.argmax(axis=1) == labels).astype(float)
 score.higher_is_better = True
+"""
+# What a worker runs before, so that METRIC holds it in the middle of its first evaluation: `Workers.wait_until_held`.
+HELD = """
+import os
+from pathlib import Path
+from studies.runner import Runner
+os.environ["HELD"] = f"held{os.getpid()}"
+evaluate = Runner._evaluate
+def held(*given):
+    Runner._evaluate = evaluate
+    Path(os.environ["HELD"]).touch()
+    return evaluate(*given)
+Runner._evaluate = held
 """
 
 
@@ -94,7 +108,7 @@ class Workers:
         """The first column of the first row, None without one."""
         return next((row[0] for row in self.rows(query, **values)), None)
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 90) -> Any:
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 300) -> Any:
         """What the condition gives once it is true, while a process lives."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -105,7 +119,7 @@ class Workers:
             time.sleep(0.02)
         raise AssertionError(f"nothing happened\n{self.all_said()}")
 
-    def wait(self, seconds: float = 200) -> list[int]:
+    def wait(self, seconds: float = 400) -> list[int]:
         """Wait until all have ended; their exit codes."""
         end = time.monotonic() + seconds
         try:
@@ -125,15 +139,16 @@ class Workers:
         found: int | None = self.value(query, pid=process.pid)
         return found
 
-    def stop_at_work(self, process: subprocess.Popen[bytes]) -> int:
-        """Stop a process (SIGSTOP) in the middle of an evaluation; its id."""
-        while True:
-            self.wait_until(lambda: self.under_way(process))
-            process.send_signal(signal.SIGSTOP)
-            found = self.under_way(process)
-            if found is not None:
-                return found
-            process.send_signal(signal.SIGCONT)
+    def wait_until_held(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait until a process is in the middle of the evaluation that it is held in; its id."""
+        self.wait_until((self.folder / f"held{process.pid}").exists)
+        found = self.under_way(process)
+        assert found is not None
+        return found
+
+    def release(self, process: subprocess.Popen[bytes]) -> None:
+        """Let a process that is held go on."""
+        (self.folder / f"held{process.pid}").unlink()
 
     def wait_until_stopped(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until a process has stopped itself (SIGSTOP)."""

@@ -81,7 +81,7 @@ class Server:
         self._kind = kind
         self._folder = Path(tempfile.mkdtemp(prefix=f"bf-{kind[:2]}-", dir="/tmp"))
         self._data = Path(tempfile.mkdtemp(prefix=self._folder.name, dir=_data_folder(in_memory)))
-        self._port = _free_port()
+        self._port = free_port()
         self._names = itertools.count()
         self.database = "main"
         try:
@@ -124,9 +124,12 @@ class Server:
 
     def start(self) -> None:
         """Start the server, unless it runs, and wait until it answers."""
-        self._say("start")
         deadline = time.monotonic() + START_S
-        while not self._answers():
+        while True:
+            # Again and again: PostgreSQL refuses and ends while a process of one that was killed is still there.
+            self._say("start")
+            if self._answers():
+                return
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self._kind} did not start:\n{self.log()}")
             time.sleep(0.05)
@@ -334,7 +337,7 @@ def _give(*paths: Path) -> None:
             os.chown(path, user, user)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """One that nobody listens on, and that no other process of this test run takes before its server listens."""
     first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:

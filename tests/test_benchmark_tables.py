@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.h200 import engines, mixing, packing, planted, proof, rows, scenes, searching, tables, timing
+from benchmarks.h200 import engines, faults, mixing, packing, planted, proof, rows, scenes, searching, tables, timing
 from jobs import case
 from search.space import make_space
 from search.values import (
@@ -326,6 +326,7 @@ def test_the_steps_go_on_from_one_another(tmp_path: Path, monkeypatch: pytest.Mo
 def test_planted_faults_end_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(planted.FOLDER_VARIABLE, "")
     monkeypatch.setenv("BITFRONT_FAULTS_BACKEND", "")
+    monkeypatch.setitem(faults._OPTIONS, "onnxruntime", {"evaluation-memory": "900MB"})  # neither meets a time limit
     options = ["--tiny", "--backend", "onnxruntime", "--faults", "killed_once", "illegal"]
     with quick():
         proof.main([str(tmp_path), "tiny", "faults", *options])

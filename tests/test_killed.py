@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,26 @@ from networks import mobile_cnn, residual_cnn
 from searched import DATABASE, child, command, environment, tree, write_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and mounts")
+
+
+METRIC = """
+import pathlib, time, numpy as np
+def score(outputs, labels):
+    '''Works on the float model and the first evaluations, then as the file says.'''
+    logits = outputs['logits'] if isinstance(outputs, dict) else outputs
+    scores = (logits.argmax(axis=1) == labels).astype(float)
+    count = pathlib.Path('calls')
+    calls = int(count.read_text()) + 1 if count.exists() else 1
+    count.write_text(str(calls))
+    mode = pathlib.Path('mode')
+    while calls > 45 and mode.read_text() == 'hold':
+        pathlib.Path('held').touch()
+        time.sleep(0.02)
+    if calls > 45 and mode.read_text() == 'raise':
+        raise ValueError('the scorer broke')
+    return np.full(len(scores), np.nan) if calls > 45 and mode.read_text() == 'nan' else scores
+score.higher_is_better = True
+"""
 
 
 @pytest.fixture
@@ -37,7 +58,7 @@ def options(*more: Any) -> tuple[Any, ...]:
     return ("in/model.onnx", "--data", "in/data.npz", "--study", "s", *more)
 
 
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> Any:
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 300) -> Any:
     """What the condition gives once it is true, while the process lives."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -70,16 +91,26 @@ def test_kill_9_at_random_moments(here: Path) -> None:
     assert left == []  # the folders of killed runs were swept up
 
 
+@contextmanager
+def holding(folder: Path, *more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A search in the middle of an evaluation, which lasts until the file `mode` says otherwise."""
+    write_inputs(folder / "in", residual_cnn(channels=8))
+    (folder / "mine.py").write_text(METRIC)
+    (folder / "mode").write_text("hold")
+    with started("search", *options("--metric", "mine:score", *more), cwd=folder) as process:
+        wait_until((folder / "held").exists, process)
+        yield process
+
+
 def test_an_evaluator_killed_once_goes_on(here: Path) -> None:
-    write_inputs(here / "in", residual_cnn(channels=8))
-    with started("search", *options("--trials", 8), cwd=here) as process:
-        wait_until(lambda: len(stored(here)) >= 3, process)
+    with holding(here, "--trials", 6) as process:
         evaluator = evaluator_of(process)
         assert evaluator is not None
         evaluator.kill()
-        output, _ = process.communicate(timeout=120)
+        (here / "mode").write_text("go on")
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert len(stored(here)) == 8
+    assert len(stored(here)) == 6
     assert rows(here, "select count(*) from bf_evaluation where status = 'failed'") == [(0,)]
 
 
@@ -92,7 +123,7 @@ def test_an_evaluator_killed_again_and_again_ends_the_run(here: Path) -> None:
             if evaluator is not None:
                 evaluator.kill()
             time.sleep(0.01)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 1, output
     assert "Traceback" not in output
     assert "died" in output
@@ -115,7 +146,7 @@ def interrupt_at(terminal: int, process: subprocess.Popen[bytes], pattern: bytes
         if not pressed and re.search(pattern, seen):
             os.write(terminal, b"\x03")
             pressed = True
-    process.wait(timeout=60)
+    process.wait(timeout=300)
     assert pressed, seen
     return seen.decode(errors="replace")
 
@@ -154,19 +185,18 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(here: Path) -> None:
-    write_inputs(here / "in", residual_cnn(channels=8))
-    with started("search", *options("--trials", 7), cwd=here) as process:
-        wait_until(lambda: len(stored(here)) >= 2, process)
+    with holding(here, "--trials", 6) as process:
         evaluator = evaluator_of(process)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "go on with: bitfront resume s" in output
     assert "Traceback" not in output
     if evaluator is not None:
         wait_for_end([evaluator.pid])
     assert not list(Path(os.environ["TMPDIR"]).glob("bitfront-run-*"))
-    resumed(here, 7)
+    (here / "mode").write_text("go on")
+    resumed(here, 6)
 
 
 def test_ctrl_c_before_there_is_a_study(here: Path) -> None:
@@ -175,7 +205,7 @@ def test_ctrl_c_before_there_is_a_study(here: Path) -> None:
     with started("search", "in/model.onnx", "--data", "slow:data", cwd=here) as process:
         wait_until((here / "called").exists, process)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "resume" not in output  # there is nothing to resume
     assert not (here / DATABASE).exists()
@@ -184,34 +214,17 @@ def test_ctrl_c_before_there_is_a_study(here: Path) -> None:
 def test_two_processes_cannot_run_or_delete_one_study_at_once(here: Path) -> None:
     write_inputs(here / "in", residual_cnn(channels=8))
     (here / "slow.py").write_text(crew.METRIC)
-    with started("search", *options("--trials", 40, "--metric", "slow:score"), cwd=here) as process:
+    with started("search", *options("--trials", 100, "--metric", "slow:score"), cwd=here) as process:
         wait_until(lambda: len(stored(here)) >= 1, process)
-        for arguments in (["resume", "s", "--trials", 99], ["delete", "s", "--yes"]):
+        for arguments in (["resume", "s", "--trials", 110], ["delete", "s", "--yes"]):
             done = child(*arguments, cwd=here)
             assert (done.returncode, "another process" in done.stderr) == (2, True), done
         assert json.loads(child("front", "s", "--json", cwd=here).stdout)["state"] == "running"
-        assert json.loads(rows(here, "select config from bf_study")[0][0])["trials"] == 40
+        assert json.loads(rows(here, "select config from bf_study")[0][0])["trials"] == 100
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     done = child("delete", "s", "--yes", cwd=here)
     assert done.returncode == 0, done.stderr
-
-
-METRIC = """
-import pathlib, numpy as np
-def score(outputs, labels):
-    '''Works on the float model and the first evaluations, then as the file says.'''
-    logits = outputs['logits'] if isinstance(outputs, dict) else outputs
-    scores = (logits.argmax(axis=1) == labels).astype(float)
-    count = pathlib.Path('calls')
-    calls = int(count.read_text()) + 1 if count.exists() else 1
-    count.write_text(str(calls))
-    mode = pathlib.Path('mode').read_text()
-    if calls > 45 and mode == 'raise':
-        raise ValueError('the scorer broke')
-    return np.full(len(scores), np.nan) if calls > 45 and mode == 'nan' else scores
-score.higher_is_better = True
-"""
 
 
 def test_a_metric_that_fails_midway(here: Path) -> None:

@@ -114,6 +114,8 @@ def test_finalists_on_a_device_that_is_slowed_down(tmp_path: Path, monkeypatch: 
     """Measured by ONNX Runtime, with planted states of the device: measured again, and marked if it stays so."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("evaluators.latency._doubts", lambda *_: iter(()))
+    monkeypatch.setattr("evaluators.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.latency.BLOCK_MS", 0.5)
     made = case(tmp_path, three_layers())
     evaluator = Evaluator(made.job, lambda event, value: None)
     engines = {name: str(tmp_path / f"{name}.engine") for name in ("a", "b")}

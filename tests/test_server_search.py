@@ -61,7 +61,7 @@ def test_a_server_that_restarts_and_dies_in_the_middle_of_a_study_costs_nothing(
                     away()
                     time.sleep(1)  # long enough for the search to need it
                     server.start()
-                _, said = search.communicate(timeout=120)
+                _, said = search.communicate(timeout=300)
             finally:
                 search.kill()
         assert search.returncode == 0, said

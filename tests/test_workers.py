@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pytest
 
-from crew import METRIC, Workers, copy_of
+from crew import HELD, METRIC, Workers, copy_of
 from networks import mobile_cnn
 from searched import invoke, ok, write_inputs
 from servers import postgresql_url
@@ -40,22 +40,24 @@ def search(*more: Any) -> tuple[Any, ...]:
 
 
 def test_one_is_killed_and_one_sleeps_and_nothing_is_lost(workers: Workers) -> None:
-    options = ("--trials", 12, "--lease", "2s", "--sampler", "random", "--metric", "mine:score")
-    killed = workers.start(*search(*options))
+    options = ("--trials", 6, "--lease", "2s", "--sampler", "random", "--metric", "mine:score")
+    killed = workers.start(*search(*options), first=HELD)
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
-    asleep, last = workers.start("worker", "s"), workers.start("worker", "s")
-    workers.wait_until(lambda: all(map(workers.under_way, (asleep, last))))
-    lost = workers.stop_at_work(killed)
+    asleep = workers.start("worker", "s", first=HELD)
+    lost, late = map(workers.wait_until_held, (killed, asleep))
+    last = workers.start("worker", "s")
+    workers.wait_until(lambda: workers.value("select count(distinct worker) from bf_evaluation") == 3)
     killed.send_signal(signal.SIGKILL)
-    late = workers.stop_at_work(asleep)
+    asleep.send_signal(signal.SIGSTOP)
     finished = "select id from bf_evaluation where id = :late and takeovers > 0 and status <> 'running'"
     workers.wait_until(lambda: workers.value(finished, late=late))
     asleep.send_signal(signal.SIGCONT)
+    workers.release(asleep)
     assert workers.wait() == [-signal.SIGKILL, 0, 0], workers.all_said()
 
     assert workers.left_behind() == NOTHING, workers.all_said()
     evaluations = workers.rows("select id, status, takeovers, cast(notes as text) from bf_evaluation order by id")
-    assert len(evaluations) == 12
+    assert len(evaluations) == 6
     assert {status for _, status, _, _ in evaluations} == {"ok"}
     assert {number for number, _, takeovers, _ in evaluations if takeovers} >= {lost, late}
     [note] = [notes for number, _, _, notes in evaluations if number == late]
@@ -71,7 +73,7 @@ def test_one_is_killed_and_one_sleeps_and_nothing_is_lost(workers: Workers) -> N
 
 def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
     """By whichever worker comes first, also where all come before anything is there."""
-    workers.start(*search("--trials", 8, "--lease", "2s"))
+    workers.start(*search("--trials", 6, "--lease", "20s"))
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
     for _ in range(2):
         workers.start("worker", "s")
@@ -84,28 +86,27 @@ def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
         ("baseline:fp32", 1),
         ("baseline:int8", 1),
     ]
-    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 8)
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 6)
 
 
 def test_ctrl_c_in_one_worker_leaves_the_rest_to_the_others(workers: Workers) -> None:
-    first = workers.start(*search("--trials", 8, "--lease", "2s", "--sampler", "random", "--metric", "mine:score"))
-    workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
+    options = ("--trials", 5, "--lease", "20s", "--sampler", "random", "--metric", "mine:score")
+    first = workers.start(*search(*options), first=HELD)
+    number = workers.wait_until_held(first)
     second = workers.start("worker", "s")
-    workers.wait_until(lambda: workers.under_way(second))
-    number = workers.stop_at_work(first)
+    workers.wait_until(lambda: workers.value("select count(distinct worker) from bf_evaluation") == 2)
     first.send_signal(signal.SIGINT)
-    first.send_signal(signal.SIGCONT)
     assert workers.wait() == [130, 0], workers.all_said()
     assert "Traceback" not in workers.all_said()
     assert workers.value("select count(*) from bf_evaluation where id = :number", number=number) == 0
-    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 8)
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 5)
     assert workers.value("select state from bf_study") == "done"
     assert dict(workers.rows("select pid, state from bf_worker")) == {first.pid: "ended", second.pid: "ended"}
 
 
 def test_the_last_worker_interrupted_leaves_a_study_to_be_resumed(workers: Workers) -> None:
     only = workers.start(*search("--trials", 30, "--sampler", "random", "--metric", "mine:score"))
-    workers.wait_until(lambda: workers.value("select count(*) from bf_evaluation where status = 'ok'") or 0 > 2)
+    workers.wait_until(lambda: (workers.value("select count(*) from bf_evaluation where status = 'ok'") or 0) > 2)
     workers.wait_until(lambda: workers.under_way(only))
     only.send_signal(signal.SIGTERM)
     assert workers.wait() == [130], workers.all_said()
@@ -118,27 +119,31 @@ def test_the_last_worker_interrupted_leaves_a_study_to_be_resumed(workers: Worke
 
 
 def test_one_that_dies_over_the_finalists_is_replaced_by_one_that_waits(workers: Workers) -> None:
-    first = workers.start(*search("--trials", 4, "--lease", "2s", "--sampler", "random", "--metric", "mine:score"))
+    code = "import time\nfrom pathlib import Path\nfrom studies import finalists\nplain = finalists.confirm\n"
+    code += "def confirm(*given):\n    if not Path('once').exists():\n        Path('once').touch()\n"
+    code += "        time.sleep(600)\n    return plain(*given)\nfinalists.confirm = confirm"
+    first = workers.start(*search("--trials", 3, "--lease", "2s", "--sampler", "random"), first=code)
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
-    second = workers.start("worker", "s")
+    second = workers.start("worker", "s", first=code)
+    workers.wait_until((workers.folder / "once").exists)
+    workers.wait_until(lambda: workers.value("select count(*) from bf_worker where state = 'finishing'") == 2)
     holder = "select w.pid from bf_task t join bf_worker w on w.name = t.worker where t.name = 'finalists'"
-    killed = {p.pid: p for p in (first, second)}[workers.wait_until(lambda: workers.value(holder))]
-    killed.send_signal(signal.SIGSTOP)
-    assert workers.value(holder) == killed.pid, "it was too quick"
-    killed.send_signal(signal.SIGKILL)
+    {p.pid: p for p in (first, second)}[workers.value(holder)].send_signal(signal.SIGKILL)
     assert sorted(workers.wait()) == [-signal.SIGKILL, 0], workers.all_said()
     assert workers.value("select state from bf_study") == "done"
     assert workers.value("select count(*) from bf_score where split = 'final'") > 0
-    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 4)
+    assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 3)
 
 
 def test_a_total_raised_while_a_search_begins_stays(workers: Workers) -> None:
     """It writes what it was told when it has joined, which is later than it read the study."""
-    workers.start(*search("--trials", 3, "--sampler", "random"))
+    search_of_3 = workers.start(*search("--trials", 3, "--sampler", "random", "--metric", "mine:score"), first=HELD)
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
     with Store.open(workers.url) as store:
         study = store.study("s")
         store.add_config(study.id, {"trials": 5}, seen=study.config)
+    workers.wait_until_held(search_of_3)
+    workers.release(search_of_3)
     assert workers.wait() == [0], workers.all_said()
     assert workers.value("select cast(config as text) from bf_study").count('"trials": 5,') == 1
     assert (workers.left_behind(), workers.value("select count(*) from bf_evaluation")) == (NOTHING, 5)
@@ -184,10 +189,12 @@ def test_one_that_wakes_keeps_to_the_ranges_that_others_calibrated(workers: Work
 
 def test_a_study_that_is_deleted_while_a_worker_sleeps_over_an_evaluation(workers: Workers) -> None:
     options = ("--trials", 12, "--lease", "2s", "--sampler", "random", "--metric", "mine:score")
-    asleep = workers.start(*search(*options))
-    workers.stop_at_work(asleep)
+    asleep = workers.start(*search(*options), first=HELD)
+    workers.wait_until_held(asleep)
+    asleep.send_signal(signal.SIGSTOP)
     delete(workers)
     asleep.send_signal(signal.SIGCONT)
+    workers.release(asleep)
     assert workers.wait() == [1], workers.all_said()
     assert "error: working on study 's': it was deleted meanwhile" in workers.said(0)
     assert "Traceback" not in workers.said(0)

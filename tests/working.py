@@ -10,7 +10,7 @@ import psutil
 from sqlalchemy import create_engine, inspect, text
 
 
-def until(condition: Callable[[], Any], seconds: float = 90) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300) -> Any:
     """What the condition gives once it is true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
