@@ -137,14 +137,14 @@ class TestMinMax:
             helper.make_node("Cast", ["relu"], ["double"], to=TensorProto.DOUBLE),
             helper.make_node("ReduceMax", ["relu"], ["scalar"], keepdims=0),
             helper.make_node("Gelu", ["relu"], ["gelu"], domain="com.microsoft"),
-            helper.make_node("Split", ["gelu"], ["left", ""], axis=1),
+            helper.make_node("Split", ["gelu"], ["left", "right"], axis=1),
             helper.make_node("SequenceConstruct", ["relu", "gelu"], ["sequence"]),
             helper.make_node("Identity", ["relu"], ["y"]),
         ]
         nodes[8].attribute.append(helper.make_attribute("num_outputs", 2))
         model = wrap(graph(nodes, weights={"w": np.eye(3, dtype=np.float32)}, opset=18))
         ranges = run(model, tmp_path, {"x": np.array([[1, -2, 3], [4, 5, 6]], np.float32)})
-        expected = {"x", "product", "relu", "half", "double", "scalar", "gelu", "left", "y"}
+        expected = {"x", "product", "relu", "half", "double", "scalar", "gelu", "left", "right", "y"}
         assert set(ranges.tensors) == expected
         assert ranges.tensors["x"] == TensorRange(-2, 6)
         assert ranges.tensors["half"] == ranges.tensors["double"] == ranges.tensors["relu"] == TensorRange(0, 6)

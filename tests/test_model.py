@@ -334,6 +334,21 @@ def test_the_clean_model_is_valid_and_every_node_has_a_name_of_its_own(name: str
     assert not {"Identity", "Constant", "Dropout"} & {node.op_type for node in model.graph.graph}
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_part_that_nobody_takes_has_a_name(kept: int, tmp_path: Path) -> None:
+    """Files are written without unnamed outputs at the end, and of another number of parts each is another part."""
+    n = Net(opset=18)
+    x = n.conv("image", "first", 3, 4)
+    parts = ["part" if place == kept else "" for place in range(2)]
+    n.nodes.append(helper.make_node("Split", [x], parts, name="split", axis=1, num_outputs=2))
+    n.conv("part", "second", 2, 4)
+    model = load_proto(n.model([2, 3, 8, 8], "mask", [2, 4, 8, 8]), tmp_path)
+    model.save(tmp_path / "clean.onnx")
+    (split,) = (node for node in onnx.load(tmp_path / "clean.onnx").graph.node if node.op_type == "Split")
+    assert split.output[kept] == "part"
+    assert len(set(filter(None, split.output))) == 2
+
+
 def test_layers_keep_the_users_names() -> None:
     model = loaded("residual")
     users = {node.name for node in residual_cnn().graph.node}
