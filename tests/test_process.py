@@ -25,7 +25,7 @@ import pytest
 
 from evaluators.evaluator import Evaluator
 from evaluators.job import Limits
-from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
+from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits, _Child
 from evaluators.watch import Watch
 from jobs import Case, case, write_ranges
 from networks import residual_cnn, save
@@ -535,7 +535,15 @@ def test_starting_again_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) ->
 
 
 @pytest.mark.usefixtures("late_when_it_hangs")
-def test_a_hang_takes_all_it_started_with_it(kept: Kept) -> None:
+def test_a_hang_takes_all_it_started_with_it(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon the process sees that its line is closed, and ends itself."""
+    close = _Child._close_pipes
+
+    def seen_at_once(child: _Child) -> None:
+        close(child)
+        child.process.wait(60)
+
+    monkeypatch.setattr(_Child, "_close_pipes", seen_at_once)
     kept.keeper.call("try_out")
     pid = kept.keeper.pid
     assert pid is not None
