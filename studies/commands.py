@@ -65,7 +65,7 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         progress: told what happens.
 
     Raises:
-        InputError: before anything was created, or calibration refused it and the study was taken back.
+        InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
         RunError: the run could not go on; the study can be resumed.
     """
     from studies.fleet_run import as_in, crew_of

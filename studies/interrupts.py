@@ -90,8 +90,10 @@ def handled() -> Iterator[None]:
             told(dropped)
             return
         _Now.dropping = True
-        _send_after(_SOON_S, None)
-        _Now.dropping = False
+        try:
+            _send_after(_SOON_S, None)
+        finally:
+            _Now.dropping = False
 
     sys.unraisablehook = hook
     for number in ours:
