@@ -108,9 +108,9 @@ class Workers:
         """The first column of the first row, None without one."""
         return next((row[0] for row in self.rows(query, **values)), None)
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = 300) -> Any:
+    def wait_until(self, condition: Callable[[], Any]) -> Any:
         """What the condition gives once it is true, while a process lives."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             found = condition()
             if found:
@@ -119,9 +119,9 @@ class Workers:
             time.sleep(0.02)
         raise AssertionError(f"nothing happened\n{self.all_said()}")
 
-    def wait(self, seconds: float = 400) -> list[int]:
+    def wait(self) -> list[int]:
         """Wait until all have ended; their exit codes."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 400
         try:
             return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
         except subprocess.TimeoutExpired:

@@ -203,7 +203,7 @@ def test_workers_make_the_study_or_join_it_and_are_healthy_meanwhile(
     workers = [start(number) for number in range(2)]
     codes: list[int] = []
     try:
-        until(lambda: rows(url, "select 1 from bf_worker") and healthy(), 120)
+        until(lambda: rows(url, "select 1 from bf_worker") and healthy())
         while workers:
             for number, worker in enumerate(list(workers)):
                 if worker.poll() is None:

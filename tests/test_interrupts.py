@@ -77,9 +77,9 @@ def handler() -> Iterator[None]:
         yield
 
 
-def linger(seconds: float = 60) -> None:
+def linger() -> None:
     """Sleep in pieces: a signal that comes right before one is handled only after it."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         time.sleep(0.01)
 

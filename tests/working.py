@@ -10,9 +10,9 @@ import psutil
 from sqlalchemy import create_engine, inspect, text
 
 
-def until(condition: Callable[[], Any], seconds: float = 300) -> Any:
+def until(condition: Callable[[], Any]) -> Any:
     """What the condition gives once it is true."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         found = condition()
         if found:
