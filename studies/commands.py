@@ -365,11 +365,13 @@ def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[lis
         raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
     # Not on the command line, where every user of the machine could read a password in it.
     environment = {**os.environ, "BITFRONT_STORAGE": url}
+    # wsgiref answers a Ctrl-C that comes within a request with "server error" and serves on, so nobody may catch it.
     start = (
-        "import os\ntry:\n    import optuna_dashboard\n"
-        f"    optuna_dashboard.run_server(os.environ['BITFRONT_STORAGE'], port={port})\n"
-        "except KeyboardInterrupt:\n    pass\n"
-        "raise SystemExit(130)"  # the server takes Ctrl-C for its end, and nothing else ends it in good order
+        "import os, signal\n"
+        "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
+        "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "import optuna_dashboard\n"
+        f"optuna_dashboard.run_server(os.environ['BITFRONT_STORAGE'], port={port})\n"
     )
     return [sys.executable, "-c", start], environment
 
