@@ -33,7 +33,10 @@ _HOPELESS = 3
 _KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
 # The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
 # `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
-_BOOT = "import sys; sys.path[:] = sys.argv[3:]; from evaluators.serve import main; main(*map(int, sys.argv[1:3]))"
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[3:]; from evaluators.late_imports import import_late; import_late(); "
+    "from evaluators.serve import main; main(*map(int, sys.argv[1:3]))"
+)
 
 OnEvent = Callable[[str, Any], None]
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from evaluators.late_imports import import_late
 from studies import __version__, outputs
 
 # Each verb with the module it is in, as `--help` lists them. A process imports that of its own verb alone.
@@ -69,6 +70,7 @@ def program_for(words: Sequence[str]) -> typer.Typer:
 def main() -> None:
     """Entry point of the `bitfront` command."""
     outputs.prepare()
+    import_late()
     try:
         start = program_for(sys.argv[1:])
     except KeyboardInterrupt:  # while modules are imported, which takes a while
