@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from evaluators.backends.base import Backend, Builder, RefusedError, Session
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 from evaluators.compare import EMULATED, ENGINE, FLOAT, Batch, differences
+from evaluators.cores import usable_processors
 from evaluators.half import spelled_out
 from evaluators.lowering import expose_groups, lower
 from search.errors import EvaluatorError
@@ -52,7 +52,7 @@ def compare_engine(
     """
     lowered = lower(model, assignment, ranges, backend.placement)
     graphs = {FLOAT: model.graph, EMULATED: spelled_out(lowered.clone())}
-    reference = OnnxRuntimeBackend("cpu", threads=_usable_threads())
+    reference = OnnxRuntimeBackend("cpu", threads=usable_processors())
 
     def compared(what: str, open_engine: Callable[[], Session], names: Sequence[str]) -> list[dict[str, Any]]:
         with ExitStack() as stack, refusals(what):
@@ -87,8 +87,3 @@ def refusals(doing: str, what: str = "it cannot be loaded or run here") -> Itera
             f"{doing}: {what}: {str(error).rstrip('.')}. Engines run with the versions and on the kind of "
             "device that built them; `bitfront doctor` names those that are here."
         ) from error
-
-
-def _usable_threads() -> int:
-    """Of this process, which may be bound to one core."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Which processor core an evaluator process measures on: one that no other worker of this machine measures on."""
+"""Processor cores: how many there are for a process, and which one an evaluator has for itself."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def pin_to_one_cpu() -> int | None:
         chosen = next((cpu for cpu in order if _keep(cpu)), order[0])
     os.sched_setaffinity(0, {chosen})
     return chosen
+
+
+def usable_processors() -> int:
+    """How many this process may run on: workers that share a host are each bound to a share of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _keep(cpu: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 import time
 import traceback
@@ -29,6 +28,7 @@ from evaluators.backends.onnxruntime_emulation import quickest
 from evaluators.backends.registry import open_backend
 from evaluators.candidate import Candidate, check_room, is_common, meaning_of
 from evaluators.compare_run import compare_engine, refusals
+from evaluators.cores import usable_processors
 from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.labels import check_labels
 from evaluators.local_noise import Network
@@ -240,7 +240,7 @@ class Evaluator:
         """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
         if (self.job.device or "cpu").startswith("cpu"):
             return int(self.job.options.get("threads", 1))
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return usable_processors()
 
     # -- candidates ------------------------------------------------------------------------------------------------
 

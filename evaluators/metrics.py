@@ -50,6 +50,7 @@ class Metric:
         kind: `per_sample` or `accumulating`.
         score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
         make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
+        reads: which outputs a built-in reads: the first, or all floats.
         fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
             that form, of however many samples.
     """
@@ -63,6 +64,7 @@ class Metric:
     kind: Literal["per_sample", "accumulating"]
     score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
     make: Callable[[], Accumulator] | None = None
+    reads: Literal["first", "floats"] = "first"
     fit: Callable[[Outputs, NDArray[Any]], object] | None = None
 
     @property
@@ -92,6 +94,7 @@ class Metric:
         if self.score is None:
             raise TypeError(f"metric {self.name} is accumulating: it has no per-sample scores")
         where = f"on samples {first} to {first + count - 1}"
+        self._check_rows(outputs, count)
         return self._checked(self._call(where, self.score, dict(outputs), labels, reference), count, first)
 
     def accumulator(self) -> Gathering:
@@ -103,6 +106,19 @@ class Metric:
     def loss(self, reference: Any, score: Any) -> Any:
         """How much worse `score` is than `reference`, in the metric's unit; arrays go element by element."""
         return reference - score if self.higher_is_better else score - reference
+
+    def _check_rows(self, outputs: Outputs, count: int) -> None:
+        """Refuse what a built-in would read in other rows than the samples'."""
+        if self.is_own:
+            return
+        names = list(outputs)[:1] if self.reads == "first" else [n for n, a in outputs.items() if a.dtype.kind == "f"]
+        for name in names:
+            shape = outputs[name].shape
+            if shape[:1] != (count,):
+                raise DataError(
+                    f"metric {self.name} reads one row per sample, but output {name!r} has shape {shape} for {count} "
+                    "samples; export the model with the samples first, or write a metric of your own"
+                )
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call code that may be the user's; what it raises becomes a MetricError, our own errors pass."""
@@ -144,8 +160,9 @@ class Gathering:
         self._inner = inner
 
     def update(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> None:
-        """Take in one batch of `count` samples; raises MetricError naming the samples when the metric raises."""
+        """Take in one batch of `count` samples; raises as `Metric.scores` does."""
         where = f"in update, on samples {first} to {first + count - 1}"
+        self._metric._check_rows(outputs, count)
         self._metric._call(where, self._inner.update, dict(outputs), labels)
 
     def compute(self) -> float:
@@ -421,7 +438,7 @@ def _built_in() -> dict[str, Metric]:
         return Metric(name, "share", True, True, labels, reference, "per_sample", score=score, fit=fit)
 
     def distance(name: str, unit: str, better: bool, score: Callable[..., Scores]) -> Metric:
-        return Metric(name, unit, better, False, False, True, "per_sample", score=score)
+        return Metric(name, unit, better, False, False, True, "per_sample", score=score, reads="floats")
 
     metrics = [
         share("top1", _top1, labels=True, reference=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,24 @@ def test_built_ins_refuse_outputs_and_labels_that_do_not_fit() -> None:
         score("top1", SCORES)
     with pytest.raises(DataError, match="none"):
         BUILT_IN["mse"].scores({"y": np.ones((2, 1), int)}, None, {"y": np.ones((2, 1), int)}, count=2)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 4), (3, 4, 1, 1)])
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_built_ins_refuse_what_they_read_in_other_rows_than_the_samples(name: str, shape: tuple[int, ...]) -> None:
+    array, metric = np.ones(shape, np.float32), BUILT_IN[name]
+    labels = np.zeros((4, 1, 1) if name == "miou" else 4, int)
+    words = re.escape(f"output 'y' has shape {shape} for 4 samples")
+    gathers = metric.kind == "accumulating"
+    given = {"y": array}, labels, *([] if gathers else [{"y": array}])
+    with pytest.raises(DataError, match=words):
+        (metric.accumulator().update if gathers else metric.scores)(*given, count=4)
+
+
+def test_outputs_that_a_metric_does_not_read_are_of_any_shape() -> None:
+    beside = {"y": SCORES, "scalar": np.array(3), "kept": np.ones(7, int)}
+    assert BUILT_IN["mse"].scores(beside, None, beside, count=len(SCORES)).tolist() == [0.0] * len(SCORES)
+    assert BUILT_IN["agreement"].scores(beside | {"z": np.ones(7)}, None, beside, count=len(SCORES)).all()
 
 
 def test_units_and_directions() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluators.backends import registry
+from evaluators.cores import usable_processors
 from search.errors import TargetError
 
 
@@ -31,6 +32,14 @@ def test_the_first_with_a_device(
 ) -> None:
     machine(monkeypatch, *installed, gpu=gpu)
     assert registry.resolve("auto") == chosen
+
+
+def test_threads_that_would_wait_for_each_other_are_refused() -> None:
+    most = usable_processors()
+    assert registry.open_backend("onnxruntime", "cpu", {"threads": most}).target().options["threads"] == str(most)
+    words = f"--threads {most + 1}: expected at most {most}, .* Give --threads {most}"
+    with pytest.raises(TargetError, match=words):
+        registry.open_backend("onnxruntime", "cpu", {"threads": most + 1})
 
 
 @pytest.mark.parametrize(

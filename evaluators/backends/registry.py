@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.backends.base import Backend
+from evaluators.cores import usable_processors
 from search.errors import TargetError
 
 NAMES = ("tensorrt", "onnxruntime")  # `auto` takes the first that is installed and has a device
@@ -23,16 +24,29 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
         options: keyword arguments of the backend, say `threads`.
 
     Raises:
-        TargetError: no such backend, it is not installed, or there is no such device.
+        TargetError: no such backend, it is not installed, there is no such device, or a processor has fewer threads.
     """
     chosen = resolve(name)
     if chosen == "onnxruntime":
         from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(device or "cpu", **options)
+        backend = OnnxRuntimeBackend(device or "cpu", **options)
+        if not backend.cuda:
+            _check_threads(backend.threads)
+        return backend
     from evaluators.backends.tensorrt import TensorRTBackend
 
     return TensorRTBackend(device or "cuda", **options)
+
+
+def _check_threads(asked: int) -> None:
+    """Refuse threads that would wait for each other: latencies of such a session are those of the waiting."""
+    most = usable_processors()
+    if asked > most:
+        raise TargetError(
+            f"--threads {asked}: expected at most {most}, the processor threads that this process may run on. "
+            f"Give --threads {most}, or let it run on more."
+        )
 
 
 def resolve(name: str) -> str:

@@ -19,6 +19,7 @@ from evaluators.backends import tensorrt_audit, tensorrt_weak
 from evaluators.backends.base import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.backends.tensorrt_plugins import load_plugins
 from evaluators.backends.tensorrt_session import TensorRTSession, new_context
+from evaluators.cores import usable_processors
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
 from search.model import Model
@@ -368,11 +369,6 @@ class _TimingCache:
 def model_bytes(graph: ir.Model) -> bytes:
     """An ONNX model as one piece, weights inside; equal for equal models."""
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
-
-
-def usable_processors() -> int:
-    """How many this process may run on: workers that share a host are each bound to a share of it."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _float_tensors(model: Model) -> frozenset[str]:
