@@ -11,7 +11,7 @@ demo: $(READY)  ## search the shipped example, export the best mix, write the re
 	$(BIN)/bitfront demo --out demo
 
 test: $(READY)  ## the whole test suite, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its builder's, so three go side by side
 	$(BIN)/python -m pip install --quiet --editable '.[tensorrt]'

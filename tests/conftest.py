@@ -36,6 +36,19 @@ from stored import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
 from studies.store import Store  # noqa: E402
 
 
+# Files whose tests take half a minute and more. Handed out last, one of them is all that a core has left to do while
+# the other has nothing.
+SLOWEST = (
+    "workers killed search fleet repair process export cli_input rescoring sensitivity retries compose server_tables "
+    "server_search chaos leases tensorrt_strong shipping cli_worker targets replay replay_simulator status"
+).split()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    names = [f"test_{name}" for name in SLOWEST]
+    items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
+
+
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of every kind."""
