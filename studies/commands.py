@@ -90,7 +90,8 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
             if not slots:
                 with _taken_back(config):
                     return run_here(store, good, study, mine, shown)
-    return run_crew(config, slots, shown, mine)
+    with _taken_back(config):
+        return run_crew(config, slots, shown, mine)
 
 
 def resume(

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from evaluators.process import python_path
-from search.errors import RunError
+from search.errors import InputError, RunError
 from studies.slots import Slot, bound
 
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
@@ -50,6 +50,7 @@ class _Post:
     again_at: float | None = 0.0
     told: int = 0
     last: str = ""
+    refused: bool = False  # before it worked at all
     outcome: str = field(default="", compare=False)
 
     @property
@@ -104,6 +105,7 @@ class Fleet:
         """Start who is due, hear what is said, see who has ended; whether somebody works or will again.
 
         Raises:
+            InputError: all were refused before they worked, say by calibration.
             RunError: all have ended, none of them because the study is done.
         """
         for post in self._posts:
@@ -117,6 +119,8 @@ class Fleet:
             return True
         if not self._done:
             said = "\n".join(f"  {post.slot.name}: {post.outcome}" for post in self._posts)
+            if all(post.refused for post in self._posts):
+                raise InputError(f"running study {self._study!r}: every worker of this host was refused:\n{said}")
             raise RunError(f"running study {self._study!r}: every worker of this host has ended:\n{said}")
         return False
 
@@ -181,6 +185,7 @@ class Fleet:
         if code == 0:
             self._done = self._done or "the study is done"
         elif code == _INTERRUPTED or (code == _REFUSED and not post.deaths):
+            post.refused = code == _REFUSED
             self._note(f"{post.slot.name}: the worker ended by {how(code)} and is not started again")
         else:
             post.deaths = 1 if ran_s > _STEADY_S else post.deaths + 1

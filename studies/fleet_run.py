@@ -37,6 +37,7 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: Progress, ta
         target: fingerprint of the one to work on; empty for whichever this host is.
 
     Raises:
+        InputError: all workers were refused before they worked.
         RunError: all workers have ended before it was done.
     """
     with (

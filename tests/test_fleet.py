@@ -20,7 +20,7 @@ import pytest
 
 from crew import METRIC
 from networks import residual_cnn
-from search.errors import RunError
+from search.errors import InputError, RunError
 from searched import ROOT, child, command, environment, invoke, write_inputs
 from servers import postgresql_server, postgresql_url
 from studies import fleet
@@ -116,8 +116,11 @@ def test_a_worker_that_is_refused_or_interrupted_is_not_started_again(
     worker(f"sys.exit({code} if os.environ['NAME'] == 'a' else 0)")
     _, notes, good = run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}), Slot("gpu 1", environment={"NAME": "b"}))
     assert (notes, good) == ([f"gpu 0: the worker ended by exit code {code} and is not started again"], True)
-    _, notes, good = run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}))
-    assert not good
+    if code == 2:
+        with pytest.raises(InputError, match="every worker of this host was refused:\n  gpu 0: exit code 2"):
+            run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}))
+    else:
+        assert not run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}))[2]
 
 
 def test_a_worker_that_was_able_to_work_is_started_again_though_it_is_refused(
@@ -148,7 +151,7 @@ def test_a_worker_waits_for_a_database_that_is_restarted_as_it_starts(
                 time.sleep(0.1)
             assert pids_of(crew)
             server.start()
-            with pytest.raises(RunError, match="exit code 2: error: There is no study 's'"):
+            with pytest.raises(InputError, match="exit code 2: error: There is no study 's'"):
                 until(lambda: not crew.look())
 
 

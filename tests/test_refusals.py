@@ -266,7 +266,8 @@ def test_a_wrong_label_among_the_final_ones_is_found_before_anything_is_made(her
     )
 
 
-def test_a_study_that_calibration_refuses_is_taken_back(here: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--workers", 1)])
+def test_a_study_that_calibration_refuses_is_taken_back(here: Path, more: tuple[Any, ...]) -> None:
     n = Net(0)
     n.head(n.conv(n.op("Sqrt", ["image"], "root"), "conv", 3, 8), 8)
     save(n.model([4, 3, 8, 8], "logits", [4, 10]), here / "roots.onnx")
@@ -275,7 +276,7 @@ def test_a_study_that_calibration_refuses_is_taken_back(here: Path) -> None:
         np.savez(f"{name}.npz", image=sign * images, labels=np.zeros(16, np.int64))
     before, kept = ok("studies", "--json"), files(here)
     words = ("search", "roots.onnx", "--data", "good.npz", "--trials", 2, "--study", "again")
-    result = invoke(*words, "--calibration-data", "bad.npz")
+    result = invoke(*words, *more, "--calibration-data", "bad.npz")
     assert result.exit_code == 2, result.output
     assert "output of Sqrt node 'root', holds NaN" in result.stderr
     assert ok("studies", "--json") == before
