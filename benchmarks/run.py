@@ -84,6 +84,10 @@ def lowering(m: Measures) -> list[Figure]:
     ]
 
 
+def start(m: Measures) -> list[Figure]:
+    return [Figure("start of an evaluator: with SymPy ÷ without", f"{m['ratio']:.2f}x, {m['late_s']:.2f} s without")]
+
+
 def obedience(m: Measures) -> list[Figure]:
     groups = m["obeyed"] + m["not_obeyed"] + m["opaque"]
     measured = f"{m['obeyed']:.0f} of {groups:.0f} obeyed, {m['not_obeyed']:.0f} not, {m['opaque']:.0f} opaque"
@@ -108,6 +112,7 @@ def _mix(m: Measures, name: str) -> tuple[str]:
 
 # Quick ones first: what is broken shows early.
 FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
+    "start": start,
     "mixes": mixes,
     "lowering": lowering,
     "repeatability": repeatability,
