@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from evaluators.cores import usable_processors
+
 # `tensorrt` fetches the one for the newest CUDA; those with a CUDA in their names are installed by themselves, too.
 TENSORRT_PACKAGES = (
     *("tensorrt", "tensorrt-bindings"),
@@ -49,7 +51,7 @@ def _cpu() -> dict[str, Any]:
         "flags": [flag for flag in FLAGS if flag in flags],
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
-        "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
+        "usable_threads": usable_processors(),
     }
 
 

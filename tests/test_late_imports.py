@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_an_evaluator_begins_without_it() -> None:
 
 
 @pytest.mark.skipif(not WAITS, reason="another onnx-ir than those that this is known of")
-def test_a_command_begins_without_it(tmp_path: Path) -> None:
+def test_a_command_begins_without_it() -> None:
     code = f"import atexit, sys; from studies import cli; atexit.register(lambda: {USED}); cli.main()"
     out = printed(code, "layers", DIGITS, "--batch", 4, "--json")
     assert (out[0], out[-1]) == ("{", "False")

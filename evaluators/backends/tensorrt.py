@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from evaluators.backends.tensorrt_builder import GIB, BuilderKnobs, TensorRTBuil
 from evaluators.backends.tensorrt_device import check_device, import_cuda, select
 from evaluators.backends.tensorrt_plugins import load_plugins
 from evaluators.backends.tensorrt_session import checked
+from evaluators.cores import usable_processors
 from evaluators.gpu_state import GpuState
 from evaluators.placement import TENSORRT
 from search.errors import ModelError, TargetError
@@ -157,7 +157,7 @@ class TensorRTBackend:
                 "knows it, --plugin with a library that has it for TensorRT, or --backend onnxruntime, helps too."
             ) from error
         _refuse_unsized_outputs(network, model)
-        return OnnxRuntimeBackend("cpu", threads=os.cpu_count() or 1).float_session(model)
+        return OnnxRuntimeBackend("cpu", threads=usable_processors()).float_session(model)
 
     def check(self) -> None:
         log = api.shared_log(self.trt)

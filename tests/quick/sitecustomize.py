@@ -11,7 +11,7 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
 
     from evaluators.late_imports import import_late
 
-    import_late()  # as it begins itself, but for what comes here before it
+    import_late()  # the process does so itself, but after what is imported here
 
     from evaluators import latency
 
