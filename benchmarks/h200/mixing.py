@@ -27,21 +27,26 @@ Shard = tuple[int, int]
 def mixes(setting: Setting, count: int, shard: Shard = (0, 1)) -> bool:
     """Evaluate this worker's share of the mixes, until all workers have `count`; False when time was up before that.
 
-    Each row is kept as a line of the worker's own file as soon as it is there.
+    Each row is kept as a line of the worker's own file as soon as it is there. Ranges are those of the first study.
+
+    Raises:
+        FileNotFoundError: the network has no study yet.
     """
+    setting = _studied(setting)
     setting.open_data()
     groups, worker = _groups(setting), f"{shard[0]}of{shard[1]}"
     file = setting.folder / f"mixes.{worker}.jsonl"
     with setting.keeper() as keeper:
-        _append(file, {"worker": worker, "uniform_ms": _uniform_ms(setting, keeper), "gpu": _gpu()})
-        drawn = random_mixes(setting.space(keeper), count * shard[1])
+        space, out = setting.space(keeper), setting.folder / f"mix.{worker}.engine"
+        uniform_ms = _uniform_ms(setting, keeper, space, out)
+        _append(file, {"worker": worker, "uniform_ms": uniform_ms, "gpu": _gpu()})
+        drawn = random_mixes(space, count * shard[1])
         for kind, assignment in shared(drawn, shard):
             known = {row["a"] for row in rows.mixed(setting)}
             if len(known) >= count or not setting.has_time(_LEAST_S):
                 break
             if rows.letters(assignment, groups) in known:
                 continue
-            out = setting.folder / f"mix.{worker}.engine"
             line = rows.row(keeper.evaluate(assignment, out, Limits()), groups)
             out.unlink(missing_ok=True)
             _append(file, {**line, "kind": kind, "worker": worker})
@@ -85,10 +90,25 @@ def _append(file: Path, line: Mapping[str, Any]) -> None:
         sink.write("\n" + json.dumps(line))  # a worker that was killed may have left half a line
 
 
-def _uniform_ms(setting: Setting, keeper: EvaluatorProcess) -> dict[str, float]:
-    """What the study's uniform engines take on this worker's GPU: GPUs of one model differ a little."""
-    engines = uniform_engines(setting)
-    return {label: keeper.call("time_engine", {"engine": str(path)}).value_ms for label, path in engines.items()}
+def _studied(setting: Setting) -> Setting:
+    """That of the first study that there is: a network may have been searched from its start only."""
+    found = rows.studies(setting)
+    if not found:
+        raise FileNotFoundError(f"drawing mixes of {setting.network}: no study in {setting.folder}; search it first")
+    return found[0]
+
+
+def _uniform_ms(setting: Setting, keeper: EvaluatorProcess, space: Space, out: Path) -> dict[str, float]:
+    """What the uniform engines take on this worker's GPU: GPUs of one model differ a little. Built where not kept."""
+    found = {}
+    kept = uniform_engines(setting)
+    for label, assignment in space.baselines().items():
+        if label in kept:
+            found[label] = keeper.call("time_engine", {"engine": str(kept[label])}).value_ms
+        elif (latency := keeper.evaluate(assignment, out, Limits()).latency) is not None:
+            found[label] = latency.value_ms
+            out.unlink(missing_ok=True)
+    return found
 
 
 def _gpu() -> str:
