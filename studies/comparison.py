@@ -27,7 +27,7 @@ class Side:
     Attributes:
         differences: by the keys of `PAIRS`.
         explained: whether the engine is no further from its emulation than the emulation from the float model, the
-            threshold and what is normal for its precisions allowed for.
+            threshold and what is normal for its precisions allowed for, and shares most of its power with it.
     """
 
     name: str
@@ -82,11 +82,12 @@ class Comparison:
         """What follows from it, in sentences."""
         lines = []
         for side in self.outputs:
-            told = {
-                True: "the engine computes what its precisions explain; what differs from the float model is theirs",
-                False: "the engine is further from its emulation than its precisions explain",
-            }
-            lines.append(f"{side.name}: {told[side.explained]}")
+            told = "the engine computes what its precisions explain; what differs from the float model is theirs"
+            if not side.explained:
+                told = "the engine is further from its emulation than its precisions explain"
+            elif self.first is not None:
+                told = "the engine is as near to its emulation as its precisions explain, though a group of it is not"
+            lines.append(f"{side.name}: {told}")
         return lines + ([self._where()] if self.groups is not None else [])
 
     def _where(self) -> str:

@@ -7,6 +7,7 @@ import math
 import sqlite3
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from search.errors import EvaluatorError
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, finished, invoke, ok
 from studies import compare_trial, comparison
+from studies.comparison import Comparison, GroupSide, Side
+from studies.records import GroupRecord
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 ROWS = NDArray[Any]
@@ -325,6 +328,43 @@ def test_a_spoilt_engine_is_found_out_and_located(studied: Path, trial: int) -> 
     assert "<- parts" in next(line for line in said.splitlines() if line.startswith("g001"))
     loose = ok("compare", "small", trial, "--groups", "--threshold", 500)
     assert "no group falls more than 500 dB below its inputs" in loose
+
+
+RUINED = Assignment({"g000": Precision.INT8})
+
+
+def side_of(engine: ROWS, emulated: ROWS, exact: ROWS) -> Side:
+    pairs = {
+        "engine-float": (engine, exact),
+        "engine-emulated": (engine, emulated),
+        "emulated-float": (emulated, exact),
+    }
+    found = {name: tallied(*pair) for name, pair in pairs.items()}
+    [side] = compare_trial._sides([{"name": "logits", **found}], RUINED, 10.0)
+    return side
+
+
+def test_where_int8_ruins_all_an_engine_that_answers_nothing_is_not_explained() -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.standard_normal((8, 10))
+    emulated = exact + 0.7 * rng.standard_normal((8, 10))
+    assert tallied(emulated, exact).level_db < 6
+    assert not side_of(np.zeros((8, 10)), emulated, exact).explained
+    assert not side_of(rng.standard_normal((8, 10)), emulated, exact).explained
+    assert side_of(emulated + 0.03 * rng.standard_normal((8, 10)), emulated, exact).explained
+
+
+def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
+    exact = np.ones((8, 10))
+    side = side_of(exact, exact, exact)
+    group = GroupRecord("g000", "first", "Conv", ("first",), ("first",), (), (), "", "")
+    groups = (GroupSide(group, "int8", side.differences, 40.0, 12.0, True),)
+    found = Comparison("s", 0, "m", 8, 10.0, (side,), groups, (), ())
+    assert side.explained
+    told, where = found.verdicts()
+    assert told.startswith("logits: the engine is as near to its emulation as its precisions explain, though")
+    assert where.startswith("they part first at g000")
+    assert "computes what its precisions explain" in replace(found, groups=None).verdicts()[0]
 
 
 def test_what_is_not_as_recorded_is_warned_of(studied: Path) -> None:
