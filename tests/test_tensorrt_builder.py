@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import hashlib
 import json
+import os
+import stat
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluators.backends import tensorrt_builder
 from evaluators.backends.tensorrt import TensorRTBackend
 from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
 from networks import loaded, ranged
@@ -101,6 +106,129 @@ def test_the_configuration_that_made_a_timing_cache_outlives_it(tmp_path: Path) 
         gc.collect()
         assert len(makers) == 3
         assert makers[-1]() is builder._timing._config is not None
+
+
+def cached(builder: TensorRTBuilder) -> Path:
+    """The file of its timing cache."""
+    assert builder.knobs.timing_cache is not None
+    return builder.knobs.timing_cache
+
+
+def notes_of_builds(builder: TensorRTBuilder, folder: Path, count: int = 3) -> list[tuple[str, ...]]:
+    """What is noted on so many engines, each of another assignment, which are written."""
+    engines = [builder.build(builder.lower(a), folder / "model.plan") for a in assignments(builder.model)[:count]]
+    assert (folder / "model.plan").stat().st_size > 0
+    return [engine.notes for engine in engines]
+
+
+def growing(sizes: list[int]) -> Callable[[Any], bytes]:
+    """A cache that is larger every time it is asked for, so that there is always something to write."""
+
+    def serialize(cache: Any) -> bytes:
+        sizes.append(len(sizes) + 1)
+        return b"t" * len(sizes)
+
+    return serialize
+
+
+def locked(file: Path) -> str:
+    """Root may open the lock of any user, but nobody a folder."""
+    Path(f"{file}.lock").mkdir()
+    return "Is a directory"
+
+
+def full(file: Path) -> str:
+    file.with_suffix(".partial").symlink_to("/dev/full")
+    return "No space left on device"
+
+
+@pytest.mark.parametrize("spoil", [locked, full])
+def test_a_timing_cache_that_cannot_be_written_is_a_note(tmp_path: Path, spoil: Callable[[Path], str]) -> None:
+    """And no other try by this builder, nor anything left lying about."""
+    sizes: list[int] = []
+    with standing_in(V10) as engines:
+        engines.fake.behaviours["ITimingCache.serialize"] = growing(sizes)
+        builder = opened(timing_cache=str(tmp_path / "times"))
+        file = cached(builder)
+        file.parent.mkdir()
+        reason = spoil(file)
+        notes = notes_of_builds(builder, tmp_path)
+        assert len(sizes) <= 2, "given up after the first build"
+        assert builder.timing_cache(), "builds go on with what is in memory"
+    assert len(set(notes)) == 1
+    assert len(notes[0]) == 1
+    assert notes[0][0].startswith("timing-cache: not kept: ")
+    assert reason in notes[0][0]
+    assert not file.exists()
+    assert not list(file.parent.glob("*.partial"))
+
+
+def test_a_timing_cache_that_others_keep_locked_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorrt_builder, "_LOCK_S", 0.1)
+    with standing_in(V10):
+        builder = opened(timing_cache=str(tmp_path))
+        with Path(f"{cached(builder)}.lock").open("w") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            notes = notes_of_builds(builder, tmp_path)
+    assert len(set(notes)) == 1
+    assert "could not be acquired" in notes[0][0]
+
+
+def test_a_timing_cache_that_cannot_be_read_is_a_note_and_left_alone(tmp_path: Path) -> None:
+    with standing_in(V10):
+        builder = opened(timing_cache=str(tmp_path / "times"))
+        cached(builder).mkdir(parents=True)
+        notes = notes_of_builds(builder, tmp_path)
+        unused = opened(timing_cache=str(tmp_path / "times"))
+        assert unused.timing_cache() is None
+    assert len(set(notes)) == 1
+    assert notes[0][0].startswith("timing-cache: not read: ")
+    assert [path.name for path in (tmp_path / "times").iterdir()] == [cached(builder).name]
+
+
+def test_a_timing_cache_that_cannot_be_read_again_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process added since this one read it would be lost."""
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.suffix == ".timing":
+            raise OSError(5, "Input/output error", str(path))
+        return read(path)
+
+    with standing_in(V10):
+        builder = opened(timing_cache=str(tmp_path))
+        builder._config()  # reads the file, which is not there yet
+        cached(builder).write_bytes(b"much that another process measured")
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+        notes = notes_of_builds(builder, tmp_path)
+        monkeypatch.undo()
+    assert [len(each) for each in notes] == [1, 1, 1]
+    assert notes[0][0].startswith("timing-cache: not kept: [Errno 5] ")
+    assert cached(builder).read_bytes() == b"much that another process measured"
+
+
+def test_a_timing_cache_that_is_kept_says_nothing_and_its_lock_is_everybodys(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with standing_in(V10):
+            builder = opened(timing_cache=str(tmp_path / "times"))
+            assert notes_of_builds(builder, tmp_path) == [(), (), ()]
+    finally:
+        os.umask(before)
+    file = cached(builder)
+    assert sorted(path.name for path in file.parent.iterdir()) == [file.name, f"{file.name}.lock"]
+    assert file.read_bytes() == b"timings"
+    assert stat.S_IMODE(Path(f"{file}.lock").stat().st_mode) == 0o666
+
+
+def test_an_engine_that_cannot_be_written_is_no_matter_of_the_timing_cache(tmp_path: Path) -> None:
+    (tmp_path / "model.plan").symlink_to("/dev/full")
+    with standing_in(V10):
+        builder = opened(timing_cache=str(tmp_path / "times"))
+        with pytest.raises(OSError, match="No space left on device"):
+            builder.build(builder.lower(assignments(builder.model)[0]), tmp_path / "model.plan")
 
 
 def test_plugins_of_one_name_from_several_folders_are_told_apart(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from evaluators.backends.tensorrt import TensorRTBackend
 from searched import invoke, ok, write_inputs
-from test_tensorrt_api import V8, V10, V11
+from test_tensorrt_api import V8, V10, V11, standing_in
 from test_tensorrt_corners import found_pixels
 
 SEARCH = ("--data", "in/data.npz", "--study", "s", "--backend", "tensorrt", "--trials", 4)
@@ -53,3 +54,18 @@ def test_an_output_whose_size_the_data_decide_is_the_users_to_mend(folder: Path)
     assert done.exit_code == 2, done.output
     assert "'pixels' depends on the data" in " ".join(done.output.split())
     assert not Path("bitfront.db").exists()
+
+
+@pytest.mark.parametrize("folder", [V10], indirect=True)
+def test_a_timing_cache_that_cannot_be_used_ends_no_search(folder: Path) -> None:
+    with standing_in(V10):
+        file = TensorRTBackend("cuda", timing_cache="times").builder_knobs.timing_cache
+    assert file is not None
+    file.mkdir(parents=True)
+    ok("search", "in/model.onnx", *SEARCH, "--sampler", "random", "--timing-cache", "times", "--quiet")
+    for trial in range(4):
+        shown = json.loads(ok("show", "s", trial, "--json"))
+        notes = [note for note in shown["notes"] if note.startswith("timing-cache: ")]
+        assert len(notes) == 1
+        assert notes[0].startswith("timing-cache: not read: ")
+        assert str(file) in notes[0]

@@ -135,6 +135,25 @@ def test_a_layernorm_in_fp16_has_a_name() -> None:
     assert tensorrt_api.notes_of([newer]) == (f"half-layernorm: {newer}",)
 
 
+def test_only_weights_that_are_cast_to_int32_are_said_to_be() -> None:
+    cast = (
+        "onnx2trt_utils.cpp:374: Your ONNX model has been generated with INT64 weights, while TensorRT does not "
+        "natively support INT64. Attempting to cast down to INT32."
+    )
+    clamped = "onnx2trt_utils.cpp:400: One or more weights outside the range of INT32 was clamped"
+    other = "INT64 shape tensors are slow"
+    assert tensorrt_api.notes_of([cast]) == (f"int64-weights: {cast}",)
+    assert tensorrt_api.notes_of([cast, clamped]) == (f"int64-weights: {cast} (and 1 more of this kind)",)
+    assert tensorrt_api.notes_of([clamped]) == (f"int64-weights: {clamped}",)
+    assert tensorrt_api.notes_of([other]) == (f"warning: {other}",)
+
+
+def test_that_integers_are_bound_by_their_own_type_is_no_note() -> None:
+    """A session's buffers have the engine's types, so there is nothing to make sure of."""
+    said = ["ModelImporter.cpp:739: Make sure input ids has Int64 binding.", "Make sure output top has Int64 binding."]
+    assert tensorrt_api.notes_of(said) == ()
+
+
 def test_no_more_notes_than_a_person_reads_and_the_rest_is_counted() -> None:
     unlike = [f"warning of kind {letter}" for letter in "abcdefghijkl"]
     found = tensorrt_api.notes_of([*unlike, "Your ONNX model has INT64 weights", NORM])

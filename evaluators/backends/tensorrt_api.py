@@ -23,11 +23,12 @@ _REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _EMPTY = re.compile(r"\s*(\d+:)?\s*")
 _DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
-# Said of every engine with INT8 in it, since ranges come from our own calibration.
-_EXPECTED = re.compile(r"Calibrator is not being used")
+# Said of every engine with INT8 in it, since ranges come from our own calibration, and of every INT64 input and output,
+# though a session's buffers have the types that the engine itself names.
+_EXPECTED = re.compile(r"Calibrator is not being used|Make sure (?:in|out)put .*has Int64 binding", re.IGNORECASE)
 # Warnings that say something of the engine, by the name that a note of them carries.
 _NAMED = (
-    ("int64-weights", re.compile(r"INT64", re.IGNORECASE)),
+    ("int64-weights", re.compile(r"INT64 weights|weights outside the range of INT32", re.IGNORECASE)),
     ("missing-ranges", re.compile(r"dynamic range|missing scale|calibrat", re.IGNORECASE)),
     (
         "half-weights",
