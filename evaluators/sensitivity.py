@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluators.backends.base import Arrays
 from evaluators.backends.onnxruntime_emulation import Emulated, Emulator
@@ -22,7 +23,7 @@ from evaluators.data import Batch
 from evaluators.half import spelled_out
 from evaluators.local_noise import Local, Network, Pair, local_noise
 from evaluators.lowering import lower
-from evaluators.output_noise import OutputNoise
+from evaluators.output_noise import OutputNoise, compared_names
 from evaluators.subset import Batches, Floats, Indices, Subset, choose
 from search.errors import EvaluatorError, ModelError
 from search.values import Assignment, Precision
@@ -80,7 +81,8 @@ def sensitivity(
         alive: called now and then before that.
 
     Returns:
-        `rows`, one per pair in the order of the network, and `notes` in words. A row has `group`, `precision`,
+        `rows`, one per pair in the order of the network, `notes` in words, and `not_finite`, the indices of samples on
+        which the float model itself gives NaN or infinity. A row has `group`, `precision`,
         `error` (noise over power of the outputs; None where they are not finite), `flipped` (share of samples whose
         class changes; None where it was not measured or outputs are no classes), `sqnr_db` of the group's own output
         (None where not finite), of the worst of its activations `kl` in nats, `overlap` and `saturated` (None where
@@ -103,6 +105,7 @@ class _Pass:
         self.alive = alive
         self.start = time.monotonic()
         self.notes: list[str] = []
+        self.not_finite: list[int] = []
         self.exact = emulator.open(network.model.graph)
         self.floats = Assignment({group.id: Precision.FP32 for group in network.model.groups})
 
@@ -117,7 +120,7 @@ class _Pass:
                 f"{left} of {len(local)} errors are estimated: {self.seconds:.3g} s are over, or they cannot be run"
             )
         rows = [_row(pair, local[pair], errors[pair], measured.get(pair)) for pair in local]
-        return {"rows": rows, "notes": self.notes}
+        return {"rows": rows, "notes": self.notes, "not_finite": sorted(self.not_finite)}
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +129,10 @@ class _Pass:
         subset = self._subset(pairs, pool[: _POOL * wanted], wanted, batches)
         parts, at = [], 0
         for batch in batches(subset.indices):
-            weights = subset.weights[at : at + batch.count]
+            here = slice(at, at + batch.count)
             at += batch.count
-            parts.append(_Part(batch.inputs, weights, self.exact.run(batch.inputs)))
+            parts.append(_Part(batch.inputs, subset.weights[here], self.exact.run(batch.inputs)))
+            self.not_finite += subset.indices[here][~_finite(parts[-1])].tolist()
         return parts
 
     def _wanted(self, groups: int, first: Batch) -> int:
@@ -197,7 +201,7 @@ class _Pass:
     def _measured(self, pair: Pair, parts: Sequence[_Part]) -> Measured:
         session, noise = self._lowered(dict([pair])), OutputNoise()
         for part in parts:
-            noise.add(session.run(part.inputs), part.reference, part.weights)
+            _count(noise, session.run(part.inputs), part)
         return Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts))
 
     def _lowered(self, changes: dict[str, Precision]) -> Emulated:
@@ -231,6 +235,39 @@ def estimates(places: dict[str, int], local: dict[Pair, Local], measured: dict[P
     for pair, alone in local.items():
         gain = float(np.interp(places[pair[0]], at, means)) if at else 0.0
         found[pair] = measured[pair].error if pair in measured else alone.noise * math.exp(gain)
+    return found
+
+
+def _count(noise: OutputNoise, outputs: Arrays, part: _Part) -> None:
+    """Add one batch. An output without a row per sample is one row, and that of all of them.
+
+    Raises:
+        EvaluatorError: an output has not the float model's shape, as that of NonZero, which depends on values.
+    """
+    for name in compared_names(part.reference):
+        shape, wanted = outputs[name].shape, part.reference[name].shape
+        if shape != wanted:
+            raise EvaluatorError(f"output {name!r} has shape {shape} then and {wanted} in the float model")
+    whole = {name for name, array in part.reference.items() if not _is_by_sample(array, part)}
+    weights = part.weights if len(whole) < len(part.reference) else part.weights.sum(keepdims=True)
+    noise.add(_in_rows(outputs, whole), _in_rows(part.reference, whole), weights)
+
+
+def _in_rows(outputs: Arrays, whole: Collection[str]) -> Arrays:
+    return {name: array.reshape(1, 1, -1) if name in whole else array for name, array in outputs.items()}
+
+
+def _is_by_sample(array: NDArray[Any], part: _Part) -> bool:
+    return array.ndim > 0 and len(array) == len(next(iter(part.inputs.values())))
+
+
+def _finite(part: _Part) -> NDArray[np.bool_]:
+    """(count,) whether the float outputs are finite on each real sample."""
+    found = np.ones(len(part.weights), dtype=np.bool_)
+    for array in part.reference.values():
+        if array.dtype.kind == "f":
+            rows = len(array) if _is_by_sample(array, part) else 1
+            found &= np.isfinite(array).reshape(rows, -1)[: len(found)].all(axis=1)
     return found
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process import ProcessDiedError
-from search.errors import EvaluatorError
+from search.errors import DataError, EvaluatorError
 from search.values import Precision
 from studies.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
 from studies.sensitivity_table import Sensitivities, Thresholds
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from studies.config import SearchConfig
     from studies.progress import Progress
     from studies.runner import Work
+    from studies.setup import Checked
     from studies.store import Store
 
 Errors = Mapping[tuple[str, Precision], float]
@@ -78,9 +79,17 @@ def run(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...]]:
     """Run the pass over every lower precision that a space offers; its rows, and notes."""
+    rows, notes, _ = _found(keeper, space, seconds, progress)
+    return rows, notes
+
+
+def _found(
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[int, ...]]:
+    """`run`; and the samples on which the float model is not finite."""
     pairs = lower_pairs(space)
     if not pairs:
-        return (), ()
+        return (), (), ()
     progress.step("sensitivity of the groups", 0, len(pairs))
     try:
         found = keeper.call(
@@ -95,7 +104,8 @@ def run(
         ) from death
     for note in found["notes"]:
         progress.note(f"sensitivity: {note}")
-    return tuple(SensitivityRecord(**row) for row in found["rows"]), tuple(found["notes"])
+    rows = tuple(SensitivityRecord(**row) for row in found["rows"])
+    return rows, tuple(found["notes"]), tuple(found["not_finite"])
 
 
 def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
@@ -192,6 +202,8 @@ def _measure_study(
 def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -> Sensitivities:
     """The sensitivities of a model's groups on a target, without a study; stores nothing.
 
+    No metric scores anything here: outputs may have any form, and labels are not read.
+
     Raises:
         InputError: the model, the data, a rule or the target cannot be used.
         EvaluatorError: the model cannot be run.
@@ -201,17 +213,35 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -
     from studies.setup import check_searchable, checked
 
     config = replace(config, timing_cache="none")  # nothing is built
-    with checked(config) as good:
+    with checked(config, scored=False) as good:
         check_searchable(good)
-        found = good.keeper.call("calibrate", {"method": config.calibration})
-        path = good.folder / "ranges.json"
-        path.write_text(json.dumps(found["ranges"]), encoding="utf-8")
-        good.keeper.adopt(ranges=str(path))
-        ranges = Ranges.from_json(found["ranges"])
+        ranges = Ranges.from_json(_calibrated(good, config.calibration))
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-        rows, notes = run(good.keeper, space, seconds_for(config, None), progress)
+        rows, notes, not_finite = _found(good.keeper, space, seconds_for(config, None), progress)
         groups = _records(good.model)
+    if not_finite:
+        raise DataError(_not_finite(not_finite))
     return Sensitivities(config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+
+
+def _calibrated(good: Checked, method: str) -> Any:
+    """Ranges as JSON, which the evaluator process has from then on."""
+    try:
+        found = good.keeper.call("calibrate", {"method": method})
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"calibrating: {death.told()}") from death
+    path = good.folder / "ranges.json"
+    path.write_text(json.dumps(found["ranges"]), encoding="utf-8")
+    good.keeper.adopt(ranges=str(path))
+    return found["ranges"]
+
+
+def _not_finite(samples: Sequence[int]) -> str:
+    named = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
+    return (
+        f"running the FP32 model: outputs hold NaN or infinite values on {len(samples)} of the samples looked at "
+        f"({named}). What it computes in FP32 has to be finite: leave them out."
+    )
 
 
 def _records(model: Model) -> tuple[GroupRecord, ...]:

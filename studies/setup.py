@@ -60,8 +60,12 @@ class Checked:
 
 
 @contextmanager
-def checked(config: SearchConfig) -> Iterator[Checked]:
+def checked(config: SearchConfig, *, scored: bool = True) -> Iterator[Checked]:
     """Check every input of a search. Nothing is created but a folder for temporary files.
+
+    Args:
+        scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
+            that outputs and labels may have any form.
 
     Raises:
         InputError: naming what cannot be used.
@@ -72,7 +76,7 @@ def checked(config: SearchConfig) -> Iterator[Checked]:
     model = load_model(config)
     with work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
         try:
-            keeper.call("try_out")
+            keeper.call("try_out" if scored else "knobs")  # the first call, whatever it is, opens the inputs
         except MetricError as error:
             raise ConfigError(f"trying the metric on the float model: {error}") from error
         except ProcessDiedError as death:
@@ -104,7 +108,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     if not calibrated:
         backend = open_backend(resolve(config.backend), _device(config), backend_options(config))
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
-    with checked(config) as good:
+    with checked(config, scored=False) as good:
         found = good.keeper.call("calibrate", {"method": config.calibration})
         ranges = Ranges.from_json(found["ranges"])
         return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target

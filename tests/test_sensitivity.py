@@ -14,10 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from evaluators import calibration, data
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
@@ -31,11 +32,12 @@ from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from evaluators.sensitivity import Measured, estimates, sensitivity
 from evaluators.subset import choose
 from jobs import case
-from networks import NETWORKS, ODD, Net, feeds, loaded, observed, plain_session, save
+from networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
+from networks import finish as finished_net
 from search.model import Model, load
 from search.space import make_space
 from search.values import Assignment, Precision
-from searched import DATABASE, copy_finished, invoke, ok, write_inputs
+from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from stored import STUDY, TARGET, finish
 from studies import commands, guidance, sensitivities, sensitivity_plot
 from studies.commands import example_files
@@ -526,6 +528,130 @@ def test_a_model_is_measured_without_a_study(tmp_path: Path, monkeypatch: pytest
     assert "≈" in printed
     assert "3 errors (≈) are estimates" in printed
     assert (tmp_path / "p.html").stat().st_size > 10**6
+
+
+def ending(make: Callable[[Net, str], str], shape: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """Two convolutions and what turns their (4, 3, 8, 8) into the only output."""
+    n = Net(30)
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    y = make(n, n.conv(x, "second", 8, 3))
+    return finished_net(n, {"image": [4, 3, 8, 8]}, {y: shape}, **{y: kind})
+
+
+def image() -> onnx.ModelProto:
+    return ending(lambda n, x: n.op("Sigmoid", [x], "picture"), [4, 3, 8, 8])
+
+
+def class_map() -> onnx.ModelProto:
+    return ending(lambda n, x: n.op("ArgMax", [x], "best", axis=1, keepdims=0), [4, 8, 8], TensorProto.INT64)
+
+
+def mask() -> onnx.ModelProto:
+    return ending(
+        lambda n, x: n.op("Greater", [x, n.const("0", np.float32(0))], "mask"), [4, 3, 8, 8], TensorProto.BOOL
+    )
+
+
+def one_number_each() -> onnx.ModelProto:
+    return ending(lambda n, x: n.op("ReduceMean", [x], "mean", axes=[1, 2, 3], keepdims=0), [4])
+
+
+def one_number() -> onnx.ModelProto:
+    return ending(lambda n, x: n.op("ReduceMean", [x], "mean", keepdims=0), [])
+
+
+def one_row() -> onnx.ModelProto:
+    """As classes look, but of the batch."""
+    kept = {"axes": [0], "keepdims": 1}
+    return ending(
+        lambda n, x: n.op("Flatten", [n.op("ReduceMean", [n.op("Abs", [x], "abs")], "mean", **kept)], "row"), [1, 192]
+    )
+
+
+def a_row_per_pixel() -> onnx.ModelProto:
+    return ending(lambda n, x: n.op("Reshape", [x, n.const("rows", np.array([-1, 3]))], "rows"), [256, 3])
+
+
+def places() -> onnx.ModelProto:
+    """How many there are depends on the values."""
+    return ending(lambda n, x: n.op("NonZero", [n.op("Relu", [x], "relu")], "places"), [4, "found"], TensorProto.INT64)
+
+
+def write_raw(folder: Path, network: onnx.ModelProto, samples: int, **labels: NDArray[Any]) -> None:
+    """`model.onnx` and `data.npz`, without labels but those given."""
+    save(network, folder / "model.onnx")
+    np.savez(folder / "data.npz", allow_pickle=False, image=images(samples, shape=(3, 8, 8)), **labels)
+
+
+FORMS = (image, class_map, mask, one_number_each, one_number, one_row, a_row_per_pixel)
+
+
+@pytest.mark.parametrize("make", [one_number, one_row, a_row_per_pixel])
+def test_all_values_of_an_output_without_a_row_per_sample_count(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    model = load(save(make(), tmp_path / "m.onnx"))
+    exact = outputs(model, floats(model), TENSORRT)
+    for (group, precision), row in passed(model, TENSORRT).items():
+        noise = outputs(model, floats(model).replace({group: precision}), TENSORRT) - exact
+        assert row["error"] == pytest.approx(np.square(noise).sum() / np.square(exact).sum(), rel=0.01)
+        assert row["flipped"] is None, "no output is classes of samples"
+
+
+@pytest.mark.parametrize("labels", [None, (5,), (8, 8)], ids=["unlabelled", "vectors", "maps"])
+@pytest.mark.parametrize("make", FORMS)
+def test_outputs_and_labels_of_a_model_may_have_any_form(
+    make: Callable[[], onnx.ModelProto], labels: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    given = {} if labels is None else {"labels": np.full((62, *labels), 1000)}
+    write_raw(tmp_path, make(), 62, **given)  # the last batch is not full
+    found = json.loads(ok("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
+    assert {row["node"] for row in found["groups"]} == {"first", "second"}
+    for row in found["groups"]:
+        assert row["samples"] == 32  # of the search split, all
+        assert 0 < row["error"] < 0.1
+        assert row["flipped"] is None
+
+
+def test_layers_with_data_score_nothing_either(tmp_path: Path) -> None:
+    write_raw(tmp_path, mask(), 12)
+    found = json.loads(ok("layers", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
+    assert [group["node"] for group in found["groups"]] == ["first", "second"]
+
+
+def test_labels_that_are_no_classes_of_the_model_and_data_of_two_samples_do(tmp_path: Path) -> None:
+    write_raw(tmp_path, three_layers(), 2, labels=np.full(2, 1000))
+    found = json.loads(ok("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
+    assert [row["samples"] for row in found["groups"]] == [1, 1, 1]
+    assert {row["flipped"] for row in found["groups"]} == {0.0}
+
+
+def test_errors_of_outputs_whose_shape_depends_on_values_are_estimated(tmp_path: Path) -> None:
+    write_raw(tmp_path, places(), 60)
+    printed = ok("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "data.npz")
+    assert printed.count("≈ 0.0") == 2
+
+
+def test_samples_on_which_the_float_model_is_not_finite_are_named(tmp_path: Path) -> None:
+    """They are none of those that calibrate, which would refuse them first."""
+    network = ending(
+        lambda n, x: n.op("Log", [n.op("Add", [x, n.const("c", np.float32(100))], "up")], "log"), [4, 3, 8, 8]
+    )
+    write_raw(tmp_path, network, 60)
+    bad = next(sample for sample in range(60) if sample in searched_after_spoiling(tmp_path, sample))
+    result = invoke("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "spoiled.npz")
+    assert result.exit_code == 2, result.output
+    assert f"NaN or infinite values on 1 of the samples looked at ({bad})" in result.output
+
+
+def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
+    """The search split of the data with one sample that is far too large."""
+    with np.load(folder / "data.npz") as stored:
+        spoiled = stored["image"].copy()
+    spoiled[sample] *= 1000
+    np.savez(folder / "spoiled.npz", image=spoiled)
+    dataset = data.open_data(str(folder / "spoiled.npz"), load(folder / "model.onnx").inputs)
+    return data.split(dataset.digest, len(dataset)).search
 
 
 @pytest.mark.parametrize(
