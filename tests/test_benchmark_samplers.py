@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from benchmarks import digits_samplers, large
@@ -39,6 +41,21 @@ def test_the_table_says_how_many_trials_the_others_need() -> None:
     assert "| guided | 1 |" in text
     assert "1.67× FP32 (1.67 to 1.67)" in text
     assert "by seed: tpe: 4, never." in text
+
+
+def test_the_table_has_the_final_losses_of_the_picks_that_were_scored_there() -> None:
+    unscored = {**run((0.7, 0.008), (0.6, 0.005)), "final": [[2, 0.5]]}  # another mix than the fastest
+    found = {"guided-0": run((0.6, 0.005)), "guided-1": unscored, "tpe-0": unscored}
+    guided, tpe = digits_samplers.table({"runs": found}).splitlines()[2:4]
+    assert guided.endswith("| 0.4% (1 of 2 scored) |")
+    assert tpe.startswith("| TPE, multivariate |")
+    assert tpe.endswith("| none scored |")
+
+
+def test_the_page_has_the_table() -> None:
+    made = digits_samplers.table(json.loads(digits_samplers.OUT.read_text()))
+    page = Path(digits_samplers.__file__).parents[1] / "docs" / "benchmarks.md"
+    assert made.partition("\n\n")[0] in page.read_text(encoding="utf-8")
 
 
 def test_searches_and_proposals_of_large_models_are_measured_and_shown() -> None:
