@@ -26,7 +26,7 @@ from filelock import FileLock
 BINDINGS = ("tensorrt-cu13-bindings", "11.4.0.106")
 LIBRARIES = ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "0.5.0")
 ROOT = Path(__file__).parent.parent
-MIXES = 12
+MIXES = 30
 
 
 class UnavailableError(Exception):

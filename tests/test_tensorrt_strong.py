@@ -42,7 +42,7 @@ def built() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_assignment_builds(name: str, built: dict[str, Any]) -> None:
-    """Uniform FP32, FP16 and INT8, a dozen random mixes, and two probes with every group's output exposed."""
+    """Uniform FP32, FP16 and INT8, 30 random mixes, and two probes with every group's output exposed."""
     found = built["networks"][name]
     assert found["refused"] == {}
     assert found["asked"] == 3 + strong_build.MIXES
