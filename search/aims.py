@@ -55,6 +55,19 @@ class Known:
         kept = acquisition.front(self.log_ms, self.loss)
         return self.log_ms[kept], self.loss[kept]
 
+    def within(self, aim: Aim) -> Reference:
+        """The corner, drawn in to the limits and what cannot be told from them: beyond these nothing is worth a trial.
+
+        As it is where nothing measured lies within, for then nothing need be predicted there either.
+        """
+        log_ms, loss = self.corner.log_ms, self.corner.loss
+        if aim.budget_ms is not None:
+            log_ms = min(log_ms, float(np.log(aim.budget_ms)) + self.log_resolution)
+        if aim.max_loss is not None:
+            loss = min(loss, aim.max_loss + self.resolution)
+        reached = bool(np.any((self.log_ms <= log_ms) & (self.loss <= loss)))
+        return Reference(log_ms, loss) if reached else self.corner
+
 
 def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
     """(n,) what each candidate is expected to gain at the limits; None where nothing is left to gain there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from search import acquisition, blocks
 from search.blocks import Tied
 from search.changes import Changes
 from search.elimination import eliminator
-from search.errors import SolverError
+from search.errors import SolverError, UnfinishedError
 from search.hull import Point
 from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
 from search.solver import best_new, front, minima, within
@@ -50,6 +50,7 @@ _GIVING = 8  # predicted points that are given precision back
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
 _GAP = 1e-2  # of solutions within a bound
 _SOLVE_S, _LOOKED_AT = 0.05, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
+_PROGRAM_S = 10.0  # of any other integer program; what is not solved by then is left out
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,19 @@ class Pool:
     Args:
         unbuildable: pairs of group and precision that no candidate may have.
         seen: codes that were tried already.
+        fixed: decision → the code that every candidate must have.
     """
 
     def __init__(
-        self, layout: Layout, unbuildable: Set[tuple[str, Precision]], seen: frozenset[tuple[int, ...]]
+        self,
+        layout: Layout,
+        unbuildable: Set[tuple[str, Precision]],
+        seen: frozenset[tuple[int, ...]],
+        fixed: Mapping[int, int] | None = None,
     ) -> None:
         self.layout = layout
         self.seen = seen
-        self.barred = _barred(layout, unbuildable)
+        self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
 
     def gather(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool
@@ -90,13 +96,16 @@ class Pool:
         """
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
-        points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
+        points: list[Point] = []
+        with suppress(UnfinishedError):  # then what was measured is all there is to start from
+            points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
         found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
         points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
         exact_s = _SOLVE_S if bounds.strict else 0.0
         found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
         if drawn:
-            found.append(self._drawn(scope, models, points, rng, effort))
+            with suppress(UnfinishedError):
+                found.append(self._drawn(scope, models, points, rng, effort))
             # Draws differ as much as bounds do, and every bound takes as long as what is found without any.
             first = Bounds(bounds.ms[:1], bounds.noise[:1]) if bounds.strict else bounds
             found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
@@ -118,7 +127,10 @@ class Pool:
             return (blocks.tied(self.layout, everything, self.barred),) * 2
         coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
-        points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
+        try:
+            points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
+        except UnfinishedError:
+            return coarse, coarse
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
         return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
 
@@ -150,11 +162,11 @@ class Pool:
         terms = [
             weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
         ]
-        return scope.expanded(minima(structure, np.array(terms))[0])
+        return scope.expanded(minima(structure, np.array(terms), _PROGRAM_S)[0])
 
     def _thinned(self, points: list[Point]) -> Codes:
         """Some of the predicted points, spread over the front."""
-        places = np.unique(np.linspace(0, len(points) - 1, _GIVING).round().astype(int))
+        places = np.unique(np.linspace(0, len(points) - 1, min(_GIVING, len(points))).round().astype(int))
         return self._stacked([points[place].codes for place in places])
 
     def _given_back(self, ends: Codes, models: Models) -> Codes:
@@ -232,7 +244,7 @@ def _effort(layout: Layout, models: Models) -> _Effort:
 
 def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Point]:
     """The supported front of two costs."""
-    return front(layout.pairwise(latency), layout.pairwise(noise), most)
+    return front(layout.pairwise(latency), layout.pairwise(noise), most, time_limit_s=_PROGRAM_S)
 
 
 def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
@@ -241,6 +253,17 @@ def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
     slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)
     slopes = np.sort(slopes[slopes > 0])
     return slopes[np.unique(np.linspace(0, len(slopes) - 1, most).round().astype(int))] if len(slopes) else slopes
+
+
+def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precision]]:
+    """Pairs of group and precision that only other codes than the fixed ones give."""
+    return {
+        (layout.groups[group], Precision(int(given)))
+        for decision, code in fixed.items()
+        for row in layout.effects[decision]
+        for group, given, wanted in zip(layout.members[decision], row, layout.effects[decision][code], strict=True)
+        if given != wanted
+    }
 
 
 def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:

@@ -11,7 +11,8 @@ BitfrontError
     ├── MetricError         the user's metric raised or gave NaN
     ├── EvaluatorError      the evaluator process dies again and again
     ├── SurrogateError      measures that a model cannot be fitted to
-    ├── SolverError         no assignment is allowed, or an exact solver did not finish
+    ├── SolverError         no assignment is allowed, or costs are no numbers
+    │   └── UnfinishedError an exact solver did not finish in time
     └── ArtifactError       an artifact could not be written or does not match its digest
 """
 
@@ -64,6 +65,10 @@ class SurrogateError(RunError):
 
 class SolverError(RunError):
     """No assignment is allowed, costs are no numbers, or an exact solver did not finish."""
+
+
+class UnfinishedError(SolverError):
+    """An exact solver did not finish in time."""
 
 
 class ArtifactError(RunError):

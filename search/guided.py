@@ -34,12 +34,12 @@ from search.models import Models, fitted
 from search.models import Priors as Priors
 from search.priors import NoisePrior
 from search.solver import best_new
-from search.values import Precision
+from search.values import Assignment, Precision
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
 _FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
 _TPE_TRIES = 4  # draws of TPE until one is new
-_WIDE = 0.25  # share of proposals that look at the whole front although there are limits
+_WIDE = 0.25  # share of proposals that look at all of the front within the limits, not only at its end there
 _FEW, _GAPS = 3, 2
 _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
 _Z95 = 1.96
@@ -89,8 +89,6 @@ class GuidedSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        if "fixed_params" in trial.system_attrs:
-            return {}
         trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
         unbuildable = self.guidance.unbuildable()
         history = self.history(trials, unbuildable)
@@ -98,9 +96,10 @@ class GuidedSampler(BaseSampler):
         with threadpool_limits(1, "blas"):
             models = self.models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
-            pool = Pool(self.layout, unbuildable, history.seen)
+            fixed = self._fixed(trial)
+            pool = Pool(self.layout, unbuildable, history.seen, fixed)
             codes, how = None, "tpe"
-            if (poor or models is None) and rng.random() < _FALLBACK:
+            if (poor or models is None) and rng.random() < _FALLBACK and not fixed:
                 codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
             if codes is None and models is not None and len(history):
                 codes, how = self._propose(models, history, pool, rng)
@@ -108,6 +107,11 @@ class GuidedSampler(BaseSampler):
                 codes, how = self._guess(pool, unbuildable, rng), "random"
             self._foretell(trial.number, codes, how, models, poor)
         return self._params(codes)
+
+    def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
+        """Decision → code, of what a trial was enqueued with; what is no code has been refused before."""
+        asked = trial.system_attrs.get("fixed_params", {})
+        return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
 
     def _from_tpe(
         self,
@@ -157,6 +161,18 @@ class GuidedSampler(BaseSampler):
         worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)
         band = self.guidance.latency_band() or 0.0
         return forecast_quality(trials, history.repaired, float(worst) or None, band)
+
+    def foretold(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
+        """What is predicted of a mix that was enqueued; None of uniform ones, and before one of these was measured."""
+        if asked in self.layout.space.baselines().values():
+            return None
+        history = self.history(trials, self.guidance.unbuildable())
+        with threadpool_limits(1, "blas"):
+            models = self.models(history)
+            if models is None:
+                return None
+            forecast = models.forecast(self.layout.precisions_of([asked]))
+            return Predicted.of(forecast, 0, "asked", self._judged(trials, history).poor)
 
     def _foretell(self, number: int, codes: Codes, how: str, models: Models | None, poor: bool) -> None:
         """Remember what is predicted of a proposal until it is stored; nothing is, before a baseline was measured."""
@@ -229,12 +245,12 @@ class GuidedSampler(BaseSampler):
 
     def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
         """(n,) what each candidate is expected to gain."""
-        wide = acquisition.expected_gains(forecast, *known.front(), known.corner, rng)
         aim = self.guidance.aim()
+        wide = acquisition.expected_gains(forecast, *known.front(), known.within(aim), rng)
         if not aim.limited or rng.random() < _WIDE:
             return wide
         narrow = worth(aim, forecast, known, rng)
-        # Where nothing is left to gain at the limits, the front decides.
+        # Where nothing is left to gain at the limits, the front within them decides.
         return wide if narrow is None else narrow
 
     def _known(self, models: Models, history: History) -> Known:

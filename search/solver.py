@@ -15,7 +15,7 @@ import numpy as np
 
 from search import hull, program
 from search.elimination import eliminator
-from search.errors import SolverError
+from search.errors import SolverError, UnfinishedError
 from search.hull import Both
 from search.hull import Point as Point
 from search.layout import Codes, Pairwise
@@ -55,7 +55,8 @@ def minimize(cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = T
         time_limit_s: of HiGHS, where the graph is too wide for elimination.
 
     Raises:
-        SolverError: nothing is allowed, or HiGHS did not finish.
+        SolverError: nothing is allowed.
+        UnfinishedError: HiGHS did not finish.
     """
     structure = Structure.of(cost)
     codes, least = minima(structure, structure.restricted(structure.terms(cost), fixed or {})[None], time_limit_s)
@@ -73,7 +74,7 @@ def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_
         (batch, decisions) codes and (batch,) least costs without base, +inf where nothing is allowed.
 
     Raises:
-        SolverError: HiGHS did not finish one of them.
+        UnfinishedError: HiGHS did not finish one of them.
     """
     chosen = eliminator(structure)
     if chosen.fits:
@@ -92,7 +93,7 @@ def ranked(
     """All allowed (decisions,) codes and their costs, cheapest first, computed as they are taken.
 
     Raises:
-        SolverError: HiGHS did not finish, where the graph is too wide for elimination.
+        UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     structure = Structure.of(cost)
     terms = structure.restricted(structure.terms(cost), fixed or {})
@@ -115,7 +116,7 @@ def best_new(
         None where everything allowed was seen, or within `effort` nothing new was found.
 
     Raises:
-        SolverError: HiGHS did not finish, where the graph is too wide for elimination.
+        UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
     """
     tried = []
     for codes, _ in islice(ranked(cost, fixed), effort):
@@ -143,7 +144,8 @@ def front(
         time_limit_s: of each integer program, where the graph is too wide for elimination.
 
     Raises:
-        SolverError: nothing is allowed, or HiGHS did not finish.
+        SolverError: nothing is allowed.
+        UnfinishedError: HiGHS did not finish.
     """
     both = Both.of(first, second, fixed or {})
     ends = _solved(both, np.eye(2), time_limit_s)
@@ -258,7 +260,7 @@ def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iter
     cuts: list[Codes] = []
     while (found := program.solve(structure, terms, forbidden=cuts, time_limit_s=time_limit_s)) is not None:
         if found.timed_out or found.codes is None:
-            raise SolverError(
+            raise UnfinishedError(
                 f"solving {len(structure.sizes)} decisions: they are too entangled for elimination, and HiGHS did not "
                 f"finish within {time_limit_s:g} s. Decide about blocks instead of groups."
             )

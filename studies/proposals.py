@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-    from search.forecasts import Judged
+    from search.forecasts import Judged, Predicted
     from search.guided import Guidance
 
 WORKER = "bitfront:worker"
@@ -81,6 +81,7 @@ class Proposals:
         self.worker = worker
         self._note = note
         self._states = optuna.trial.TrialState
+        self._together = getattr(storage, "together", nullcontext)  # one that keeps trials in memory has no such thing
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
@@ -112,12 +113,26 @@ class Proposals:
         if self._refusal(trial):
             self._close(trial)
             return None
-        codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
-        predicted = getattr(self.study.sampler, "predicted", {}).pop(trial.number, None)
+        with self._together():
+            codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
+        asked = self.space.assignment(codes)
+        predicted = self._predicted(trial, asked)
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())
             self.poor = predicted.poor
-        return trial, self.space.assignment(codes)
+        return trial, asked
+
+    def _predicted(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
+        """By the guided sampler, of what it proposed or somebody enqueued."""
+        from search.guided import GuidedSampler
+
+        sampler = self.study.sampler
+        if not isinstance(sampler, GuidedSampler):
+            return None
+        if trial.number in sampler.predicted:
+            return sampler.predicted.pop(trial.number)
+        others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
+        return sampler.foretold(others, asked)
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let the guided sampler know more from now on; other samplers are told nothing."""

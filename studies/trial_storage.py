@@ -6,18 +6,23 @@ transaction, or harmless to repeat, so running the method again keeps a trial, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
+from optuna.distributions import BaseDistribution, check_distribution_compatibility, distribution_to_json
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import IntegrityError
 
 from studies.connections import engine_settings, hold_longer, settle
 from studies.database_url import parse_url
 from studies.retries import repeated, reported, retried
 
 Result = TypeVar("Result")
+Parameter = tuple[str, float, BaseDistribution]  # name, value as stored, distribution
 
 
 class RetriedStorage(RDBStorage):
@@ -29,6 +34,8 @@ class RetriedStorage(RDBStorage):
     Args:
         url: of a database that `Store.open` has opened for writing; Optuna's tables are made where they are missing.
     """
+
+    _together: dict[int, list[Parameter]] | None = None  # of trials, while `together`
 
     def __init__(self, url: str) -> None:
         self.parsed = parse_url(url)
@@ -56,6 +63,60 @@ class RetriedStorage(RDBStorage):
         try:
             hold_longer(session.connection())
             return super()._get_trials(*args, **kwargs)
+        finally:
+            session.close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Store the parameters that a trial is given meanwhile in one transaction, at the end; none after an exception.
+
+        Optuna's transaction for each takes half the time of a trial, and four round trips to a server.
+        """
+        self._together = {}
+        try:
+            yield
+            given = self._together
+        finally:
+            self._together = None
+        for trial_id, parameters in given.items():
+            self.set_trial_params(trial_id, parameters)
+
+    def _set_trial_param(
+        self, trial_id: int, name: str, value: float, distribution: BaseDistribution, previous: BaseDistribution | None
+    ) -> None:
+        if self._together is None or previous is None:  # the first trial's are compared with what others stored
+            super()._set_trial_param(trial_id, name, value, distribution, previous)
+            return
+        check_distribution_compatibility(previous, distribution)
+        self._together.setdefault(trial_id, []).append((name, value, distribution))
+
+    def set_trial_params(self, trial_id: int, parameters: Sequence[Parameter]) -> None:
+        """Give a trial several parameters at once; those that it has already are left as they are.
+
+        Raises:
+            UpdateFinishedTrialError: it is finished.
+        """
+        session = self.scoped_session()
+        try:
+            trial = models.TrialModel.find_or_raise_by_id(trial_id, session)
+            self.check_trial_is_updatable(trial_id, cast(TrialState, trial.state))
+            session.add_all(
+                models.TrialParamModel(
+                    trial_id=trial_id,
+                    param_name=name,
+                    param_value=value,
+                    distribution_json=distribution_to_json(distribution),
+                )
+                for name, value, distribution in parameters
+            )
+            session.commit()
+        except IntegrityError:
+            session.rollback()
+            if not repeated():  # else they were stored just before the connection was lost
+                raise
+        except BaseException:
+            session.rollback()
+            raise
         finally:
             session.close()
 
@@ -87,6 +148,6 @@ def _again(method: Callable[..., Result]) -> Callable[..., Result]:
 
 # Beside the public methods, those that Optuna's own cache calls.
 _METHODS = {name for name in vars(RDBStorage) if name in vars(BaseStorage) and not name.startswith("_")}
-_METHODS |= {"_create_new_trial", "_set_trial_param", "_get_trials", "_get_best_trial_id"}
+_METHODS |= {"_create_new_trial", "_set_trial_param", "_get_trials", "_get_best_trial_id", "set_trial_params"}
 for _name in sorted(_METHODS - {"remove_session"}):
     setattr(RetriedStorage, _name, _again(getattr(RetriedStorage, _name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sqlite3
@@ -95,6 +96,26 @@ def test_a_repair_has_no_forecast_nor_a_loss_that_was_stopped_early(studied: Pat
     assert second in part.latency.trial
     assert second not in part.loss.trial
     store.close()
+
+
+def test_a_mix_that_a_script_enqueued_is_foretold(studied: Path) -> None:
+    with Store.open(URL, write=False) as store:
+        study = optuna.load_study(storage=URL, study_name=target_of(store).optuna_study)
+    tried = {tuple(trial.params.values()) for trial in study.trials}
+    names = list(study.trials[0].params)
+    new = next(codes for codes in itertools.product(range(2), repeat=len(names)) if codes not in tried)
+    study.enqueue_trial(dict(zip(names, new, strict=True)))
+    ok("resume", "small", "--trials", len(store_trials()) + 1)
+    enqueued = next(t for t in study.get_trials() if tuple(t.params.values()) == new)
+    assert enqueued.user_attrs[FORECAST]["how"] == "asked"
+    assert enqueued.user_attrs[FORECAST]["ms"] > 0
+
+
+def store_trials() -> list[int]:
+    """Trials of the study `small` that were evaluated."""
+    store, now = opened()
+    store.close()
+    return [int(trial) for trial in now.table.trial]
 
 
 def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,6 +181,59 @@ def test_an_allowed_loss_draws_the_search_to_speed():
     search = Search(problem, aim=lambda: Aim(max_loss=0.02)).run(20)
     log_ms, loss = problem.front()
     assert min(ms for ms, found in search.found if found <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
+
+
+@pytest.mark.parametrize("seed", [10, 11, 12])
+@pytest.mark.parametrize("aim", [Aim(budget_ms=0.8, max_loss=0.01), Aim(max_loss=0.01)], ids=["both", "loss"])
+def test_limits_that_are_met_go_on_to_hold(aim, seed):
+    """Without, 4 to 10 of the 27 kept them: once they were met, the whole front was looked at."""
+    search = Search(make_problem(seed=seed), seed=seed - 10, aim=lambda: aim).run(30)
+    kept = [found <= 0.01 and ms <= (aim.budget_ms or math.inf) for ms, found in search.found[3:]]
+    assert sum(kept) >= 14
+
+
+def test_limits_that_nothing_keeps_leave_the_whole_front_to_gain():
+    search = Search(make_problem(), aim=lambda: Aim(budget_ms=1e-3)).run(12)
+    assert len({(ms, loss) for ms, loss in search.found}) == 12
+
+
+def test_what_is_missing_of_an_enqueued_mix_is_proposed_to_go_with_the_rest():
+    problem = make_problem()
+    search = Search(problem).run(8)
+    asked = {"g003": 0, "g004": 0, "g008": 2}
+    for _ in range(3):
+        search.study.enqueue_trial(asked)
+    for _ in range(3):
+        trial, assignment = search.ask()
+        assert {name: trial.params[name] for name in asked} == asked
+        predicted = search.study.trials[trial.number].user_attrs[FORECAST]
+        assert predicted["ms"] == pytest.approx(problem.truth(assignment)[0], rel=0.2)
+        changes = sum(a != b for a, b in itertools.pairwise(assignment.values()))
+        assert changes <= 7  # at random about nine, and each costs time
+        search.tell(trial, assignment)
+
+
+def test_a_block_that_is_enqueued_bars_what_only_its_other_codes_give():
+    """A group that has one precision by either code is not barred."""
+    names = ("a", "b", "c")
+    choices = {name: tuple(Choice(p, name != "b" or p is not INT8) for p in Precision) for name in names}
+    space = Space(choices, (Variable("x", ("a", "b"), tuple(Precision)), Variable("c", ("c",), tuple(Precision))))
+    layout = make_layout(list(names), [], space)
+    pool = Pool(layout, frozenset(), frozenset(), {0: 2})
+    codes, _ = pool.new(np.array([[x, c] for x in range(3) for c in range(3)]))
+    assert codes.tolist() == [[2, 0], [2, 1], [2, 2]]
+
+
+def test_mixes_that_were_enqueued_whole_are_foretold_but_uniform_ones_are_not():
+    problem = make_problem()
+    search = Search(problem)
+    sampler = search.study.sampler
+    mix = problem.layout.assignment([i % 3 for i in range(14)])
+    assert sampler.foretold([], problem.layout.space.uniform(FP16)) is None
+    search.run(6)
+    found = sampler.foretold(search.study.trials, mix)
+    assert found.how == "asked"
+    assert found.ms == pytest.approx(problem.truth(mix)[0], rel=0.2)
 
 
 def test_nothing_is_proposed_twice_not_even_while_others_run():
@@ -493,6 +547,22 @@ def test_a_graph_too_wide_for_elimination_is_given_few_integer_programs(monkeypa
     search = Search(wide, latency_band=lambda: 0.01).run(4)
     assert FORECAST in search.study.trials[3].user_attrs
     assert 0 < len(solved) < 25
+
+
+def test_integer_programs_that_do_not_finish_leave_what_was_measured_to_grow(monkeypatch):
+    names = [f"g{i:03d}" for i in range(30)]
+    edges = [Edge(a, b, f"{a}{b}", 100_000) for a, b in itertools.combinations(names, 2)]
+    narrow = make_problem(len(names))
+    changes = np.where(np.eye(PRECISIONS, dtype=bool), 0.0, 0.001)[None] * np.ones((len(edges), 1, 1))
+    wide = Problem(
+        make_layout(names, edges, narrow.layout.space),
+        replace(narrow.latency, edges=changes),
+        replace(narrow.noise, edges=0 * changes),
+    )
+    monkeypatch.setattr("search.candidates._PROGRAM_S", 1e-9)
+    search = Search(wide, latency_band=lambda: 0.01).run(8)
+    assert len(set(search.found)) == 8
+    assert FORECAST in search.study.trials[7].user_attrs
 
 
 class Decibels(Search):
