@@ -123,7 +123,7 @@ class Proposals:
         return trial, asked
 
     def _predicted(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
-        """By the guided sampler, of what it proposed or somebody enqueued."""
+        """By the guided sampler, of what it proposed or somebody enqueued; None of what was tried before."""
         from search.guided import GuidedSampler
 
         sampler = self.study.sampler
@@ -132,7 +132,7 @@ class Proposals:
         if trial.number in sampler.predicted:
             return sampler.predicted.pop(trial.number)
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-        return sampler.foretold(others, asked)
+        return None if any(self.asked_by(t) == asked for t in others) else sampler.foretold(others, asked)
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let the guided sampler know more from now on; other samplers are told nothing."""

@@ -91,7 +91,7 @@ class RetriedStorage(RDBStorage):
         self._together.setdefault(trial_id, []).append((name, value, distribution))
 
     def set_trial_params(self, trial_id: int, parameters: Sequence[Parameter]) -> None:
-        """Give a trial several parameters at once; those that it has already are left as they are.
+        """Give a trial several parameters that it has not yet, all in one transaction.
 
         Raises:
             UpdateFinishedTrialError: it is finished.

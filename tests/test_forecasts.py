@@ -109,6 +109,10 @@ def test_a_mix_that_a_script_enqueued_is_foretold(studied: Path) -> None:
     enqueued = next(t for t in study.get_trials() if tuple(t.params.values()) == new)
     assert enqueued.user_attrs[FORECAST]["how"] == "asked"
     assert enqueued.user_attrs[FORECAST]["ms"] > 0
+    study.enqueue_trial(dict(zip(names, new, strict=True)))
+    ok("resume", "small", "--trials", len(store_trials()) + 1)
+    again = [t for t in study.get_trials() if tuple(t.params.values()) == new][1]
+    assert FORECAST not in again.user_attrs
 
 
 def store_trials() -> list[int]:
