@@ -35,7 +35,7 @@ from studies.progress import Lines
 from studies.proposals import Proposals
 from studies.runner import Runner
 
-SAMPLERS = ("tpe", "random")
+SAMPLERS = ("guided", "tpe", "random")
 DEFAULT_TRIALS = SearchConfig("", "", "").trials
 
 
@@ -161,7 +161,7 @@ def replaying() -> Iterator[None]:
 
     with (
         patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),
-        patch("studies.finalists.confirm", lambda *_: None),
+        patch("studies.finalists.confirm", lambda *_: 0),
     ):
         yield
 

@@ -44,7 +44,7 @@ def bookkeeping(m: Measures) -> list[Figure]:
             "≤ 5 % or ≤ 80 ms",
             m[f"{sampler}.share"] <= 0.05 or m[f"{sampler}.ms"] <= 80,
         )
-        for sampler in ("tpe", "random")
+        for sampler in (key.removesuffix(".share") for key in m if key.endswith(".share"))
     ]
 
 

@@ -227,6 +227,13 @@ def test_tables_say_how_much_of_a_search_is_missing() -> None:
     assert "evaluations of the search" not in tables.text([whole])
 
 
+def test_a_step_of_either_training_is_not_missing() -> None:
+    mixes = {"built": 100, "asked": 100}
+    again = {"network": "resnet18_again", "mixes": mixes}
+    assert "- ResNet-18: the search, mixes, repeatability, export" in tables.missing([results()])
+    assert "- ResNet-18: the search, repeatability, export" in tables.missing([results(), again])
+
+
 def test_tables_are_put_between_their_marks() -> None:
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
     assert tables.inserted(page, "new") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"

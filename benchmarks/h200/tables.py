@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.h200.wanted import AGAIN
+
 BEGIN, END = "<!-- h200 begin: made by benchmarks/h200/proof.py table -->", "<!-- h200 end -->"
 NAMES = {
     "resnet18": "ResNet-18",
@@ -15,6 +17,7 @@ NAMES = {
     "vit_small": "ViT-small, 6 blocks",
     "resnet18_again": "ResNet-18, trained again",
     "mobilenet_v2_again": "MobileNetV2, trained again",
+    "resnet18_once_more": "ResNet-18, trained again, on another host",
 }
 _LABELS = {
     "fp32": "all FP32 (TF32)",
@@ -76,11 +79,12 @@ def text(results: Sequence[Results]) -> str:
 
 
 def missing(results: Sequence[Results]) -> str:
-    """A line for each network that lacks a step, and one for what no network has."""
-    lines = []
+    """A line for each network that lacks a step, trained again or not, and one for what no network has."""
+    lines, named = [], {result["network"]: result for result in results}
     for result in results:
         if "uniform" in result:
-            lacks = [step for step, (part, key) in _STEPS.items() if not result.get(part, {}).get(key)]
+            both = [result, named.get(f"{result['network']}{AGAIN}", {})]
+            lacks = [step for step, (part, key) in _STEPS.items() if not any(r.get(part, {}).get(key) for r in both)]
             left = _TRIALS - evaluations(result)
             lacks += [f"{left} of {_TRIALS} evaluations of the search"] if 0 < left < _TRIALS else []
             if lacks:
