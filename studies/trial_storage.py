@@ -15,7 +15,6 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import IntegrityError
 
 from studies.connections import engine_settings, hold_longer, settle
 from studies.database_url import parse_url
@@ -100,6 +99,8 @@ class RetriedStorage(RDBStorage):
         try:
             trial = models.TrialModel.find_or_raise_by_id(trial_id, session)
             self.check_trial_is_updatable(trial_id, cast(TrialState, trial.state))
+            # Run again, they may have been stored just before the connection was lost.
+            there = {each.param_name for each in trial.params} if repeated() else set()
             session.add_all(
                 models.TrialParamModel(
                     trial_id=trial_id,
@@ -108,12 +109,9 @@ class RetriedStorage(RDBStorage):
                     distribution_json=distribution_to_json(distribution),
                 )
                 for name, value, distribution in parameters
+                if name not in there
             )
             session.commit()
-        except IntegrityError:
-            session.rollback()
-            if not repeated():  # else they were stored just before the connection was lost
-                raise
         except BaseException:
             session.rollback()
             raise
