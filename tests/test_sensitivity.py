@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import shutil
@@ -598,8 +599,11 @@ def test_all_values_of_an_output_without_a_row_per_sample_count(
         assert row["flipped"] is None, "no output is classes of samples"
 
 
-@pytest.mark.parametrize("labels", [None, (5,), (8, 8)], ids=["unlabelled", "vectors", "maps"])
-@pytest.mark.parametrize("make", FORMS)
+@pytest.mark.parametrize(
+    ("make", "labels"),
+    list(zip(FORMS, itertools.cycle([None, (5,), (8, 8)]), strict=False)),
+    ids=[make.__name__ for make in FORMS],
+)
 def test_outputs_and_labels_of_a_model_may_have_any_form(
     make: Callable[[], onnx.ModelProto], labels: tuple[int, ...] | None, tmp_path: Path
 ) -> None:
