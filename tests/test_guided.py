@@ -13,6 +13,7 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from search import acquisition
+from search.aims import Known
 from search.candidates import Bounds, Pool
 from search.changes import Changes
 from search.forecasts import FORECAST, MEASURED, forecast_quality
@@ -192,9 +193,16 @@ def test_limits_that_are_met_go_on_to_hold(aim, seed):
     assert sum(kept) >= 14
 
 
-def test_limits_that_nothing_keeps_leave_the_whole_front_to_gain():
-    search = Search(make_problem(), aim=lambda: Aim(budget_ms=1e-3)).run(12)
-    assert len({(ms, loss) for ms, loss in search.found}) == 12
+def test_the_corner_is_drawn_in_to_limits_that_something_keeps_and_to_no_others():
+    ms, loss = np.array([1.0, 2.0, 4.0]), np.array([0.3, 0.1, 0.0])
+    corner = acquisition.Reference(float(np.log(4.1)), 0.32)
+    known = Known(np.log(ms), loss, 0 * ms, 0 * loss, corner, 0.02, 0.01)
+    assert known.within(Aim()) == corner
+    assert known.within(Aim(budget_ms=2.5)) == acquisition.Reference(float(np.log(2.5)) + 0.01, 0.32)
+    assert known.within(Aim(max_loss=0.05)) == acquisition.Reference(corner.log_ms, 0.05 + 0.02)
+    assert known.within(Aim(budget_ms=9.0, max_loss=0.5)) == corner, "it is never moved out"
+    assert known.within(Aim(budget_ms=0.5)) == corner
+    assert known.within(Aim(budget_ms=2.5, max_loss=0.01)) == corner, "no trial keeps both"
 
 
 def test_what_is_missing_of_an_enqueued_mix_is_proposed_to_go_with_the_rest():
@@ -229,8 +237,8 @@ def test_mixes_that_were_enqueued_whole_are_foretold_but_uniform_ones_are_not():
     search = Search(problem)
     sampler = search.study.sampler
     mix = problem.layout.assignment([i % 3 for i in range(14)])
-    assert sampler.foretold([], problem.layout.space.uniform(FP16)) is None
     search.run(6)
+    assert sampler.foretold(search.study.trials, problem.layout.space.uniform(FP16)) is None
     found = sampler.foretold(search.study.trials, mix)
     assert found.how == "asked"
     assert found.ms == pytest.approx(problem.truth(mix)[0], rel=0.2)
