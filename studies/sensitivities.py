@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from studies.config import SearchConfig
     from studies.progress import Progress
     from studies.runner import Work
-    from studies.setup import Checked
     from studies.store import Store
 
 Errors = Mapping[tuple[str, Precision], float]
@@ -210,30 +209,22 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -
     """
     from search.space import make_space
     from search.values import Ranges
-    from studies.setup import check_searchable, checked
+    from studies.setup import calibrate, check_searchable, checked
 
     config = replace(config, timing_cache="none")  # nothing is built
     with checked(config, scored=False) as good:
         check_searchable(good)
-        ranges = Ranges.from_json(_calibrated(good, config.calibration))
+        found = calibrate(good, config.calibration)
+        path = good.folder / "ranges.json"
+        path.write_text(json.dumps(found), encoding="utf-8")
+        good.keeper.adopt(ranges=str(path))
+        ranges = Ranges.from_json(found)
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
         rows, notes, not_finite = _found(good.keeper, space, seconds_for(config, None), progress)
         groups = _records(good.model)
     if not_finite:
         raise DataError(_not_finite(not_finite))
     return Sensitivities(config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
-
-
-def _calibrated(good: Checked, method: str) -> Any:
-    """Ranges as JSON, which the evaluator process has from then on."""
-    try:
-        found = good.keeper.call("calibrate", {"method": method})
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"calibrating: {death.told()}") from death
-    path = good.folder / "ranges.json"
-    path.write_text(json.dumps(found["ranges"]), encoding="utf-8")
-    good.keeper.adopt(ranges=str(path))
-    return found["ranges"]
 
 
 def _not_finite(samples: Sequence[int]) -> str:

@@ -109,9 +109,20 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
         backend = open_backend(resolve(config.backend), _device(config), backend_options(config))
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
-        found = good.keeper.call("calibrate", {"method": config.calibration})
-        ranges = Ranges.from_json(found["ranges"])
+        ranges = Ranges.from_json(calibrate(good, config.calibration))
         return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target
+
+
+def calibrate(good: Checked, method: str) -> Any:
+    """Ranges as JSON, of inputs that no study keeps them for.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it.
+    """
+    try:
+        return good.keeper.call("calibrate", {"method": method})["ranges"]
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"calibrating: {death.told()}") from death
 
 
 def check_searchable(good: Checked) -> None:
