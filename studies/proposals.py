@@ -124,13 +124,12 @@ class Proposals:
 
     def _predicted(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
         """By the guided sampler, of what it proposed or somebody enqueued; None of what was tried before."""
-        from search.guided import GuidedSampler
-
-        sampler = self.study.sampler
-        if not isinstance(sampler, GuidedSampler):
+        sampler: Any = self.study.sampler
+        if not hasattr(sampler, "foretold"):
             return None
-        if trial.number in sampler.predicted:
-            return sampler.predicted.pop(trial.number)
+        predicted: Predicted | None = sampler.predicted.pop(trial.number, None)
+        if predicted is not None:
+            return predicted
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
         return None if any(self.asked_by(t) == asked for t in others) else sampler.foretold(others, asked)
 
