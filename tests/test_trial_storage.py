@@ -19,7 +19,6 @@ from studies.store import Store
 from studies.trial_storage import RetriedStorage
 
 NAMES = [f"g{number:03}" for number in range(12)]
-CODES = {name: number % 3 for number, name in enumerate(NAMES)}
 
 
 @pytest.fixture(params=["sqlite", *SERVERS])
@@ -69,8 +68,6 @@ def test_parameters_given_together_are_stored_in_one_transaction(storage: Retrie
         assert study.get_trials()[1].params == {}
     writes = len(commits)
     assert study.get_trials()[1].params == codes == trial.params
-    with storage.together():
-        pass
     suggest(study.ask())
     assert writes < len(NAMES) < len(commits) - writes
 
