@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.replay.measured import Rows
 from benchmarks.replay.noise import Noise
 from benchmarks.replay.simulator import Simulator
-from evaluators.accuracy import paired_interval
+from evaluators.intervals import paired_interval
 from search.layout import PRECISIONS, Codes, Layout, Precisions
 from search.values import LayerTime, Precision
 from studies.pareto import Reference, reference_of
