@@ -16,19 +16,13 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
+import toy_step
 from search.errors import StudyError
-from search.values import Assignment, Precision
-from stored import LAYERS, count
-from studies import tables
-from studies.database import artifact_folder, default_url, hide_password
-from studies.records import Counts, SensitivityRecord, Taken
+from studies import database, migrations, tables
+from studies.database import artifact_folder, close_optuna, default_url, hide_password
 from studies.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
-SCHEMA_V1 = Path(__file__).parent / "data" / "schema_v1.db"
-SCHEMA_V2 = Path(__file__).parent / "data" / "schema_v2.db"
-SCHEMA_V3 = Path(__file__).parent / "data" / "schema_v3.db"
-SCHEMA_V4 = Path(__file__).parent / "data" / "schema_v4.db"
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
 NOBODY = 65534
 
@@ -52,15 +46,6 @@ def columns(path: Path) -> dict[str, set[tuple[str, str, bool]]]:
     shape = {name: {(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(name)} for name in ours}
     engine.dispose()
     return shape
-
-
-def indexes(path: Path) -> set[tuple[str, tuple[str | None, ...]]]:
-    engine = create_engine(url_of(path))
-    found = inspect(engine)
-    ours = [name for name in found.get_table_names() if name.startswith("bf_")]
-    there = {(str(i["name"]), tuple(i["column_names"])) for name in ours for i in found.get_indexes(name)}
-    engine.dispose()
-    return there
 
 
 def test_reading_never_creates_a_database(tmp_path: Path) -> None:
@@ -138,115 +123,54 @@ def test_a_newer_database_is_refused(tmp_path: Path) -> None:
             Store.open(url_of(path), create=write, write=write)
 
 
-@pytest.mark.parametrize("write", [False, True])
-def test_an_old_database_is_upgraded_with_its_rows(tmp_path: Path, write: bool) -> None:
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process knows one version of the tables more."""
+    monkeypatch.setitem(migrations.STEPS, tables.VERSION, toy_step.add_toy)
+    monkeypatch.setattr(database, "VERSION", toy_step.NEXT)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A database of the present version with a study, and Optuna's tables."""
     path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V1, path)
-    with Store.open(url_of(path), write=write) as store:
-        study = store.study("old")
-        (target,) = store.targets(study.id)
-        table = store.evaluations(target.id)
-        assert (study.state, study.config, [g.id for g in store.groups(study.id)]) == (
-            "finished",
-            {"trials": 2},
-            ["g000"],
-        )
-        assert store.edges(study.id) == ()
-        assert (list(table.status), list(table.memory_bytes)) == (["ok", "failed"], [-1, -1])
-        good = store.evaluation(target.id, 0)
-        assert good.evaluation.latency is not None
-        assert good.evaluation.latency.warnings == ()
-        assert (good.evaluation.latency.value_ms, list(good.evaluation.latency.samples_ms)) == (1.5, [1.25, 1.5])
-        assert [row.got for row in good.evaluation.audit] == [Precision.INT8]
-        assert store.evaluation(target.id, 1).evaluation.failure is not None
-    Store.open(url_of(tmp_path / "new.db"), create=True).close()
-    assert columns(path) == columns(tmp_path / "new.db")
+    with Store.open(url_of(path), create=True) as store:
+        store.create_study(STUDY)
+    close_optuna(optuna_storage(url_of(path)))
+    return path
 
 
-def test_version_2_is_upgraded_with_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V2, path)
-    with Store.open(url_of(path)) as store:
-        (target,) = store.targets(store.study("old").id)
-        record = store.evaluation(target.id, 0)
-        latency = record.evaluation.latency
-        assert latency is not None
-        assert latency.warnings == ("spread 12.0% of the median, more than 2%",)
-        assert (latency.around_ms, latency.conditions) == ({}, {})
-        assert (record.evaluation.engine, record.evaluation.memory_bytes) == (None, 4096)
-        assert [row.details for row in record.evaluation.audit] == [{}]
-        assert record.asked == Assignment({"g000": Precision.FP16})
-        assert [choice.buildable for choice in store.choices(target.id)] == [True, True]
-        store.mark_unbuildable(target.id, "g000", Precision.INT8)
-        store.set_profile(record.id, LAYERS)
-        assert store.unbuildable(target.id) == {("g000", Precision.INT8)}
-        assert store.profile(record.id) == LAYERS
-        assert store.delete_study("old") == {"c" * 64}
-        assert count(store, tables.Profile) == 0
-    Store.open(url_of(tmp_path / "new.db"), create=True).close()
-    assert columns(path) == columns(tmp_path / "new.db")
-
-
-def test_version_3_is_upgraded_with_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V3, path)
-    with Store.open(url_of(path)) as store:
-        (target,) = store.targets(store.study("old").id)
-        record = store.evaluation(target.id, 0)
-        assert record.evaluation.engine is not None
-        assert (record.evaluation.engine.moves, [layer.ms for layer in store.profile(record.id)]) == (1, [0.75, 0.25])
-        assert store.unbuildable(target.id) == {("g000", Precision.INT8)}
-        assert store.sensitivities(target.id) == {}
-        row = SensitivityRecord("g000", Precision.FP16, 1e-6, 0.0, 60.0, 0.001, 0.99, 0.0, 64)
-        store.set_sensitivities(target.id, [row])
-        assert store.sensitivity_rows(target.id) == (row,)
-        store.delete_study("old")
-        assert count(store, tables.Sensitivity) == 0
-    Store.open(url_of(tmp_path / "new.db"), create=True).close()
-    assert columns(path) == columns(tmp_path / "new.db")
-
-
-def test_version_4_is_upgraded_with_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V4, path)
-    with Store.open(url_of(path)) as store:
-        (target,) = store.targets(store.study("old").id)
-        assert (store.counts(target.id), len(store.sensitivity_rows(target.id))) == (Counts(1, 1), 1)
-        (running,) = store.running(target.id)
-        assert (running.worker, running.trial, running.takeovers) == ("pid-1", 1, 0)
-        name = store.join_worker(target.id, host="here", device="CPU", pid=1)
-        assert store.take_task(target.id, "band", name, 60)
-        assert store.take_over(target.id, name, 60) == Taken(running.id, "pid-1", 1)
-        (worker,) = store.workers(target.id)
-        assert (worker.name, worker.evaluations, worker.trial) == (name, 0, 1)
-        assert store.delete_study("old") == {"c" * 64}
-        assert [count(store, table) for table in (tables.Worker, tables.Task)] == [0, 0]
-    Store.open(url_of(tmp_path / "new.db"), create=True).close()
-    assert columns(path) == columns(tmp_path / "new.db")
-    assert indexes(path) == indexes(tmp_path / "new.db")
-
-
-def test_an_upgrade_leaves_the_tables_of_optuna_alone(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V1, path)
-    optuna_storage(url_of(path))
+def asked(path: Path, query: str) -> list[tuple[object, ...]]:
     connection = sqlite3.connect(path)
-    before = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-    Store.open(url_of(path)).close()
-    assert before
-    assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == before
-    assert connection.execute("SELECT version FROM bf_schema").fetchall() == [(tables.VERSION,)]
+    rows = connection.execute(query).fetchall()
     connection.close()
+    return rows
 
 
-def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    shutil.copy(SCHEMA_V1, path)
-    execute(path, "ALTER TABLE bf_sample RENAME TO gone")  # the last step fails
-    before = columns(path)
-    with pytest.raises(Exception, match="bf_sample"):
-        Store.open(url_of(path))
-    assert columns(path) == before
+@pytest.mark.parametrize("write", [False, True])
+def test_an_older_database_is_upgraded_with_its_rows(old: Path, newer: None, write: bool) -> None:
+    before = columns(old)
+    optunas = asked(old, "SELECT version_num FROM alembic_version")
+    with Store.open(url_of(old), write=write) as store:
+        assert [study.name for study in store.studies()] == ["demo"]
+    before["bf_study"].add(("toy", "INTEGER", True))
+    assert columns(old) == before
+    assert asked(old, "SELECT version FROM bf_schema") == [(toy_step.NEXT,)]
+    assert optunas
+    assert asked(old, "SELECT version_num FROM alembic_version") == optunas
+
+
+def test_an_upgrade_that_fails_changes_nothing(old: Path, newer: None) -> None:
+    execute(old, "CREATE TABLE bf_gone (id INTEGER)")
+    before = columns(old)
+    with pytest.raises(Exception, match="no such column"):
+        Store.open(url_of(old))
+    assert columns(old) == before
+    assert asked(old, "SELECT version FROM bf_schema") == [(tables.VERSION,)]
+
+
+def test_every_version_before_the_present_one_has_a_step() -> None:
+    assert sorted(migrations.STEPS) == list(range(1, tables.VERSION))
 
 
 @pytest.fixture
@@ -261,12 +185,15 @@ def shared_folder() -> Iterator[Path]:
 AS_NOBODY = """
 import os, sys
 import sqlalchemy.dialects.sqlite
-import studies.migrations
+sys.path.insert(0, "tests")
+import toy_step
 from search.errors import StudyError
 from studies.store import Store
 if os.getuid() == 0:  # root may write anything; imports come first, for others may not read root's Python
     os.setgid({nobody})
     os.setuid({nobody})
+if {newer}:
+    toy_step.install()
 for write in (True, False):
     try:
         print([study.name for study in Store.open(sys.argv[1], write=write).studies()])
@@ -275,15 +202,14 @@ for write in (True, False):
 """
 
 
-@pytest.mark.parametrize(("upgraded", "read"), [(True, "['old']"), (False, "True")])
-def test_a_read_only_database(shared_folder: Path, upgraded: bool, read: str) -> None:
+@pytest.mark.parametrize(("newer", "read"), [(False, "['demo']"), (True, "True")])
+def test_a_read_only_database(shared_folder: Path, newer: bool, read: str) -> None:
     path = shared_folder / "a.db"
-    shutil.copy(SCHEMA_V1, path)
-    if upgraded:
-        Store.open(url_of(path)).close()
+    with Store.open(url_of(path), create=True) as store:
+        store.create_study(STUDY)
     path.chmod(0o444)
     shared_folder.chmod(0o555)
-    command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY), url_of(path)]
+    command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY, newer=newer), url_of(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stderr, done.stdout.split()) == ("", ["True", read])
 

@@ -1,4 +1,4 @@
-"""Tables on servers: made and upgraded by many processes at once, completed after one that died, old ones with rows."""
+"""Tables on servers: made and upgraded by many processes at once, completed after one that died, those of others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import optuna
 import pytest
 from optuna.storages._rdb import models
-from sqlalchemy import Boolean, DefaultClause, MetaData, create_engine, inspect, select, text, true
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
+import toy_step
 from search.errors import StudyError
 from searched import ROOT
 from servers import mariadb_url
 from stored import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
-from studies import database, tables
+from studies import database, migrations, tables
 from studies.database import check_usable, close_optuna, optuna_storage
 from studies.store import Store
 from test_docs import blocks
@@ -29,9 +30,12 @@ PROCESSES = 3
 OPEN = """
 import sys
 from contextlib import suppress
-import studies.migrations
+sys.path.insert(0, "tests")
+import toy_step
 from studies.store import Store, optuna_storage, close_optuna
-if sys.argv[2] != "open":
+if sys.argv[2] == "open":
+    toy_step.install()
+else:
     import optuna, studies.trial_storage
 print("ready", flush=True)
 sys.stdin.readline()
@@ -84,26 +88,11 @@ def shape(url: str) -> dict[str, set[tuple[str, bool]]]:
     return columns
 
 
-def put_old(url: str, version: int) -> None:
-    """Tables and rows of an older bitfront, on a server."""
-    metadata, target = MetaData(), create_engine(url)
-    source = create_engine(f"sqlite:///{ROOT}/tests/data/schema_v{version}.db")
-    metadata.reflect(source)
-    for table in metadata.sorted_tables:
-        for column in table.columns:
-            column.type = column.type.as_generic()
-            if isinstance(column.type, Boolean) and column.server_default is not None:
-                column.server_default = DefaultClause(true())
-    with source.connect() as old, target.begin() as new:
-        metadata.create_all(new)
-        for table in metadata.sorted_tables:
-            for row in old.execute(select(table)):
-                new.execute(table.insert().values(**row._mapping))
-            if target.dialect.name == "postgresql" and "id" in table.c:
-                # Ids were given, so the next one is still the first.
-                new.execute(text(f"select setval(pg_get_serial_sequence('{table.name}', 'id'), 1000)"))
-    source.dispose()
-    target.dispose()
+def put_study(url: str) -> None:
+    """A study of the present version with two evaluations."""
+    with Store.open(url, create=True) as store:
+        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        finish(store, target, 0, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,31 +115,40 @@ def test_a_new_sqlite_file_that_another_is_writing_is_waited_for(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-@pytest.mark.parametrize("version", [1, tables.VERSION - 1])
-def test_many_processes_upgrade_old_tables_at_once(kind: str, version: int, tmp_path: Path) -> None:
-    url, new = fresh_url(kind, tmp_path), fresh_url(kind, tmp_path)
-    put_old(url, version)
-    there = len(rows(url, "select id from bf_evaluation"))
+def test_many_processes_upgrade_older_tables_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fresh_url(kind, tmp_path)
+    put_study(url)
+    before = shape(url)
     assert at_once(url, *["open"] * PROCESSES) == ["1"] * PROCESSES
-    assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
-    Store.open(new, create=True).close()
-    assert shape(url) == shape(new)
+    assert rows(url, "select version from bf_schema") == [(toy_step.NEXT,)]
+    before["bf_study"].add(("toy", True))
+    assert shape(url) == before
+    monkeypatch.setattr(database, "VERSION", toy_step.NEXT)
     with Store.open(url) as store:
-        (target,) = store.targets(store.study("old").id)
+        (study,) = store.studies()
+        (target,) = store.targets(study.id)
+        there = len(store.evaluations(target.id))
         finish(store, target.id, 99, 1, 2)
         assert len(store.evaluations(target.id)) == there + 1
-        store.delete_study("old")
+        store.delete_study(study.name)
         assert rows(url, "select * from bf_sample") == []
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_reader_upgrades_old_tables_and_writes_nothing_else(kind: str, tmp_path: Path) -> None:
+def test_a_reader_upgrades_older_tables_and_writes_nothing_else(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = fresh_url(kind, tmp_path)
-    put_old(url, 1)
+    put_study(url)
+    monkeypatch.setitem(migrations.STEPS, tables.VERSION, toy_step.add_toy)
+    monkeypatch.setattr(database, "VERSION", toy_step.NEXT)
     with Store.open(url, write=False) as store:
-        assert [study.name for study in store.studies()] == ["old"]
+        assert len(store.studies()) == 1
         with pytest.raises(StudyError, match=r"Could not create the study.*a user who may write"):
             store.create_study(STUDY)
+    assert rows(url, "select version from bf_schema") == [(toy_step.NEXT,)]
 
 
 @pytest.mark.parametrize("kind", SERVERS)
