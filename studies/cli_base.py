@@ -20,6 +20,7 @@ from studies import commands, interrupts, outputs, suggestions, tables_text
 from studies.config import OPTIONS
 from studies.failures import all_failed_text, nothing_text
 from studies.progress import Display, Lines, Progress, Quiet
+from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
 from studies.words import best_text, nearest_text, obedience_text, regained_text
@@ -145,7 +146,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         if commands.exists(study, storage):
             err.print(way, markup=False)
         raise
-    except BrokenPipeError:
+    except (BrokenPipeError, UnreachableLimitError):
         raise
     except (RunError, OSError) as error:
         if not commands.exists(study, storage):

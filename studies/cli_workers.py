@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Annotated
+
+import typer
 
 from studies import commands, fleet
 from studies.cli_base import (
@@ -31,6 +34,8 @@ from studies.cli_base import (
     verb,
 )
 from studies.progress import Notes
+from studies.reaching import UnreachableLimitError
+from studies.results import Finished
 from studies.retries import known_server
 
 _EVERY_S = 2.0
@@ -59,10 +64,20 @@ def worker(
     more = ["--target", shlex.quote(target)] if target is not None else []
     if fleet.follow():
         with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
-            finished = commands.worker(study, options, storage, Notes(err), target=target, new_target=new_target)
-        sys.stdout.write(f"{fleet.DONE}{finished.reason}\n")
+            _tell_parent(
+                lambda: commands.worker(study, options, storage, Notes(err), target=target, new_target=new_target)
+            )
         return
     with progress_for(quiet) as progress, resumable(study, storage, "worker", more):
         finished = commands.worker(study, options, storage, progress, target=target, new_target=new_target)
     if not quiet:
         print_finished(finished, storage)
+
+
+def _tell_parent(work: Callable[[], Finished]) -> None:
+    """Work for the process that started this one, and tell it why that ended."""
+    try:
+        sys.stdout.write(f"{fleet.DONE}{work().reason}\n")
+    except UnreachableLimitError as error:
+        sys.stdout.write(f"{fleet.UNREACHABLE}{error}\n")
+        raise typer.Exit(1) from None

@@ -21,6 +21,7 @@ from types import TracebackType
 
 from evaluators.process import python_path
 from search.errors import InputError, RunError
+from studies.reaching import UnreachableLimitError
 from studies.slots import Slot, bound
 
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
@@ -87,6 +88,7 @@ class Fleet:
         self._note = note
         self._heard: set[str] = set()
         self._done = ""
+        self._unreachable = ""
 
     def __enter__(self) -> Fleet:
         self._line, self._ours = os.pipe()
@@ -106,6 +108,7 @@ class Fleet:
 
         Raises:
             InputError: all were refused before they worked, say by calibration.
+            UnreachableLimitError: all have ended because FP32 itself misses a limit.
             RunError: all have ended, none of them because the study is done.
         """
         for post in self._posts:
@@ -117,6 +120,8 @@ class Fleet:
                 self._ended(post, post.process.returncode)
         if not all(post.over for post in self._posts):
             return True
+        if self._unreachable:
+            raise UnreachableLimitError(self._unreachable)
         if not self._done:
             said = "\n".join(f"  {post.slot.name}: {post.outcome}" for post in self._posts)
             if all(post.refused for post in self._posts):
@@ -173,8 +178,10 @@ class Fleet:
         for line in filter(None, whole.decode(errors="replace").splitlines()):
             if line.startswith("error: ") or not post.last.startswith("error: "):
                 post.last = line
-            if line.removeprefix(DONE) != line:
+            if line.startswith(DONE):
                 self._done = self._done or line.removeprefix(DONE)
+            elif line.startswith(UNREACHABLE):
+                self._unreachable = line.removeprefix(UNREACHABLE)
             elif line not in self._heard:
                 self._heard.add(line)
                 self._note(f"{post.slot.name}: {line}")
@@ -184,6 +191,8 @@ class Fleet:
         post.process, post.outcome = None, f"{how(code)}{post.last and f': {post.last}'}"
         if code == 0:
             self._done = self._done or "the study is done"
+        elif self._unreachable:  # a worker that is started again would end in the same way
+            self._note(f"{post.slot.name}: the worker ended")
         elif code == _INTERRUPTED or (code == _REFUSED and not post.deaths):
             post.refused = code == _REFUSED
             self._note(f"{post.slot.name}: the worker ended by {how(code)} and is not started again")
@@ -202,6 +211,8 @@ class Fleet:
 
 DONE = "done: "
 """What a worker of a fleet writes before the reason why it is done."""
+UNREACHABLE = "unreachable: "
+"""What it writes before the message of an `UnreachableLimitError`, which is one line."""
 
 
 def how(code: int) -> str:

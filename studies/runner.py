@@ -23,6 +23,7 @@ from studies.open_trials import OpenTrials
 from studies.outcomes import asked_unless_built, digest_in, outcome
 from studies.progress import Progress
 from studies.proposals import Proposals
+from studies.reaching import check_float
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
 from studies.rescoring import Rescoring
@@ -143,12 +144,17 @@ class Runner:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Evaluate until the study has its trials; why it stopped, in words."""
+        """Evaluate until the study has its trials; why it stopped, in words.
+
+        Raises:
+            UnreachableLimitError: FP32 itself misses the accuracy limit.
+        """
         deadline = None
         if self.work.config.time_limit_s is not None:
             deadline = time.monotonic() + self.work.config.time_limit_s
         now = self.standing()
         while True:
+            check_float(self.work, now)
             now = self._rescoring.run(self.settle_band(now), deadline)
             reason = self._enough(now, deadline)
             if reason:

@@ -54,6 +54,8 @@ def join(
         study = store.study(name)
         meant = which.of(store, study)
         config, slots = crew_of(config_of(study, meant, url).with_options(options))
+        if meant is not None and not which.new and len(store.targets(study.id)) == 1:
+            _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config)
         with as_in(slots), checked(config) as good, reported_deletion(store, study):
@@ -62,12 +64,27 @@ def join(
             if which.new:
                 add_target(store, study, good, progress)
             mine = target_of(store, study, good)
+            _check_total(store, config, mine)
             change_lease(store, study, mine, config)
             shipping.keep(store, study, config, progress)
             if not slots:
                 return run_here(store, good, study, mine, progress, moved=moved)
             remember(store, study, mine, config, moved=moved)
     return run_crew(config, slots, progress, mine)
+
+
+def _check_total(store: Store, config: SearchConfig, target: TargetRecord) -> None:
+    """Refuse a new total below what is finished already: nothing that was evaluated is taken back.
+
+    Raises:
+        ConfigError: naming how many evaluations of the target are finished.
+    """
+    finished = store.counts(target.id).finished if "trials" in config.given else 0
+    if config.trials < finished:
+        raise ConfigError(
+            f"--trials {config.trials}: expected the study's new total of evaluations, and {finished} are finished "
+            f"already. Give more than {finished} to evaluate more, or leave it out."
+        )
 
 
 def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: Progress, target: TargetRecord) -> Finished:

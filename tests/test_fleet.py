@@ -109,6 +109,16 @@ def test_a_worker_that_dies_again_and_again_is_given_up(worker: Callable[..., No
     ]
 
 
+def test_a_worker_that_finds_a_limit_out_of_reach_is_not_started_again(
+    worker: Callable[..., None], tmp_path: Path
+) -> None:
+    worker("print('unreachable: FP32 itself misses it', flush=True); sys.exit(1)")
+    _, notes, good = run(tmp_path, Slot("cpu 0"), Slot("cpu 1"))
+    assert not good
+    assert sorted(notes[:-1]) == ["cpu 0: the worker ended", "cpu 1: the worker ended"]
+    assert notes[-1] == "FP32 itself misses it"
+
+
 @pytest.mark.parametrize("code", [2, 130])
 def test_a_worker_that_is_refused_or_interrupted_is_not_started_again(
     code: int, worker: Callable[..., None], tmp_path: Path

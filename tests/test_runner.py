@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
@@ -15,7 +17,7 @@ from networks import mobile_cnn, save
 from search.model import load
 from search.space import Space, make_space
 from search.values import Capability, Precision
-from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
+from searched import DATABASE, copy_finished, invoke, ok, three_layers, tree, write_inputs
 from studies.proposals import Outcome, Proposals
 from studies.store import Store
 
@@ -242,6 +244,41 @@ def test_time_limit(studied: Path) -> None:
     said = ok("resume", "small", "--trials", 8, "--time-limit", "1ms")
     assert "the time limit is reached with 4 of 8 evaluations done" in said
     assert "every one of the 8 assignments" in ok("resume", "small", "--trials", 9, "--time-limit", "none")
+
+
+def test_a_total_below_what_is_finished_is_refused(studied: Path) -> None:
+    before = tree(studied)
+    refused = invoke("resume", "small", "--trials", 3)
+    assert refused.exit_code == 2
+    assert "--trials 3: " in refused.stderr
+    assert "4 are finished" in refused.stderr
+    assert tree(studied) == before
+    assert "4 evaluations are done" in ok("resume", "small", "--trials", 4)
+
+
+def test_an_accuracy_limit_that_fp32_itself_misses_ends_the_search_after_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    with np.load("in/data.npz") as data:
+        arrays = dict(data)
+    arrays["labels"][::2] += 1  # half of them are wrong now
+    np.savez("in/data.npz", **arrays)
+    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 4, "--sampler", "random")
+    for words in (("search", *inputs, "--accuracy-limit", "90%"), ("resume", "s"), ("resume", "s", "--trials", 5)):
+        refused = invoke(*words)
+        assert refused.exit_code == 1
+        said = refused.stderr.partition("error: ")[2]
+        assert said.count("\n") == 1
+        assert re.search(r"It reaches top1 \d+(\.\d+)? % on the search samples, and at least 90 % is asked for", said)
+        assert said.endswith("bitfront resume s --accuracy-limit VALUE\n")
+        assert execute("select role, status from bf_evaluation") == [("baseline:fp32", "ok")]
+        assert execute("select state from bf_study") == [("interrupted",)]
+        assert "RUNNING" not in states()
+    assert "5 evaluations are done" in ok("resume", "s", "--accuracy-limit", "10%")
+    assert execute("select count(*) from bf_evaluation") == [(5,)]
+    assert invoke("resume", "s", "--accuracy-limit", "90%").exit_code == 1  # also where all is evaluated
 
 
 def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
