@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators import data
-from evaluators.data import batches, import_function, open_data, split
+from evaluators.data import arrays, batches, import_function, open_data, split
 from search.errors import DataError
 from search.model import TensorSpec
 
@@ -110,7 +109,7 @@ class TestShards:
         assert labels.tolist() == order.tolist()
 
     def test_only_what_fits_the_cache_stays_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(data, "CACHE_BYTES", images(2).nbytes)
+        monkeypatch.setattr(arrays, "CACHE_BYTES", images(2).nbytes)
         for number in range(3):
             save(tmp_path / f"{number}.npz", image=images(2, number))
         opened = open_data(str(tmp_path), IMAGE)

@@ -1,0 +1,10 @@
+"""Calibration and evaluation data: `.npz` files, folders of them, image folders, functions."""
+
+from __future__ import annotations
+
+from evaluators.data.dataset import Arrays, Batch, Dataset, Indices, batches
+from evaluators.data.functions import import_function
+from evaluators.data.opening import open_data
+from evaluators.data.splits import Splits, split
+
+__all__ = ["Arrays", "Batch", "Dataset", "Indices", "Splits", "batches", "import_function", "open_data", "split"]

@@ -1,0 +1,190 @@
+"""Data that come as arrays: `.npz` files, folders of them, and what a function returns."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data.checks import LABELS, Checker
+from evaluators.data.dataset import Arrays, Indices
+from evaluators.data.functions import import_function, short
+from search.errors import DataError
+from search.model import TensorSpec
+from search.values import digest_of
+
+CACHE_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of the data that is read as a whole; `name` is for messages."""
+
+    name: str
+    read: Callable[[], Arrays]
+
+
+def npz_shard(path: Path) -> Shard:
+    """One `.npz` file; it is read when it is needed."""
+    return Shard(path.name, lambda: _read_npz(path))
+
+
+def _read_npz(path: Path) -> Arrays:
+    try:
+        # Opened here, because numpy leaves a file that turns out to be no archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        # A bare .npy gives an array, which is no context manager: AttributeError on 3.10, TypeError later.
+        raise DataError(
+            f"data file {str(path)!r} is not a readable .npz archive of plain arrays ({short(error)}): write it with "
+            "numpy.savez; pickled and object arrays are refused because loading them could run foreign code"
+        ) from error
+    strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if strange:
+        raise DataError(f"data file {str(path)!r}: {strange} are not arrays; write the file with numpy.savez")
+    return arrays
+
+
+def call_source(reference: str) -> list[Shard]:
+    """What a function of the user returns: one part, or several."""
+    function = import_function(reference, "data")
+    try:
+        value = function()
+        parts = [value] if isinstance(value, Mapping) else list(value)
+    except Exception as error:
+        raise DataError(f"data {reference!r}: the function failed with {short(error)}") from error
+    if not parts:
+        raise DataError(f"data {reference!r}: the function gave no batch; it has to return at least two samples")
+    return [_shard_of(part, f"{reference} batch {number}", reference) for number, part in enumerate(parts)]
+
+
+def _shard_of(part: Any, name: str, reference: str) -> Shard:
+    if not isinstance(part, Mapping):
+        raise DataError(
+            f"data {reference!r}: the function has to return a dict from input name to array, or an iterable of "
+            f"such dicts; got {type(part).__name__}"
+        )
+    arrays = {str(key): as_array(array, f"{name}: {key!r}") for key, array in part.items()}
+    return Shard(name, lambda: arrays)
+
+
+def as_array(value: Any, where: str) -> NDArray[Any]:
+    """A value of the user's function as an array; `where` names it in messages."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where} cannot be read as an array ({short(error)}): return numpy arrays") from error
+
+
+class Cache:
+    """The values used last, as many as fit into `CACHE_BYTES`, and always the newest."""
+
+    def __init__(self) -> None:
+        self._limit = CACHE_BYTES
+        self._used = 0
+        self._items: OrderedDict[int, tuple[Arrays, int]] = OrderedDict()
+
+    def get(self, key: int, read: Callable[[], Arrays]) -> Arrays:
+        if key in self._items:
+            self._items.move_to_end(key)
+            return self._items[key][0]
+        value = read()
+        size = sum(array.nbytes for array in value.values())
+        self._items[key] = (value, size)
+        self._used += size
+        while self._used > self._limit and len(self._items) > 1:
+            self._used -= self._items.popitem(last=False)[1][1]
+        return value
+
+
+class ArrayDataset:
+    """Samples in arrays, in one part or many."""
+
+    def __init__(self, shards: Sequence[Shard], inputs: Sequence[TensorSpec]) -> None:
+        self._shards = shards
+        self._checker = Checker(inputs)
+        self._cache = Cache()
+        content = Content()
+        starts = [0]
+        for number, shard in enumerate(shards):
+            arrays = self._arrays(number)
+            starts.append(starts[-1] + self._checker.check(arrays, shard.name, starts[-1]))
+            content.add(arrays, shard.name)
+        self._starts = np.array(starts, np.int64)
+        self._digest = content.digest(len(self))
+        self._labels = LABELS in content.names and self._checker.takes_labels
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    @property
+    def has_labels(self) -> bool:
+        return self._labels
+
+    def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
+        rows = self._rows(indices)
+        labels = rows.pop(LABELS) if self._labels else None
+        return rows, labels
+
+    def labels(self, indices: Indices) -> NDArray[Any] | None:
+        return self._rows(indices, only=LABELS)[LABELS] if self._labels else None
+
+    def _rows(self, indices: Indices, only: str | None = None) -> Arrays:
+        """Rows of all arrays, or of only one."""
+        owners = np.searchsorted(self._starts, indices, side="right") - 1
+        rows: Arrays = {}
+        # Runs of one shard, so that sorted indices read every shard once.
+        cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(indices)]
+        for start, stop in pairwise(cuts):
+            arrays = self._arrays(int(owners[start]))
+            local = indices[start:stop] - self._starts[owners[start]]
+            for name, array in arrays.items() if only is None else [(only, arrays[only])]:
+                if name not in rows:
+                    rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
+                rows[name][start:stop] = array[local]
+        return rows
+
+    def _arrays(self, number: int) -> Arrays:
+        return self._cache.get(number, lambda: self._checker.native(self._shards[number].read()))
+
+
+@dataclass
+class Content:
+    """Digest of arrays that come in parts; independent of where the parts are cut."""
+
+    names: set[str] = field(default_factory=set)
+    _rows: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    _bytes: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, arrays: Arrays, where: str) -> None:
+        if self.names and self.names != arrays.keys():
+            raise DataError(f"{where} has arrays {sorted(arrays)}, the parts before it have {sorted(self.names)}")
+        self.names = set(arrays)
+        for name, array in arrays.items():
+            row = (array.dtype.str, array.shape[1:])
+            if self._rows.setdefault(name, row) != row:
+                raise DataError(f"{where}: {name!r} has rows of {row}, the parts before it of {self._rows[name]}")
+            sha = self._bytes.setdefault(name, hashlib.sha256())
+            for start in range(0, len(array), 256):
+                block = np.ascontiguousarray(array[start : start + 256]).reshape(-1)
+                sha.update(block.view(np.uint8).data)
+
+    def digest(self, samples: int) -> str:
+        content = {
+            name: [dtype, list(shape), self._bytes[name].hexdigest()] for name, (dtype, shape) in self._rows.items()
+        }
+        return digest_of({"samples": samples, "arrays": content})

@@ -1,0 +1,92 @@
+"""Whether arrays are what the model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data.dataset import Arrays
+from search.errors import DataError
+from search.model import TensorSpec
+
+LABELS = "labels"
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Compares arrays with the model's inputs; messages number samples over the whole dataset, from 0."""
+
+    inputs: Sequence[TensorSpec]
+
+    @property
+    def takes_labels(self) -> bool:
+        """False for the odd model with an input of that name: then the key is that input."""
+        return all(spec.name != LABELS for spec in self.inputs)
+
+    def native(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The same arrays in this machine's byte order."""
+        return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
+
+    def check(self, arrays: Arrays, where: str, first: int) -> int:
+        """Number of samples in `arrays`, whose first is sample `first`; raises DataError for anything that is off."""
+        self._check_keys(arrays, where)
+        for spec in self.inputs:
+            _check_array(arrays[spec.name], spec, where)
+        lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+        samples = lengths[self.inputs[0].name]
+        if len(set(lengths.values())) > 1:
+            raise DataError(
+                f"{where}: every array needs one row per sample, but the lengths differ: "
+                + ", ".join(f"{name} {length}" for name, length in lengths.items())
+            )
+        if samples == 0:
+            raise DataError(f"{where} is empty: its arrays have no rows")
+        for spec in self.inputs:
+            _check_finite(arrays[spec.name], spec.name, where, first)
+        return samples
+
+    def _check_keys(self, arrays: Arrays, where: str) -> None:
+        wanted = [spec.name for spec in self.inputs]
+        missing = [name for name in wanted if name not in arrays]
+        if missing:
+            raise DataError(
+                f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {sorted(arrays)}; "
+                "name each array as the model names its input"
+            )
+        extra = sorted(arrays.keys() - {*wanted, LABELS})
+        if extra:
+            raise DataError(
+                f"{where} has {extra[0]!r}, which is no input of the model: expected arrays {wanted} and perhaps "
+                f"{LABELS!r}; rename it or leave it out"
+            )
+        if any(array.dtype.hasobject for array in arrays.values()):
+            raise DataError(f"{where} holds object arrays: every array has to be of a plain number type")
+
+
+def _check_array(array: NDArray[Any], spec: TensorSpec, where: str) -> None:
+    if array.ndim == 0 or array.shape[1:] != spec.shape[1:]:
+        expected = ", ".join(["samples", *map(str, spec.shape[1:])])
+        raise DataError(
+            f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
+            "shape the samples as the model takes them, or fix the model's input shape"
+        )
+    if array.dtype.name != spec.dtype:
+        raise DataError(
+            f"{where}: input {spec.name!r} has to be {spec.dtype}, got {array.dtype.name}; convert it with "
+            f".astype({spec.dtype!r}) where the data are made, scaling included"
+        )
+
+
+def _check_finite(array: NDArray[Any], name: str, where: str, first: int) -> None:
+    if array.dtype.kind != "f":
+        return
+    # A block at a time: the mask of a whole shard would be a quarter of its size again.
+    for start in range(0, len(array), 256):
+        finite = np.isfinite(array[start : start + 256]).reshape(len(array[start : start + 256]), -1).all(axis=1)
+        if not finite.all():
+            sample = first + start + int(np.argmin(finite))
+            raise DataError(f"{where}: input {name!r} holds NaN or Inf, first in sample {sample}: repair or drop it")

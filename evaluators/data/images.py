@@ -1,0 +1,122 @@
+"""Folders of image files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data.arrays import Cache, as_array
+from evaluators.data.checks import Checker
+from evaluators.data.dataset import Arrays, Indices
+from evaluators.data.functions import import_function, short
+from search.errors import DataError
+from search.model import TensorSpec
+from search.values import digest_of
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+class ImageDataset:
+    """Image files that the user's function turns into samples, one by one, when they are asked for."""
+
+    def __init__(self, folder: Path, images: list[Path], inputs: Sequence[TensorSpec], preprocess: str | None) -> None:
+        if preprocess is None:
+            raise DataError(
+                f"data folder {str(folder)!r} holds images: --preprocess package.module:function is needed to turn "
+                "a file into what the model takes"
+            )
+        self._images = images
+        self._checker = Checker(inputs)
+        self._reference = preprocess
+        self._function = import_function(preprocess, "--preprocess")
+        self._labels = _folder_labels(folder, images)
+        self._cache = Cache()
+        self._digest = self._content(folder)
+        self._sample(0)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    @property
+    def has_labels(self) -> bool:
+        return self._labels is not None
+
+    def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
+        samples = [self._sample(int(index)) for index in indices]
+        rows = {spec.name: np.concatenate([sample[spec.name] for sample in samples]) for spec in self._checker.inputs}
+        return rows, self.labels(indices)
+
+    def labels(self, indices: Indices) -> NDArray[Any] | None:
+        return None if self._labels is None else self._labels[indices]
+
+    def _content(self, folder: Path) -> str:
+        files = [[image.relative_to(folder).as_posix(), _file_digest(image)] for image in self._images]
+        labels = None if self._labels is None else self._labels.tolist()
+        return digest_of({"files": files, "labels": labels, "preprocess": self._reference})
+
+    def _sample(self, index: int) -> Arrays:
+        return self._cache.get(index, lambda: self._read(index))
+
+    def _read(self, index: int) -> Arrays:
+        """One sample with a batch axis of 1, checked."""
+        image = self._images[index]
+        try:
+            value = self._function(image)
+        except Exception as error:
+            raise DataError(f"--preprocess {self._reference} failed on {image} with {short(error)}") from error
+        named = value if isinstance(value, Mapping) else self._alone(value, image)
+        where = f"--preprocess {self._reference} on {image}"
+        rows = {str(name): as_array(array, f"{where}: {name!r}")[np.newaxis] for name, array in named.items()}
+        arrays = self._checker.native(rows)
+        self._checker.check(arrays, where, index)
+        return arrays
+
+    def _alone(self, value: Any, image: Path) -> Arrays:
+        inputs = self._checker.inputs
+        if not isinstance(value, np.ndarray) or len(inputs) != 1:
+            wanted = "an array" if len(inputs) == 1 else f"a dict with {[spec.name for spec in inputs]}"
+            raise DataError(
+                f"--preprocess {self._reference} on {image}: expected {wanted}, without the batch axis; "
+                f"got {type(value).__name__}"
+            )
+        return {inputs[0].name: value}
+
+
+def _folder_labels(folder: Path, images: list[Path]) -> Indices | None:
+    """(samples,) int64 class numbers from sub-folders; None for a flat folder."""
+    classes = [image.relative_to(folder).parts[0] for image in images if image.parent != folder]
+    if not classes:
+        return None
+    if len(classes) < len(images):
+        raise DataError(
+            f"data folder {str(folder)!r} holds images both beside and inside sub-folders: put every image into the "
+            "sub-folder of its class, or all into one folder without labels"
+        )
+    # Sub-folders without images count, so that a class keeps its number when its last image goes.
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    number = {name: index for index, name in enumerate(names)}
+    return np.array([number[name] for name in classes], np.int64)
+
+
+def _file_digest(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            sha.update(block)
+    return sha.hexdigest()
+
+
+def find_images(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in IMAGE_SUFFIXES and not hidden and path.is_file():
+            yield path
