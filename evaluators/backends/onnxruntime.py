@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import platform
 import re
 import tempfile
@@ -17,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import psutil
 from numpy.typing import NDArray
 
 from evaluators.backends import cuda_device, onnxruntime_cuda
@@ -25,6 +22,7 @@ from evaluators.backends.base import Arrays, Audit, DeviceError, Engine, OutOfMe
 from evaluators.backends.onnxruntime_audit import audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime_profile import is_move, layer_times
 from evaluators.gpu_state import GpuState
+from evaluators.heap import allocated_bytes
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search import onnx_file
@@ -248,7 +246,7 @@ class OnnxRuntimeBuilder:
 
 
 class OnnxRuntimeSession:
-    """One loaded ONNX file. `memory_bytes` is what loading and one run added to the process, on the CPU.
+    """One loaded ONNX file. `memory_bytes` is what loading and the first run allocate and keep, on the CPU.
 
     Raises:
         TargetError: CUDA was asked for and its provider does not load.
@@ -256,7 +254,7 @@ class OnnxRuntimeSession:
 
     def __init__(self, backend: OnnxRuntimeBackend, model: Path | bytes, options: Any) -> None:
         self.backend = backend
-        self._before = _resident_bytes()
+        before = allocated_bytes()
         source = str(model) if isinstance(model, Path) else model
         # Nothing that fails on the device may be run on the processor instead, neither now nor later.
         self.session = backend.ort.InferenceSession(source, options, providers=backend.providers(), enable_fallback=0)
@@ -264,18 +262,21 @@ class OnnxRuntimeSession:
             onnxruntime_cuda.require_loaded(backend.ort, self.session, backend.device, backend.index)
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.memory_bytes: int | None = None
+        self._loaded_bytes = allocated_bytes() - before
         self.types: Mapping[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._bound: dict[str, Any] = {}
         self._binding: Any = None
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        measures = self.memory_bytes is None and not self.backend.cuda
+        before = allocated_bytes() if measures else 0
         try:
             results = self.session.run(self.outputs, dict(inputs))
         except Exception as error:
             raise _meaning_of(error) from error
-        if self.memory_bytes is None and not self.backend.cuda:
-            self.memory_bytes = max(0, _resident_bytes() - self._before)
+        if measures:
+            self.memory_bytes = max(0, self._loaded_bytes + allocated_bytes() - before)
         return dict(zip(self.outputs, results, strict=True))
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
@@ -372,10 +373,3 @@ def _gpu_name(index: int) -> str:
 
 def _optimized(path: Path) -> Path:
     return path.with_name(path.name + ".optimized.onnx")
-
-
-def _resident_bytes() -> int:
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory of earlier sessions must not hide what this one adds
-    return int(psutil.Process().memory_info().rss)
