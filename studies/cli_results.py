@@ -24,6 +24,7 @@ from studies.cli_base import (
     Storage,
     Study,
     WhichTarget,
+    err,
     given_options,
     option,
     out,
@@ -32,7 +33,7 @@ from studies.cli_base import (
     progress_for,
     verb,
 )
-from studies.units import format_metric
+from studies.units import format_metric, parse_tolerance
 
 
 @verb
@@ -43,6 +44,14 @@ def export(
     trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
     triton: Annotated[
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
+    ] = None,
+    latency_tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--latency-tolerance",
+            help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
+            metavar="SHARE",
+        ),
     ] = None,
     optimization_level: Annotated[
         Many, option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
@@ -59,6 +68,7 @@ def export(
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
     options = given_options(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
+    tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
     with progress_for(quiet) as progress:
         done = commands.export(
             study,
@@ -70,7 +80,10 @@ def export(
             storage=storage,
             progress=progress,
             target=target,
+            latency_tolerance=tolerance,
         )
+    if done.warning:
+        err.print(f"WARNING: {done.warning}", markup=False)
     if not quiet:
         _print_exported(done)
 
@@ -142,6 +155,8 @@ def demo(
     if quiet:
         return
     print_finished(done.finished, done.storage)
+    if done.engine.warning:
+        err.print(f"WARNING: {done.engine.warning}", markup=False)
     _print_exported(done.engine)
     out.print(f"report: {done.report}", markup=False)
 

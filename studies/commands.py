@@ -195,6 +195,7 @@ def export(
     storage: str | None = None,
     progress: Progress | None = None,
     target: str | None = None,
+    latency_tolerance: float | None = None,
 ) -> Exported:
     """Write the chosen engine to a folder, as `bitfront export`.
 
@@ -203,6 +204,9 @@ def export(
         triton: name of a Triton model repository entry to write as well.
         options: limits, `optimization-level`, and `model`, `data` where files have moved.
         target: which of the study's; None for the first. It is exported where it was measured.
+        latency_tolerance: how far the exported engine's latency may be from that of the engine that was measured,
+            relative: 0.05 is 5 %; None for the study's tie band. Beyond it the export is kept and
+            `Exported.warning` says so.
 
     Raises:
         StudyError: nothing keeps the limits, or no such study, target, trial or pick.
@@ -227,7 +231,7 @@ def export(
         check_artifacts(config)
         config = here(store, now.study, config)
         how = f"trial {trial}" if trial is not None else pick or "accurate"
-        request = exports.Request(int(now.table.trial[row]), how, final_options(config), triton)
+        request = exports.Request(int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.

@@ -135,6 +135,16 @@ def parse_drop(text: str, option: str = "--max-drop") -> Amount:
     return parse_amount(text, option)
 
 
+def parse_tolerance(text: str, option: str) -> float:
+    """Read `5%` or `0.05` as a share, more than zero and at most one; raises ConfigError."""
+    expected, advice = "a share from above 0 % to 100 %", "write it like 5%"
+    number, unit = _split(text, option, expected, advice)
+    share = number / 100 if unit == "%" else number
+    if unit not in ("", "%") or not 0 < share <= 1:
+        raise refusal(option, expected, text, advice)
+    return share
+
+
 def parse_count(text: str, option: str, least: int = 1, most: int = 2**31 - 1) -> int:
     """Read a whole number within bounds; raises ConfigError."""
     stripped = text.strip()
