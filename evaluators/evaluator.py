@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators import accuracy, calibration, calibration_cache, data, latency, metrics
+from evaluators import accuracy, calibration, calibration_cache, data, default_metric, latency, metrics
 from evaluators.backends.base import (
     Backend,
     Builder,
@@ -102,7 +102,8 @@ class Evaluator:
         given = metrics.get_metric(job.metric) if job.metric else None
         labelled = given is not None and given.needs_labels
         self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
-        self.metric = given or metrics.default_metric(self.data.has_labels)
+        self._chosen = default_metric.Choice(given, "") if given else self._default_metric()
+        self.metric = self._chosen.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
             self.final_data = data.open_data(
@@ -121,6 +122,32 @@ class Evaluator:
         # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
         order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(splits.search))
         self.search_indices = splits.search[order]
+
+    def _default_metric(self) -> default_metric.Choice:
+        labels = self.data.labels(np.array([0])) if self.data.has_labels else None
+        return default_metric.default_metric(self._output_specs(), labels)
+
+    def _output_specs(self) -> Sequence[models.TensorSpec]:
+        """The model's outputs; run once where shape inference does not know them."""
+        known = self.model.outputs
+        if all(spec.shape for spec in known):
+            return known
+        with closing(self.backend.float_session(self.model)) as session:
+            found = session.run(self.data.batch(np.zeros(self.model.batch, np.int64))[0])
+        return [replace(spec, shape=spec.shape or found[spec.name].shape) for spec in known]
+
+    def _metric_notes(self) -> list[str]:
+        """How the metric was chosen, where nobody named it, and which outputs it does not score."""
+        name, why = self.metric.name, self._chosen.why
+        notes = [f"the metric is {name}, because {why}; --metric names another"] if why else []
+        kinds = {spec.name: "f" if default_metric.is_float(spec) else "i" for spec in self.model.outputs}
+        read = self.metric.outputs_read(kinds)
+        if unread := [repr(output) for output in kinds if output not in read]:
+            notes.append(
+                f"metric {name} reads the output{'s' * (len(read) > 1)} {', '.join(map(repr, read))} alone: "
+                f"{', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not scored"
+            )
+        return notes
 
     # -- before the first candidate --------------------------------------------------------------------------------
 
@@ -146,6 +173,7 @@ class Evaluator:
                 "unit": metric.unit,
                 "higher_is_better": metric.higher_is_better,
                 "ratio": metric.ratio,
+                "notes": self._metric_notes(),
             },
         }
 

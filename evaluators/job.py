@@ -18,7 +18,7 @@ class Job:
     Attributes:
         shapes: input name → [MIN, OPT, MAX].
         options: keyword arguments of the backend.
-        metric: name, or None for the default of the data.
+        metric: name, or None for the default, which follows the model's outputs and the labels.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
         reference_ms: latency of the baseline that relative latencies are scaled to, once measured.

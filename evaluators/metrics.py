@@ -50,7 +50,7 @@ class Metric:
         kind: `per_sample` or `accumulating`.
         score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
         make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
-        reads: which outputs a built-in reads: the first, or all floats.
+        reads: which outputs a built-in reads: one, which is the first float output, or all float outputs.
         fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
             that form, of however many samples.
     """
@@ -64,13 +64,24 @@ class Metric:
     kind: Literal["per_sample", "accumulating"]
     score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
     make: Callable[[], Accumulator] | None = None
-    reads: Literal["first", "floats"] = "first"
+    reads: Literal["one", "floats"] = "one"
     fit: Callable[[Outputs, NDArray[Any]], object] | None = None
 
     @property
     def is_own(self) -> bool:
         """Whether it is the user's: what it reads, and what it raises at, nobody knows but itself."""
         return self.name not in BUILT_IN
+
+    def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
+        """Names of the outputs that this metric reads; of the user's own metric all, as nobody knows better.
+
+        Args:
+            kinds: numpy's kind of every output's dtype by name, `f` for floats, in the model's order.
+        """
+        if self.is_own:
+            return list(kinds)
+        floats = [name for name, kind in kinds.items() if kind == "f"]
+        return floats if self.reads == "floats" else (floats or list(kinds))[:1]
 
     def scores(
         self, outputs: Outputs, labels: Labels, reference: Outputs | None = None, *, count: int, first: int = 0
@@ -111,13 +122,13 @@ class Metric:
         """Refuse what a built-in would read in other rows than the samples'."""
         if self.is_own:
             return
-        names = list(outputs)[:1] if self.reads == "first" else [n for n, a in outputs.items() if a.dtype.kind == "f"]
-        for name in names:
+        for name in self.outputs_read({name: array.dtype.kind for name, array in outputs.items()}):
             shape = outputs[name].shape
             if shape[:1] != (count,):
                 raise DataError(
                     f"metric {self.name} reads one row per sample, but output {name!r} has shape {shape} for {count} "
-                    "samples; export the model with the samples first, or write a metric of your own"
+                    "samples; export the model with the samples first, choose a metric that does not read this output, "
+                    "or write a metric of your own"
                 )
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -203,11 +214,6 @@ def get_metric(name: str) -> Metric:
     return _own_metric(name, _imported(name, module, attribute))
 
 
-def default_metric(has_labels: bool) -> Metric:
-    """top1 where the data have labels, else agreement with FP32."""
-    return BUILT_IN["top1" if has_labels else "agreement"]
-
-
 def _imported(name: str, module: str, attribute: str) -> Any:
     folder = os.getcwd()
     if folder not in sys.path:
@@ -260,15 +266,32 @@ def _declared(name: str, found: Any, attribute: str, default: Any) -> Any:
     return value
 
 
+def _scored_output(outputs: Outputs) -> tuple[str, NDArray[Any]]:
+    """The one output that metrics over classes read: the first float output, or the first where none is float."""
+    floats = (item for item in outputs.items() if item[1].dtype.kind == "f")
+    return next(floats, next(iter(outputs.items())))
+
+
 def _class_scores(outputs: Outputs, metric: str) -> NDArray[Any]:
-    """The first output, which must be (n, classes)."""
-    name, scores = next(iter(outputs.items()))
+    """The first float output, which must be (n, classes) with two classes or more."""
+    name, scores = _scored_output(outputs)
     if scores.ndim != 2:
         raise DataError(
-            f"metric {metric} reads class scores from the first output and needs shape (n, classes), "
-            f"but {name!r} has shape {scores.shape}; choose another --metric, say cosine, or one of your own"
+            f"metric {metric} reads class scores from the first float output and needs shape (n, classes), "
+            f"but {name!r} has shape {scores.shape}; choose another --metric, say sqnr, or one of your own"
         )
+    _check_classes(metric, name, scores.shape)
     return scores
+
+
+def _check_classes(metric: str, name: str, shape: tuple[int, ...]) -> None:
+    """The largest of one class is always the same, so that any output would pass for right."""
+    if shape[1] < 2:
+        raise DataError(
+            f"metric {metric} compares classes and needs two or more, but output {name!r} has shape {shape}: with "
+            f"{shape[1]} class every output would count as right. Use --metric sqnr or mse, which compare values with "
+            "FP32's, or a metric of your own that reads the labels"
+        )
 
 
 def _class_labels(labels: Labels, rows: int, classes: int, metric: str) -> NDArray[np.int64]:
@@ -334,7 +357,7 @@ def _float_pairs(outputs: Outputs, reference: Outputs | None) -> list[tuple[Scor
     theirs = _given(reference)
     names = [name for name, array in theirs.items() if array.dtype.kind == "f"]
     if not names:
-        raise DataError("this metric compares float outputs, but the model has none; choose another --metric")
+        raise DataError("this metric compares float outputs, but the model has none; give a --metric of your own")
     return [(_flat(outputs[name]), _flat(theirs[name])) for name in names]
 
 
@@ -378,9 +401,9 @@ def _mse(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
 class MeanIoU:
     """Mean over classes of intersection ÷ union of predicted and labelled pixels.
 
-    The first output is (n, C, H, W) class scores, labels are (n, H, W) integers. Classes absent from both
-    prediction and labels are left out. Label 255 marks pixels that count for nothing (the custom of PASCAL VOC and
-    Cityscapes) where the model has no such class.
+    The first float output is (n, C, H, W) scores of two classes or more, labels are (n, H, W) integers. Classes absent
+    from both prediction and labels are left out. Label 255 marks pixels that count for nothing (the custom of PASCAL
+    VOC and Cityscapes) where the model has no such class.
     """
 
     def __init__(self) -> None:
@@ -388,12 +411,13 @@ class MeanIoU:
 
     def update(self, outputs: Outputs, labels: Labels) -> None:
         """Add one batch; raises DataError where shapes or labels do not fit."""
-        name, scores = next(iter(outputs.items()))
+        name, scores = _scored_output(outputs)
         if scores.ndim != 4:
             raise DataError(
-                f"metric miou reads class maps from the first output and needs shape (n, C, H, W), "
+                f"metric miou reads class maps from the first float output and needs shape (n, C, H, W), "
                 f"but {name!r} has shape {scores.shape}; choose another --metric"
             )
+        _check_classes("miou", name, scores.shape)
         classes = scores.shape[1]
         wanted = _class_maps(labels, scores.shape)
         predicted = scores.argmax(axis=1)
@@ -429,7 +453,7 @@ def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def _fit_class_maps(outputs: Outputs, labels: NDArray[Any]) -> object:
-    return _class_maps(labels, (len(labels), *next(iter(outputs.values())).shape[1:]))
+    return _class_maps(labels, (len(labels), *_scored_output(outputs)[1].shape[1:]))
 
 
 def _built_in() -> dict[str, Metric]:

@@ -205,7 +205,7 @@ def _done(now: Standing, row: int) -> bool:
 
 
 def _notes(store: Store, now: Standing) -> Sequence[str]:
-    notes = []
+    notes = [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,12 +82,19 @@ def checked(config: SearchConfig, *, scored: bool = True) -> Iterator[Checked]:
         except ProcessDiedError as death:
             raise EvaluatorError(f"trying the float model: {death.told()}") from death
         found = keeper.description
-        metric = found["metric"]
-        limits = limits_for(
-            config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"]
-        )
+        limits = _limits(config, found["metric"])
         make_space(model, found["capability"], None, config.keep, config.granularity)
         yield Checked(config, model, keeper, folder, limits)
+
+
+def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
+    """The limits in the unit of the metric; where they do not fit a metric that nobody named, also why it is that."""
+    try:
+        return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
+    except ConfigError as error:
+        if config.metric is not None:
+            raise
+        raise ConfigError(". ".join([str(error).rstrip("."), *metric["notes"]])) from error
 
 
 def load_model(config: SearchConfig) -> Model:
@@ -237,6 +244,8 @@ def create_study(store: Store, good: Checked, progress: Progress, files: Sequenc
         store.set_files(study_id, files)
         complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
+    for text in new.metric["notes"]:
+        progress.note(text)
     return study
 
 
@@ -285,7 +294,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
-    if good.described("metric") != study.metric:
+    if _without_notes(good.described("metric")) != _without_notes(study.metric):
         changed.append(f"the metric was {study.metric['name']}, is {good.described('metric')['name']}")
     if changed:
         raise StudyError(
@@ -295,6 +304,11 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
     if target is not None and target.target.fingerprint != good.target.fingerprint:
         raise foreign(study.name, [target], good.target)
+
+
+def _without_notes(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a metric another; its notes are words for people."""
+    return {key: value for key, value in metric.items() if key != "notes"}
 
 
 def add_target(store: Store, study: StudyRecord, good: Checked, progress: Progress) -> None:

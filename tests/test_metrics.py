@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.metrics import BUILT_IN, SQNR_CAP_DB, MeanIoU, default_metric, get_metric
+from evaluators.metrics import BUILT_IN, SQNR_CAP_DB, MeanIoU, get_metric
 from search.errors import ConfigError, DataError, MetricError
 
 OWN = """
@@ -167,7 +167,7 @@ def test_miou_refuses_what_does_not_fit() -> None:
 
 
 def test_built_ins_refuse_outputs_and_labels_that_do_not_fit() -> None:
-    with pytest.raises(DataError, match=r"first output.*\(n, classes\).*'y' has shape \(2, 3, 4\)"):
+    with pytest.raises(DataError, match=r"first float output.*\(n, classes\).*'y' has shape \(2, 3, 4\)"):
         score("top1", np.zeros((2, 3, 4), np.float32), [0, 0])
     with pytest.raises(DataError, match="label 3 is not one of the model's 3 classes"):
         score("top1", SCORES, [0, 1, 2, 3])
@@ -197,13 +197,33 @@ def test_outputs_that_a_metric_does_not_read_are_of_any_shape() -> None:
     assert BUILT_IN["agreement"].scores(beside | {"z": np.ones(7)}, None, beside, count=len(SCORES)).all()
 
 
+@pytest.mark.parametrize("name", ["top1", "top5", "agreement", "miou"])
+def test_metrics_over_classes_refuse_a_single_class(name: str) -> None:
+    """Its largest is always the same, so that a constant engine would be perfect."""
+    metric = BUILT_IN[name]
+    gathers = metric.kind == "accumulating"
+    outputs = {"y": np.ones((4, 1, 2, 2) if gathers else (4, 1), np.float32)}
+    labels = np.zeros((4, 2, 2) if gathers else 4, int)
+    given = outputs, labels, *([] if gathers else [outputs])
+    with pytest.raises(DataError, match=f"metric {name} compares classes and needs two or more.*sqnr"):
+        (metric.accumulator().update if gathers else metric.scores)(*given, count=4)
+
+
+def test_metrics_over_classes_read_the_first_float_output() -> None:
+    """Converters of classical models put the class itself, an integer, before the probabilities."""
+    outputs = {"label": np.array([1, 0, 0, 0]), "probabilities": SCORES}
+    assert BUILT_IN["top1"].scores(outputs, np.array([1, 0, 2, 0]), count=4).tolist() == [1, 1, 0, 1]
+    assert BUILT_IN["agreement"].scores(outputs, None, outputs, count=4).all()
+    kinds = {"label": "i", "probabilities": "f", "features": "f"}
+    assert BUILT_IN["top1"].outputs_read(kinds) == ["probabilities"]
+    assert BUILT_IN["sqnr"].outputs_read(kinds) == ["probabilities", "features"]
+
+
 def test_units_and_directions() -> None:
     assert {name for name, metric in BUILT_IN.items() if metric.ratio} == {"top1", "top5", "agreement", "miou"}
     assert {name for name, metric in BUILT_IN.items() if not metric.higher_is_better} == {"mse"}
     assert {name for name, metric in BUILT_IN.items() if metric.needs_labels} == {"top1", "top5", "miou"}
     assert BUILT_IN["sqnr"].unit == "dB"
-    assert default_metric(has_labels=True).name == "top1"
-    assert default_metric(has_labels=False).name == "agreement"
 
 
 @pytest.mark.usefixtures("own")
