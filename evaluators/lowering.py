@@ -24,6 +24,7 @@ from evaluators.placement import (
     plan,
 )
 from evaluators.scales import activation_scale, weight_scales
+from evaluators.value_bounds import UNBOUNDED, bounds_of_values, cut
 from search.element_types import settle_types
 from search.errors import ModelError
 from search.grouping import is_constant
@@ -122,6 +123,7 @@ class _Lowering:
         self.constants = Constants(self.graph, self.names)
         # Read before anything is rewritten, while every float tensor still has its own type.
         self.floats = {node: float_inputs(node) for node in self.graph.all_nodes()}
+        self.bounds = {} if placement.symmetric else bounds_of_values(self.graph)
 
     def write(self) -> None:
         nodes = list(self.graph)
@@ -324,6 +326,8 @@ class _Lowering:
                 "reach it, or keep its group in high precision."
             )
         symmetric = self.placement.symmetric
+        # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
+        found = cut(found, self.bounds.get(root.name or "", UNBOUNDED))
         scale, zero = activation_scale(found, signed=symmetric, symmetric=symmetric)
         return (float(_representable(np.asarray(scale, np.float32))) if self.placement.half else scale), zero
 

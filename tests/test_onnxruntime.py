@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,14 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from evaluators import calibration_cache
 from evaluators.backends.base import RefusedError
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime_audit import audit_rows
 from search import onnx_file
 from search.errors import ModelError, TargetError
 from search.model import Model, ShapeRequest, load
-from search.values import Answer, Assignment, Capability, Precision, Target
+from search.values import Answer, Assignment, Capability, Precision, Ranges, Target, TensorRange
 from tests.networks import NETWORKS, ODD, Net, feeds, loaded, observed, plain_session, ranged, save, sqnr_db
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
@@ -68,6 +71,32 @@ def test_every_group_obeys_in_every_mix(name: str, backend: OnnxRuntimeBackend, 
         assert [row.group for row in rows] == [group.id for group in model.groups]
         assert {row.group: row.asked for row in rows} == dict(assignment)
         assert not [row for row in rows if row.answer is not Answer.OBEYED]
+
+
+def from_cache(ranges: Ranges) -> Ranges:
+    """The ranges after a calibration cache was written and read: magnitudes are left of them."""
+    return calibration_cache.take(calibration_cache.read(calibration_cache.write(ranges)), ranges.tensors, None).ranges
+
+
+def too_wide(ranges: Ranges) -> Ranges:
+    doubled = {name: TensorRange(2 * one.low - 0.1, 2 * one.high + 0.1) for name, one in ranges.tensors.items()}
+    return replace(ranges, tensors=doubled)
+
+
+@pytest.mark.parametrize("change", [from_cache, too_wide])
+@pytest.mark.parametrize("name", ALL)
+def test_symmetric_and_too_wide_ranges_give_the_same_kernels(
+    name: str, change: Callable[[Ranges], Ranges], backend: OnnxRuntimeBackend, tmp_path: Path
+) -> None:
+    model, made = loaded(name), []
+    assignment = uniform(model, backend, INT8)
+    for ranges in (ranged(name), change(ranged(name))):
+        builder = backend.builder(model, ranges)
+        lowered = builder.lower(assignment)
+        rows = builder.audit(builder.build(lowered, tmp_path / "engine.onnx"), assignment).rows
+        assert not [row for row in rows if row.answer is not Answer.OBEYED]
+        made.append(kinds(optimized(backend, ir.to_proto(lowered).SerializeToString(), tmp_path)))
+    assert made[1] == made[0]
 
 
 def test_an_int8_network_of_convolutions_has_no_float_detours(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Bounds that ops themselves put on their outputs, whatever the data: a Relu gives nothing below zero."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from search.grouping import is_constant
+from search.values import TensorRange
+
+Bounds = tuple[float, float]
+
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+_FIXED: dict[str, Bounds] = {
+    "Abs": (0.0, math.inf),
+    "Erf": (-1.0, 1.0),
+    "Exp": (0.0, math.inf),
+    "HardSigmoid": (0.0, 1.0),
+    "LogSoftmax": (-math.inf, 0.0),
+    "ReduceL1": (0.0, math.inf),
+    "ReduceL2": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Softplus": (0.0, math.inf),
+    "Softsign": (-1.0, 1.0),
+    "Sqrt": (0.0, math.inf),
+    "Tanh": (-1.0, 1.0),
+}
+# Ops whose outputs lie between the least and the largest value of their first input.
+_WITHIN_INPUT = frozenset(
+    "DepthToSpace Expand Flatten Gather GlobalAveragePool GlobalMaxPool Identity MaxPool ReduceMax ReduceMean".split()
+    + "ReduceMin Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
+)
+
+
+def bounds_of_values(graph: ir.Graph) -> dict[str, Bounds]:
+    """Lowest and highest value that each output of a node can have, by name; infinite where nothing is known."""
+    found: dict[str, Bounds] = {}
+    for node in graph:
+        inputs = [found.get(value.name or "", UNBOUNDED) if value is not None else UNBOUNDED for value in node.inputs]
+        bounds = _bounds_of_outputs(node, inputs) if node.domain in ("", "ai.onnx") else UNBOUNDED
+        found.update((value.name or "", bounds) for value in node.outputs)
+    return found
+
+
+def cut(given: TensorRange, bounds: Bounds) -> TensorRange:
+    """The part of a range that lies within bounds; the range itself where no part of it does."""
+    low, high = max(given.low, bounds[0]), min(given.high, bounds[1])
+    return TensorRange(low, high) if low <= high else given
+
+
+def _bounds_of_outputs(node: ir.Node, inputs: list[Bounds]) -> Bounds:
+    if node.op_type in _FIXED:
+        return _FIXED[node.op_type]
+    if node.op_type in ("Relu", "Clip"):
+        low, high = (0.0, math.inf) if node.op_type == "Relu" else _limits(node)
+        return min(max(inputs[0][0], low), high), min(max(inputs[0][1], low), high)
+    if node.op_type in _WITHIN_INPUT:
+        return inputs[0]
+    if node.op_type == "AveragePool":  # padding may count as zeros
+        return min(inputs[0][0], 0.0), max(inputs[0][1], 0.0)
+    if node.op_type == "Concat":
+        return min(low for low, _ in inputs), max(high for _, high in inputs)
+    if node.op_type == "Add":
+        return sum(low for low, _ in inputs), sum(high for _, high in inputs)
+    if node.op_type == "Mul" and all(low >= 0 for low, _ in inputs):
+        return 0.0, math.inf
+    return UNBOUNDED
+
+
+def _limits(clip: ir.Node) -> Bounds:
+    """The limits of a Clip where they are constants, else infinite."""
+    low, high = [*(_number(value) for value in clip.inputs[1:3]), None, None][:2]
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _number(value: ir.Value | None) -> float | None:
+    if value is None or not is_constant(value) or value.const_value is None:
+        return None
+    return float(value.const_value.numpy())
