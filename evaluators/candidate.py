@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Candidate:
         if self.accuracy is None:
             discard(self.out)
 
-    def evaluation(self, total_s: float, notes: tuple[str, ...]) -> Evaluation:
+    def evaluation(self, total_s: float, stage_s: Mapping[str, float], notes: tuple[str, ...]) -> Evaluation:
         """`notes` are those of the backend."""
         engine = self.engine
         return Evaluation(
@@ -73,6 +74,7 @@ class Candidate:
             notes=(*(engine.notes if engine else ()), *(self.session.notes if self.session else ()), *notes),
             engine=self.summary(),
             profile=self.layers if self.keeps_layers else (),
+            stage_s=dict(stage_s),
         )
 
 

@@ -33,6 +33,7 @@ from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.labels import check_labels
 from evaluators.local_noise import Network
 from evaluators.sensitivity import sensitivity
+from evaluators.stopwatch import Stopwatch, time_spent, use_stopwatch
 from search import model as models
 from search.errors import (
     BitfrontError,
@@ -286,10 +287,11 @@ class Evaluator:
             DataError: samples cannot be read, or FP32 itself is not finite on them.
             DeviceError, OutOfMemoryError: this process must be replaced.
         """
-        candidate = Candidate(assignment, out)
+        candidate, watch = Candidate(assignment, out), Stopwatch(kind=Stage.LOWER.value)
         start = time.perf_counter()
         try:
-            self._take_through(candidate, limits, profile)
+            with use_stopwatch(watch):
+                self._take_through(candidate, limits, profile, watch)
         except RefusedError as error:
             candidate.failed(FailureKind.REFUSED, str(error), error.group)
         except accuracy.NonFiniteError as error:
@@ -305,25 +307,30 @@ class Evaluator:
             candidate.failed(FailureKind.ERROR, f"{type(error).__name__}: {error}")
         finally:
             candidate.close()
-        return candidate.evaluation(time.perf_counter() - start, self.backend.notes)
+        return candidate.evaluation(time.perf_counter() - start, watch.seconds(), self.backend.notes)
 
-    def _take_through(self, candidate: Candidate, limits: Limits, profile: bool) -> None:
+    def _take_through(self, candidate: Candidate, limits: Limits, profile: bool, watch: Stopwatch) -> None:
         self._enter(candidate, Stage.LOWER)
         lowered = self.builder.lower(candidate.assignment)
         self._enter(candidate, Stage.BUILD)
+        watch.turn("build")
         start = time.perf_counter()
         engine = self._built(lowered, candidate.out)
         candidate.engine, candidate.build_s = engine, time.perf_counter() - start
         self._enter(candidate, Stage.AUDIT)
+        watch.turn("audit")
         candidate.audit = self.builder.audit(engine, candidate.assignment)
+        watch.turn("load")
         candidate.session = self.builder.load(engine.path)
         self._enter(candidate, Stage.LATENCY)
+        watch.turn("latency")
         candidate.latency = self._latency(candidate.session, _TRIES if profile else 2)
         if profile or self.backend.quick_profile:
             with latency.device_lock(self.backend.lock_name):
                 candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
             candidate.keeps_layers = profile
         self._enter(candidate, Stage.ACCURACY)
+        watch.turn("score")
         candidate.accuracy = self._accuracy(candidate.session, candidate.latency, limits)
 
     def _enter(self, candidate: Candidate, stage: Stage) -> None:
@@ -599,21 +606,26 @@ class Evaluator:
     def baseline(self) -> Session:
         """The uniform FP32 engine, or the nearest to it that the target has."""
         if self._baseline is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            out = self.folder / "baseline.engine"
-            try:
-                self._build(self._float_assignment(), out)
-                session = self.builder.load(out)
-                session.run(self._first_batch())
-            except RefusedError as error:
-                raise EvaluatorError(f"building the FP32 baseline: the engine's builder refuses it: {error}") from error
-            session.bind(self._first_batch())
-            self._baseline = session
+            self._baseline = self._float_engine()
         return self._baseline
+
+    @time_spent("reference")
+    def _float_engine(self) -> Session:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        out = self.folder / "baseline.engine"
+        try:
+            self._build(self._float_assignment(), out)
+            session = self.builder.load(out)
+            session.run(self._first_batch())
+        except RefusedError as error:
+            raise EvaluatorError(f"building the FP32 baseline: the engine's builder refuses it: {error}") from error
+        session.bind(self._first_batch())
+        return session
 
     def _float_assignment(self) -> Assignment:
         return make_space(self.model, self.backend.capability()).uniform(Precision.FP32)
 
+    @time_spent("reference")
     def _reference(self, split: str) -> accuracy.Reference:
         """FP32 on one split, kept on disk so that a fresh process need not run it again."""
         dataset, indices = (

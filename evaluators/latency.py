@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.backends.base import Session
+from evaluators.stopwatch import time_spent
 from search.errors import RunError
 from search.values import Latency
 
@@ -197,7 +198,8 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
     path = Path(tempfile.gettempdir()) / f"bitfront-{re.sub(r'[^A-Za-z0-9_.-]+', '_', device)}.lock"
     lock = filelock.FileLock(path, timeout=timeout_s, mode=0o666)  # other users must be able to open it too
     try:
-        lock.acquire()
+        with time_spent("wait"):
+            lock.acquire()
     except filelock.Timeout:
         raise DeviceBusyError(
             f"waited {timeout_s:g} s to measure latency on {device}: another process holds {path}. "

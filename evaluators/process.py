@@ -154,12 +154,12 @@ class EvaluatorProcess:
             self._be_ready()
             second = self._attempt(params, on_event)
             if not isinstance(second, Failure):
-                return replace(second, attempts=2)
+                return replace(second, attempts=2, deaths=(first,))
         except BaseException:
             discard(out)
             raise
         discard(out)
-        return Evaluation(assignment, failure=second, attempts=2)
+        return Evaluation(assignment, failure=second, attempts=2, deaths=(first, second))
 
     def _attempt(self, params: Mapping[str, Any], on_event: OnEvent | None) -> Evaluation | Failure:
         stage = Stage.LOWER

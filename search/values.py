@@ -405,6 +405,13 @@ class Evaluation:
     Measures of stages that were reached are kept even when a later stage failed.
     `artifact` is the path of the engine file while it is fresh, relative to nothing. `profile` is there where it was
     asked for.
+
+    Attributes:
+        stage_s: seconds that each part took in the process that ended it: `lower`, `build`, `audit`, `load`, `latency`,
+            `run` (the engine over the samples), `score`, `reference` (FP32's own engine and outputs, once a process)
+            and `wait` (for other processes that measured). What took no time is absent.
+        attempts: evaluator processes that tried it.
+        deaths: of these processes, those that ended in the middle of it, in order: at which stage, how and why.
     """
 
     assignment: Assignment
@@ -421,6 +428,8 @@ class Evaluation:
     notes: tuple[str, ...] = field(default=())
     engine: EngineSummary | None = None
     profile: tuple[LayerTime, ...] = ()
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    deaths: tuple[Failure, ...] = ()
 
     @property
     def ok(self) -> bool:

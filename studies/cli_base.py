@@ -23,7 +23,7 @@ from studies.progress import Display, Lines, Progress, Quiet
 from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
-from studies.words import best_text, nearest_text, obedience_text, regained_text
+from studies.words import best_text, nearest_text, obedience_text, regained_text, replaced_text
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -173,6 +173,8 @@ def print_finished(finished: Finished, storage: str | None) -> None:
     now = finished.standing
     out.print(f"{finished.reason}.", markup=False)
     out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
+    if text := replaced_text(finished.deaths):
+        out.print(f"{text}; `{suggestions.command('show', now.study.name, 'TRIAL')}` tells more", markup=False)
     print_front(now, finished.mixes, why_none=now.failed is None)
     if now.picks.accurate is not None:
         out.print(f"best within the limits: {best_text(now)}", markup=False)

@@ -307,6 +307,18 @@ class Reader:
             rows: Sequence[Row] = connection.execute(_told(target)).all()
         return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
 
+    def deaths(self, study_target_id: int) -> tuple[records.DeathRecord, ...]:
+        """Evaluator processes that ended in the middle of an evaluation and were replaced, in order of evaluations."""
+        e, trials = tables.Evaluation, _lowest_trials(study_target_id)
+        query = (
+            select(e.id, trials.c.trial, e.deaths)
+            .outerjoin(trials, trials.c.evaluation_id == e.id)
+            .where(e.study_target_id == study_target_id, e.replaced > 0)
+            .order_by(e.id)
+        )
+        rows = self._rows(query)
+        return tuple(records.DeathRecord(row.id, row.trial, _failure(**death)) for row in rows for death in row.deaths)
+
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
         """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
         p = tables.Profile
@@ -462,7 +474,7 @@ def _measured(
 ) -> Evaluation:
     failure = None
     if row.status == records.FAILED:
-        failure = Failure(Stage(row.stage), FailureKind(row.kind), row.message or "", row.log or "")
+        failure = _failure(row.stage, row.kind, row.message, row.log)
     return Evaluation(
         assignment=Assignment.from_json(row.assignment),
         failure=failure,
@@ -471,8 +483,14 @@ def _measured(
         accuracy=accuracy,
         notes=tuple(note for note in row.notes or () if not note.startswith(records.OF_FINAL)),
         engine=None if row.engine is None else EngineSummary(**row.engine),
+        stage_s=row.stage_s or {},
+        deaths=tuple(_failure(**death) for death in row.deaths or ()),
         **{name: getattr(row, name) for name in ("size_bytes", "memory_bytes", "build_s", "total_s", "attempts")},
     )
+
+
+def _failure(stage: str, kind: str, message: str | None, log: str | None) -> Failure:
+    return Failure(Stage(stage), FailureKind(kind), message or "", log or "")
 
 
 def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import BitfrontError
-from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, Precision, Target
+from search.values import Accuracy, Assignment, Capability, Evaluation, Failure, Latency, Precision, Target
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
 EXPORT = "export"  # the role of an evaluation that an export built again
@@ -222,6 +222,19 @@ class EvaluationRecord:
     rounds: tuple[Round, ...]
     final: Accuracy | None
     final_failure: str = ""
+
+
+@dataclass(frozen=True)
+class DeathRecord:
+    """An evaluator process that ended in the middle of an evaluation: at which stage, how and why.
+
+    Attributes:
+        trial: lowest Optuna trial number that the evaluation answers; None when no trial asked for it.
+    """
+
+    evaluation_id: int
+    trial: int | None
+    death: Failure
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
-from studies.words import holds, mix_text, nearest_text, regained_text
+from studies.words import holds, mix_text, nearest_text, regained_text, replaced_text
 
 
 def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
@@ -212,8 +212,11 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     if now.picks.accurate is None:
         near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
         notes.append("No evaluation keeps the limits. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
-    if text := regained_text(now):
-        notes.append(f"{text}.")
+    notes += [
+        f"{text[0].upper()}{text[1:]}."
+        for text in (regained_text(now), replaced_text(store.deaths(now.target.id)))
+        if text
+    ]
     return notes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.values import Answer, LayerTime, Precision
-from studies.records import Assignments, EvaluationRecord, GroupRecord
+from studies.records import Assignments, DeathRecord, EvaluationRecord, GroupRecord
 from studies.standing import Standing
 from studies.words import mix_text
 
@@ -45,12 +45,14 @@ class Finished:
         reason: why it stopped.
         mixes: evaluation id → its mix in words.
         obedience: (asked precision, answer) → groups, over every evaluation that was built.
+        deaths: evaluator processes that were replaced over an evaluation.
     """
 
     standing: Standing
     reason: str
     mixes: Mapping[int, str]
     obedience: Mapping[tuple[Precision, Answer], int]
+    deaths: tuple[DeathRecord, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from studies.slower import slower_texts
 from studies.standing import Standing, standing
 from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
 from studies.targets import config_of
+from studies.words import death_text
 
 if TYPE_CHECKING:
     import optuna
@@ -261,6 +262,8 @@ class Runner:
         self._repeats = 0
         role = self._roles.get(asked.digest, "")
         evaluation = self._evaluate(number, trial.number, wanted, role)
+        for death in evaluation.deaths:
+            self.work.progress.note(f"trial {trial.number}: {death_text(death)}")
         repaired = self.repairs.learn(trial.number, evaluation, left)
         if not self._record(number, evaluation, repaired=repaired is not None):
             return None, None

@@ -14,7 +14,7 @@ from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluatio
 from studies.records import EvaluationRecord, Round
 from studies.results import Shown
 from studies.units import format_bytes, format_duration_s, format_metric, format_ms
-from studies.words import mix_text
+from studies.words import death_text, mix_text
 
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
 # Of what the engine tells of a group, what a table has room for; the rest is in the JSON.
@@ -40,6 +40,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "role": record.role,
         "digest": record.digest,
         "attempts": evaluation.attempts,
+        "replaced": [_failure_json(death) for death in evaluation.deaths],
         "asked_assignment": None if record.asked is None else record.asked.to_json(),
         "refused": [_failure_json(each.evaluation.failure) for each in shown.refused if each.evaluation.failure],
         "failure": None if evaluation.failure is None else _failure_json(evaluation.failure),
@@ -52,6 +53,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "memory_bytes": evaluation.memory_bytes,
         "build_s": evaluation.build_s,
         "total_s": evaluation.total_s,
+        "stage_s": dict(evaluation.stage_s),
         "engine": None if evaluation.engine is None else asdict(evaluation.engine),
         "profile": [asdict(layer) for layer in shown.profile],
         "forecast": None if shown.forecast is None else shown.forecast.to_json(),
@@ -162,6 +164,7 @@ def shown_lines(shown: Shown) -> list[str]:
         lines.append(f"proposed again as trials {', '.join(map(str, record.trials[1:]))}")
     if record.asked is not None:
         lines += _repair_lines(record.asked, evaluation.assignment, shown.refused)
+    lines += [f"{death_text(death)}; {_again(evaluation, place)}" for place, death in enumerate(evaluation.deaths)]
     if evaluation.failure is not None:
         lines += _failure_lines(evaluation.failure)
     if shown.forecast is not None:
@@ -182,6 +185,11 @@ def _repair_lines(asked: Assignment, built: Assignment, refused: Sequence[Evalua
     changes = [f"{group} {asked[group].label} → {p.label}" for group, p in built.items() if asked[group] != p]
     yield f"a repair of {mix_text(asked)}: {', '.join(changes)}"
     yield from (f"  refused: {each.evaluation.failure.message}" for each in refused if each.evaluation.failure)
+
+
+def _again(evaluation: Evaluation, place: int) -> str:
+    """What followed the death of the evaluator process at a place among `deaths`."""
+    return "tried again in a fresh process" if place + 1 < evaluation.attempts else "not tried again"
 
 
 def _failure_lines(failure: Failure) -> list[str]:

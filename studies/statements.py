@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Delete, Update, and_, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from search.values import Accuracy, Answer, Assignment, Evaluation, Latency, LayerTime
+from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Latency, LayerTime
 from studies import records, tables
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
         "engine": None if evaluation.engine is None else asdict(evaluation.engine),
         "notes": list(evaluation.notes),
         "attempts": evaluation.attempts,
+        "replaced": len(evaluation.deaths),
+        "deaths": [_told(death) for death in evaluation.deaths] or None,
+        "stage_s": dict(evaluation.stage_s) or None,
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
         "build_s": evaluation.build_s,
@@ -348,9 +351,10 @@ def finite(value: float | None) -> float | None:
 
 
 def _failure(evaluation: Evaluation) -> dict[str, Any]:
-    failure = evaluation.failure
-    if failure is None:
-        return {}
+    return {} if evaluation.failure is None else _told(evaluation.failure)
+
+
+def _told(failure: Failure) -> dict[str, str]:
     # PostgreSQL takes no NUL in text, and a crashing process may have printed some.
     texts = {"message": failure.message.replace("\0", "�"), "log": failure.log.replace("\0", "�")}
     return {"stage": failure.stage.value, "kind": failure.kind.value, **texts}

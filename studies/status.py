@@ -11,7 +11,7 @@ import numpy as np
 
 from studies import pareto
 from studies.config import Limits, SearchConfig, limits_for
-from studies.records import RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
+from studies.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
 from studies.store import Store
 from studies.tallies import Candidates, Tally
 from studies.targets import config_of
@@ -50,6 +50,7 @@ class TargetStatus:
         running: evaluations under way, or left by a worker that is lost.
         front: points on the front within the limits.
         picks: by name; absent where nothing keeps the limits.
+        deaths: evaluator processes that were replaced over an evaluation.
     """
 
     target: TargetRecord
@@ -62,6 +63,7 @@ class TargetStatus:
     tasks: tuple[TaskRecord, ...]
     front: int
     picks: Mapping[str, Point]
+    deaths: tuple[DeathRecord, ...] = ()
 
     @property
     def alive(self) -> tuple[WorkerRecord, ...]:
@@ -113,6 +115,7 @@ class TargetStatus:
             "evaluations": self.tally.finished,
             "wanted": self.wanted,
             "failures": [{"stage": s, "kind": k, "count": n} for (s, k), n in sorted(self.tally.failures.items())],
+            "replaced": len(self.deaths),
             "an_hour_recently": self.rate_recent,
             "an_hour_overall": self.rate_overall,
             "left_s": self.left_s,
@@ -176,6 +179,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         tasks=store.tasks(target.id),
         front=front,
         picks=picks,
+        deaths=store.deaths(target.id),
     )
 
 

@@ -14,6 +14,7 @@ from studies.records import FAILED, RunningRecord, WorkerRecord
 from studies.status import Point, StudyStatus, TargetStatus
 from studies.tallies import FinishedRow
 from studies.units import format_duration_s, format_metric, format_ms
+from studies.words import replaced_text
 
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
 
@@ -47,6 +48,8 @@ def facts(target: TargetStatus, metric: Mapping[str, Any]) -> Iterator[tuple[str
     yield "evaluations", f"{target.tally.finished} of {target.wanted}{running}"
     yield "rate", rate_text(target)
     yield "failures", failures_text(target.tally.failures)
+    if text := replaced_text(target.deaths):
+        yield "evaluator", text.removeprefix("the evaluator process was ")
     yield "front", f"{target.front} point{'s' * (target.front != 1)} within the limits"
     for name, point in target.picks.items():
         yield name, point_text(point, metric)

@@ -274,6 +274,7 @@ class Evaluation(Base):
     total_s: Mapped[float | None]
     attempts: Mapped[int] = mapped_column(default=1)
     takeovers: Mapped[int] = mapped_column(default=0, server_default="0")
+    replaced: Mapped[int] = mapped_column(default=0)
     not_obeyed: Mapped[int] = mapped_column(default=0)
     opaque: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime] = mapped_column(default=utc_now())
@@ -282,8 +283,10 @@ class Evaluation(Base):
     notes: Mapped[list[Any] | None]
     assignment: Mapped[dict[str, Any]]
     asked_assignment: Mapped[dict[str, Any] | None]
+    stage_s: Mapped[dict[str, Any] | None]
     message: Mapped[str | None]
     log: Mapped[str | None]
+    deaths: Mapped[list[Any] | None]
 
 
 class Trial(Base):
@@ -387,6 +390,8 @@ class Worker(Base):
     started_at: Mapped[datetime] = mapped_column(default=utc_now())
     heartbeat: Mapped[datetime] = mapped_column(default=utc_now())
     ended_at: Mapped[datetime | None]
+    spent_at: Mapped[datetime | None]
+    spent: Mapped[dict[str, Any] | None]
 
 
 class Task(Base):

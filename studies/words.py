@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from search.values import Answer, Assignment, Precision
+from search.values import Answer, Assignment, Failure, Precision
 from studies import suggestions
 from studies.pareto import Near
-from studies.records import FAILED, EvaluationRecord
+from studies.records import FAILED, DeathRecord, EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 
@@ -86,6 +86,26 @@ def best_text(standing: Standing) -> str:
         return "none yet"
     loss = format_metric(float(standing.table.loss[row]), metric["unit"], metric["ratio"])
     return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}"
+
+
+def death_text(death: Failure) -> str:
+    """An evaluator process that was replaced, in words."""
+    how = death.kind.value.replace("_", " ")
+    return f"evaluator process replaced at {death.stage.value} ({how}): {death.message}"
+
+
+def replaced_text(deaths: Sequence[DeathRecord]) -> str:
+    """How often the evaluator process was replaced, why, and over which trials; empty for never."""
+    if not deaths:
+        return ""
+    kinds = Counter(f"{d.death.kind.value.replace('_', ' ')} at {d.death.stage.value}" for d in deaths)
+    trials = list(dict.fromkeys(str(d.trial) for d in deaths if d.trial is not None))
+    named = ", ".join(trials[:_MOST_NAMED]) + (", …" if len(trials) > _MOST_NAMED else "")
+    over = f" over trial{'s' * (len(trials) > 1)} {named}" if trials else ""
+    many = "once" if len(deaths) == 1 else f"{len(deaths)} times"
+    return f"the evaluator process was replaced {many}{over}: " + ", ".join(
+        f"{count} {kind}" for kind, count in kinds.most_common()
+    )
 
 
 def failures_text(standing: Standing) -> str:

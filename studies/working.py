@@ -94,7 +94,8 @@ def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: Progress, ta
     with known_server(), Store.open(config.storage, write=False) as store:
         now = standing_of(store, config.study, None, fingerprint)
         obedience = store.obedience(now.target.id)
-        return Finished(now, reason, Mixes(store.assignments(now.target.id)), obedience)
+        deaths = store.deaths(now.target.id)
+        return Finished(now, reason, Mixes(store.assignments(now.target.id)), obedience, deaths)
 
 
 def run_here(
@@ -128,7 +129,8 @@ def run_here(
             with suppress(BitfrontError):  # the error that brought us here says more
                 _leave(work, state)
         obedience = store.obedience(work.target.id)
-        return Finished(placed(store, runner.standing()), reason, Mixes(store.assignments(work.target.id)), obedience)
+        mixes, deaths = Mixes(store.assignments(work.target.id)), store.deaths(work.target.id)
+        return Finished(placed(store, runner.standing()), reason, mixes, obedience, deaths)
 
 
 def _proposals(work: Work, database: RDBStorage) -> Proposals:
