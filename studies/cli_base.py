@@ -220,10 +220,16 @@ def print_json(value: Any) -> None:
 
 
 def print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows of the same keys as CSV; the values of a list stand in one cell, separated by a semicolon."""
     if rows:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
         writer.writeheader()
-        writer.writerows({k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+        writer.writerows({k: _joined(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Texts in one cell, none of which holds the separator."""
+    return "; ".join(value.replace(";", ",") for value in values)
 
 
 def print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:

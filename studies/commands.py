@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,9 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
     from studies.working import run_crew, run_here
 
     config, slots = crew_of(options if isinstance(options, SearchConfig) else from_options(options))
-    _refuse_existing(config)
-    check_artifacts(config)
-    calibration_cache_of(config)
+    more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
     shown = progress or Quiet()
-    with as_in(slots), _nothing_to_resume(checked(config)) as good:
+    with as_in(slots), _nothing_to_resume(checked(config, more=more)) as good:
         check_searchable(good)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evaluators import calibration_cache
 from evaluators.backends.registry import open_backend, resolve
+from evaluators.data.opening import check_source
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
 from search import model as models
@@ -24,6 +26,7 @@ from search.values import Capability, Ranges, Target
 from studies import environment
 from studies.config import OPTIONS, Limits, SearchConfig, limits_for
 from studies.deletion import reported_deletion
+from studies.mistakes import run_checks
 from studies.places import artifacts_folder as artifacts_of
 from studies.places import bucket_of, local_folder, open_artifacts
 from studies.progress import Progress
@@ -60,10 +63,13 @@ class Checked:
 
 
 @contextmanager
-def checked(config: SearchConfig, *, scored: bool = True) -> Iterator[Checked]:
+def checked(
+    config: SearchConfig, *, scored: bool = True, more: Sequence[Callable[[], object]] = ()
+) -> Iterator[Checked]:
     """Check every input of a search. Nothing is created but a folder for temporary files.
 
     Args:
+        more: checks of the caller's, whose refusals are told together with those of the options and files here.
         scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
             that outputs and labels may have any form.
 
@@ -71,9 +77,7 @@ def checked(config: SearchConfig, *, scored: bool = True) -> Iterator[Checked]:
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
-    check_sampler(config.sampler)
-    check_backend_options(config)
-    model = load_model(config)
+    model = _load_checked(config, more)
     with work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
         try:
             keeper.call("try_out" if scored else "knobs")  # the first call, whatever it is, opens the inputs
@@ -95,6 +99,20 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
         if config.metric is not None:
             raise
         raise ConfigError(". ".join([str(error).rstrip("."), *metric["notes"]])) from error
+
+
+def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> Model:
+    """The model, once all checks that need no evaluator process have passed."""
+    loaded: list[Model] = []
+    sources = filter(None, (config.data, config.calibration_data, config.final_data))
+    run_checks(
+        *more,
+        lambda: check_sampler(config.sampler),
+        lambda: check_backend_options(config),
+        lambda: loaded.append(load_model(config)),
+        *(partial(check_source, source) for source in sources),
+    )
+    return loaded[0]
 
 
 def load_model(config: SearchConfig) -> Model:

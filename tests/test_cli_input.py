@@ -546,6 +546,26 @@ def test_search_on_an_existing_study_names_resume(studied: Path, inputs: Path) -
     search_refused(inputs, "--study", "small", says=["'small'", "bitfront resume small", "--study", "delete"])
 
 
+def test_all_mistakes_of_a_search_are_told_at_once(studied: Path, inputs: Path) -> None:
+    (studied / "bad.cache").write_text("not a cache")
+    options = ("--study", "small", "--final-data", "more.npz", "--calibration-cache", "bad.cache")
+    message = search_refused(
+        inputs,
+        *options,
+        data="gone.npz",
+        model="gone.onnx",
+        says=["5 things are wrong", "bitfront resume small", "bad.cache: line 1", "no file gone.onnx", "'gone.npz'"],
+    )
+    assert "'more.npz': no such file or folder" in message
+    both = search_refused(inputs, "--study", "small", data="gone.npz", says=["2 things are wrong", "'gone.npz'"])
+    assert "bitfront resume small" in both
+
+
+def test_a_missing_file_that_two_options_name_is_told_once(inputs: Path) -> None:
+    message = search_refused(inputs, "--final-data", "gone.npz", data="gone.npz", says=["'gone.npz': no such file"])
+    assert message.count("gone.npz") == 1
+
+
 def test_resume_with_another_model(studied: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path / "other", three_layers(seed=1))
     refused("resume", "small", "--model", tmp_path / "other/model.onnx", says=["changed", "the model", "content"])

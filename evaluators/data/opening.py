@@ -59,7 +59,21 @@ def _open(source: str, inputs: Sequence[TensorSpec], preprocess: str | None) -> 
         return ArrayDataset([npz_shard(path)], inputs)
     if REFERENCE.fullmatch(source):
         return ArrayDataset(call_source(source), inputs)
-    raise DataError(
+    raise _missing_source(source)
+
+
+def check_source(source: str) -> None:
+    """Refuse data that are neither a file or folder that is there nor `package.module:function`; reads nothing.
+
+    Raises:
+        DataError: naming the source and the folder in which it was looked for.
+    """
+    if not Path(source).exists() and not REFERENCE.fullmatch(source):
+        raise _missing_source(source)
+
+
+def _missing_source(source: str) -> DataError:
+    return DataError(
         f"data {source!r}: no such file or folder (looked from {os.getcwd()}); give an .npz file, a folder, "
         "or package.module:function"
     )
