@@ -6,8 +6,8 @@
 
 WORK is what `unseen.py` made. Every network is searched on a GPU of its own, all at the same time, by `bitfront search`
 of that tree as a user would start it, with a time limit of `--seconds` less `--reserve`; what runs longer than
-`--seconds` is interrupted. To --out (default $OUT, else WORK/runs) go the study, the log with the seconds since the start
-before each line, and a table of times as JSON. Options that are not known here are passed on to the search.
+`--seconds` is interrupted. To --out (default $OUT, else WORK/runs) go the study, the log with the seconds since the
+start before each line, and a table of times as JSON. Options that are not known here are passed on to the search.
 """
 
 from __future__ import annotations
