@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators import resemblance
 from evaluators.backends.base import Arrays, Session
 from evaluators.intervals import Z99, bootstrap_interval, paired_interval
 from evaluators.metrics import Metric
@@ -23,6 +24,7 @@ Floats = NDArray[np.float64]
 SUBSET_SHARE = 0.2
 SUBSET_SAMPLES = 64
 MANIFEST = "reference.json"
+EXCERPT = "excerpt.npz"
 
 
 class NonFiniteError(BitfrontError):
@@ -85,15 +87,27 @@ class Reference:
         with np.load(_batch_file(self.folder, index), allow_pickle=False) as stored:
             return {name: stored[f"arr_{i}"] for i, name in enumerate(self.outputs)}
 
+    def excerpt(self) -> tuple[resemblance.Rows, Arrays]:
+        """What is kept of FP32's outputs under any metric, to see whether an engine has anything in common with it."""
+        return resemblance.load(self.folder / EXCERPT)
 
-def reference(session: Session, metric: Metric, batches: Iterable[Batch], folder: Path) -> Reference:
+
+def reference(
+    session: Session,
+    metric: Metric,
+    batches: Iterable[Batch],
+    folder: Path,
+    *,
+    kept: resemblance.Rows | None = None,
+) -> Reference:
     """Run uniform FP32 over a whole split and keep what candidates are compared with.
 
     Args:
         session: the uniform FP32 engine.
         metric: the metric of the study.
         batches: the split; `evaluate` must be given the same batches in the same order.
-        folder: where to keep it; made if need be. Only the metric's scores are held in memory.
+        folder: where to keep it; made if need be. Only the metric's scores are held in memory, and an excerpt.
+        kept: samples of which outputs are kept for any metric; None for the first.
 
     Raises:
         DataError: no labels where the metric needs them, or too few samples or batches for an interval.
@@ -103,14 +117,17 @@ def reference(session: Session, metric: Metric, batches: Iterable[Batch], folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     tally = _Tally(metric)
+    excerpt = resemblance.Excerpt(resemblance.first_rows() if kept is None else kept)
     names: tuple[str, ...] = ()
     for index, batch in enumerate(batches):
         outputs = _run(session, batch, tally.samples)
+        excerpt.add(outputs, tally.samples, batch.count)
         if metric.needs_reference:
             names = tuple(outputs)
             np.savez(_batch_file(folder, index), *outputs.values())
         tally.add(batch, outputs, outputs)
     _check_enough(metric, tally)
+    resemblance.save(excerpt, folder / EXCERPT)
     made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
     _save(made)
     return made
@@ -164,11 +181,15 @@ def evaluate(
     if metric.name != reference.metric:
         raise DataError(f"the FP32 reference was made with metric {reference.metric}, not {metric.name}: make it anew")
     tally = _Tally(metric)
+    rows, kept = reference.excerpt()
+    excerpt = resemblance.Excerpt(rows)
     gathers = metric.kind == "accumulating"
     last = reference.samples if gathers or max_samples is None else min(max(2, max_samples), reference.samples)
     look = max(2, subset_size(reference.samples) if subset is None else subset)
     for index, batch in enumerate(_matching(batches, reference)):
-        tally.add(batch, _run(session, batch, tally.samples), reference.batch(index))
+        outputs = _run(session, batch, tally.samples)
+        excerpt.add(outputs, tally.samples, batch.count)
+        tally.add(batch, outputs, reference.batch(index))
         if tally.samples >= last:
             break
         if gathers or allowed_drop is None or tally.samples < look:
@@ -177,7 +198,8 @@ def evaluate(
         look = 2 * tally.samples
         if paired_interval(_losses(metric, tally, reference), ratio=metric.ratio, z=Z99)[0] > allowed_drop:
             break
-    return _accuracy(metric, tally, reference)
+    likeness = resemblance.resemblance(kept, excerpt.arrays())
+    return replace(_accuracy(metric, tally, reference), resemblance=likeness)
 
 
 class _Tally:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators import accuracy, calibration, calibration_cache, data, default_metric, latency, metrics
+from evaluators import accuracy, calibration, calibration_cache, data, default_metric, latency, metrics, resemblance
 from evaluators.backends.base import (
     Backend,
     Builder,
@@ -636,7 +636,10 @@ class Evaluator:
         if stored is not None and stored.metric == self.metric.name and stored.samples == len(indices):
             return stored
         try:
-            return accuracy.reference(self.baseline, self.metric, self._batches(dataset, indices), folder)
+            # The search may stop after the first samples; on the final split all are seen, in the order of the data.
+            kept = resemblance.first_rows(len(indices)) if split == "search" else resemblance.spread_rows(len(indices))
+            batches = self._batches(dataset, indices)
+            return accuracy.reference(self.baseline, self.metric, batches, folder, kept=kept)
         except accuracy.NonFiniteError as error:
             raise DataError(_float_not_finite(split, error)) from error
 

@@ -382,6 +382,9 @@ class Accuracy:
         loss_low, loss_high: 95 % interval of the loss from paired per-sample (or per-batch) differences.
         samples, total: samples seen and in the split; `samples < total` when stopped early.
         scores: (samples,) float64 per-sample scores; per batch for metrics of the update/compute kind.
+        resemblance: least correlation of its float outputs with FP32's on some samples of the split, whatever the
+            metric; 0 for an engine that gives the same on every sample; None where it cannot be told.
+        run_s, score_s: seconds that the engine's runs with their transfers took, and scoring that they did not cover.
     """
 
     metric: str
@@ -392,6 +395,9 @@ class Accuracy:
     samples: int
     total: int
     scores: NDArray[np.float64]
+    resemblance: float | None = None
+    run_s: float = 0.0
+    score_s: float = 0.0
 
     @property
     def complete(self) -> bool:

@@ -23,6 +23,7 @@ from studies.progress import Display, Lines, Progress, Quiet
 from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
+from studies.unrelated import pick_warnings
 from studies.words import best_text, nearest_text, obedience_text, regained_text, replaced_text
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
@@ -165,6 +166,7 @@ def print_end(finished: Finished, storage: str | None, *, quiet: bool) -> None:
     """
     if not quiet:
         print_finished(finished, storage)
+    print_warnings(finished.standing)
     if finished.standing.failed is not None:
         raise RunError(all_failed_text(finished.standing))
 
@@ -197,6 +199,12 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
         _print_nearest(now)
     if text := regained_text(now):
         out.print(f"{text}.", markup=False, soft_wrap=True)
+
+
+def print_warnings(now: Standing) -> None:
+    """On stderr, what must not be missed of the picks, however little else is printed."""
+    for text in pick_warnings(now):
+        err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
 
 
 def _print_nearest(now: Standing) -> None:

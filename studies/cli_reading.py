@@ -30,6 +30,7 @@ from studies.cli_base import (
     print_front,
     print_json,
     print_table,
+    print_warnings,
     verb,
 )
 from studies.records import TargetRecord
@@ -78,6 +79,7 @@ def front(
         print_csv(tables_text.front_rows(now, mixes))
     else:
         print_front(now, mixes)
+    print_warnings(now)
 
 
 @verb

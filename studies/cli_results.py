@@ -34,6 +34,7 @@ from studies.cli_base import (
     verb,
 )
 from studies.units import format_metric, parse_tolerance
+from studies.unrelated import MARK
 
 
 @verb
@@ -82,8 +83,7 @@ def export(
             target=target,
             latency_tolerance=tolerance,
         )
-    if done.warning:
-        err.print(f"WARNING: {done.warning}", markup=False)
+    _print_warnings(done)
     if not quiet:
         _print_exported(done)
 
@@ -155,8 +155,7 @@ def demo(
     if quiet:
         return
     print_finished(done.finished, done.storage)
-    if done.engine.warning:
-        err.print(f"WARNING: {done.engine.warning}", markup=False)
+    _print_warnings(done.engine)
     _print_exported(done.engine)
     out.print(f"report: {done.report}", markup=False)
 
@@ -174,6 +173,13 @@ def dashboard(
     os.execve(command[0], command, environment)
 
 
+def _print_warnings(done: Any) -> None:
+    """On stderr, even where nothing else is printed."""
+    for text in (*done.manifest["warnings"], done.warning):
+        if text:
+            err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+
+
 def _print_exported(done: Any) -> None:
     final, limits = done.manifest["final"], {True: "the limits hold", False: "the limits do NOT hold", None: ""}
     out.print(f"exported trial {done.trial} to {done.folder}", markup=False)
@@ -181,4 +187,5 @@ def _print_exported(done: Any) -> None:
     unit = done.manifest["metric"]["unit"]
     low, high = (format_metric(final[key], unit, ratio) for key in ("loss_low", "loss_high"))
     text = f"on the final split: loss {format_metric(final['loss'], unit, ratio)} [{low}, {high}]"
-    out.print(f"{text}{'; ' if done.holds is not None else ''}{limits[done.holds]}", markup=False)
+    broken = f"; {MARK}, see the warning" if done.manifest["unrelated_to_fp32"] else ""
+    out.print(f"{text}{'; ' if done.holds is not None else ''}{limits[done.holds]}{broken}", markup=False)

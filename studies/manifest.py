@@ -11,6 +11,7 @@ from studies import __version__
 from studies.records import EvaluationRecord, GroupRecord
 from studies.runner import Work
 from studies.standing import Standing
+from studies.unrelated import unrelated_text
 
 
 def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine: Path) -> dict[str, Any]:
@@ -38,6 +39,8 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "latency": _latency(now, row, record),
         "search": _accuracy(evaluation.accuracy),
         "final": {**_accuracy(record.final), "limits_hold": _holds(work, now, row, record)},
+        "unrelated_to_fp32": bool(now.unrelated[row]),
+        "warnings": [text] if (text := unrelated_text(now, row)) else [],
         "limits": asdict(work.limits),
         "target": work.target.target.to_json(),
         "target_fingerprint": work.target.target.fingerprint,
@@ -84,7 +87,7 @@ def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any
 
 
 def _accuracy(accuracy: Any) -> dict[str, Any]:
-    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total")
+    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
     return {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
 
 

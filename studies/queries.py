@@ -46,7 +46,7 @@ TEXTS = ("digest", "status", "stage", "kind", "role", "artifact")
 INTEGERS = ("id", "samples", "total_samples", "size_bytes", "memory_bytes", "attempts", "not_obeyed", "opaque")
 FLOATS = (
     *("latency_ms", "raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
-    *("build_s", "total_s"),
+    *("resemblance", "build_s", "total_s"),
 )
 
 
@@ -177,7 +177,7 @@ class Reader:
     def finals(self, study_target_id: int) -> records.FinalTable:
         """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""
         s, e = tables.Score.__table__, tables.Evaluation
-        names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total")
+        names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
         query = (
             select(*(s.c[name] for name in names), e.notes)
             .join(e, e.id == s.c.evaluation_id)
@@ -529,7 +529,14 @@ def _round(row: Row, baseline: NDArray[np.float64] | None) -> records.Round:
 
 def _accuracy(row: Row) -> Accuracy:
     numbers = {name: _number(getattr(row, name)) for name in ("value", "loss", "loss_low", "loss_high")}
-    return Accuracy(metric=row.metric, samples=row.samples, total=row.total, scores=_floats(row.scores), **numbers)
+    return Accuracy(
+        metric=row.metric,
+        samples=row.samples,
+        total=row.total,
+        scores=_floats(row.scores),
+        resemblance=row.resemblance,
+        **numbers,
+    )
 
 
 def _number(value: float | None) -> float:

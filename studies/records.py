@@ -342,6 +342,7 @@ class EvaluationTable:
     loss_high: NDArray[np.float64]
     samples: NDArray[np.int64]
     total_samples: NDArray[np.int64]
+    resemblance: NDArray[np.float64]
     size_bytes: NDArray[np.int64]
     memory_bytes: NDArray[np.int64]
     build_s: NDArray[np.float64]
@@ -369,6 +370,7 @@ class FinalTable:
     loss_high: NDArray[np.float64]
     samples: NDArray[np.int64]
     total: NDArray[np.int64]
+    resemblance: NDArray[np.float64]
     failure: NDArray[np.str_]
 
     def __len__(self) -> int:

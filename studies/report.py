@@ -85,7 +85,12 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class PickRow:
-    """One pick with its score on the final split; `holds`: whether the limits hold there, None when not scored."""
+    """One pick with its score on the final split.
+
+    Attributes:
+        holds: whether the limits hold there; None when not scored.
+        unrelated: whether its outputs have nothing in common with FP32's.
+    """
 
     name: str
     trial: int
@@ -98,6 +103,7 @@ class PickRow:
     holds: bool | None = None
     speedup: float | None = None
     opaque: int = 0
+    unrelated: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
+from studies.unrelated import pick_warnings, unrelated_text
 from studies.words import holds, mix_text, nearest_text, regained_text, replaced_text
 
 
@@ -99,7 +100,7 @@ def _evaluation(now: Standing, row: int, assignment: Assignment, record: Evaluat
         complete=complete,
         text=_detail(now, row),
         moves=_moves(record.evaluation.engine) if record is not None else "",
-        remarks=[*_beyond(now, row), *_remarks(record)] if record is not None else (),
+        remarks=[*_beyond(now, row), *_broken(now, row), *_remarks(record)] if record is not None else (),
     )
 
 
@@ -115,6 +116,10 @@ def _moves(engine: EngineSummary | None) -> str:
 def _beyond(now: Standing, row: int) -> list[str]:
     """What a row that is shown and not on the front is there for."""
     return [] if now.front[row] else [f"picked: {', '.join(now.picks.names(row))}; not on the front"]
+
+
+def _broken(now: Standing, row: int) -> list[str]:
+    return [text] if (text := unrelated_text(now, row)) else []
 
 
 def _remarks(record: EvaluationRecord) -> list[str]:
@@ -176,6 +181,7 @@ def _pick(now: Standing, name: str, row: int) -> PickRow:
         search_loss=float(now.table.loss[row]),
         speedup=now.speedup(row),
         opaque=max(0, int(now.table.opaque[row])),
+        unrelated=bool(now.unrelated[row]),
         **scores,
     )
 
@@ -205,7 +211,8 @@ def _done(now: Standing, row: int) -> bool:
 
 
 def _notes(store: Store, now: Standing) -> Sequence[str]:
-    notes = [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
+    notes = [f"WARNING: {text[0].upper()}{text[1:]}" for text in pick_warnings(now)]
+    notes += [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]

@@ -14,6 +14,7 @@ from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluatio
 from studies.records import EvaluationRecord, Round
 from studies.results import Shown
 from studies.units import format_bytes, format_duration_s, format_metric, format_ms
+from studies.unrelated import format_resemblance, unrelated_text
 from studies.words import death_text, mix_text
 
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
@@ -48,6 +49,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "accuracy": None if evaluation.accuracy is None else _accuracy_json(evaluation.accuracy),
         "final": None if record.final is None else _accuracy_json(record.final),
         "final_failure": record.final_failure or None,
+        "warnings": [text] if (text := _unrelated(shown)) else [],
         "rounds": [_round_json(again) for again in record.rounds],
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
@@ -85,7 +87,7 @@ def _latency_json(latency: Latency) -> dict[str, Any]:
 
 
 def _accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
-    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total")
+    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
     return {name: getattr(accuracy, name) for name in names}
 
 
@@ -173,6 +175,8 @@ def shown_lines(shown: Shown) -> list[str]:
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
             lines.append(_accuracy_line(name, accuracy, metric))
+    if text := _unrelated(shown):
+        lines.insert(1, f"WARNING: {text}")
     if record.final_failure:
         lines.append(f"final: fails, so it is no pick: {record.final_failure}")
     lines.append(", ".join(_facts(evaluation)))
@@ -254,8 +258,15 @@ def _accuracy_line(name: str, accuracy: Accuracy, metric: dict[str, Any]) -> str
     return (
         f"{name}: {metric['name']} {format_metric(accuracy.value, unit, ratio)}, loss "
         f"{format_metric(accuracy.loss, unit, ratio)} [{low}, {high}] on {accuracy.samples} of {accuracy.total} "
-        f"samples{early}"
+        f"samples{early}; correlation with FP32's outputs "
+        f"{'–' if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)}"
     )
+
+
+def _unrelated(shown: Shown) -> str:
+    """What is wrong with its outputs as a whole; empty where nothing is known to be."""
+    now = shown.standing
+    return next((unrelated_text(now, row) for row, i in enumerate(now.table.id) if i == shown.record.id), "")
 
 
 def _facts(evaluation: Evaluation) -> Iterator[str]:

@@ -144,7 +144,7 @@ def unmeasured() -> dict[str, Any]:
     """The columns of `bf_evaluation` that `measures` leaves out where a stage was not reached, or none failed."""
     failure = ("stage", "kind", "message", "log")
     latency = ("latency_ms", "raw_ms", "baseline_ms", "spread")
-    accuracy = ("metric_value", "loss", "loss_low", "loss_high", "samples", "total_samples")
+    accuracy = ("metric_value", "loss", "loss_low", "loss_high", "samples", "total_samples", "resemblance")
     return dict.fromkeys((*failure, *latency, *accuracy))
 
 
@@ -227,7 +227,7 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
 
 def insert_score(connection: Connection, evaluation_id: int, split: str, accuracy: Accuracy) -> None:
     """The accuracy on one split."""
-    names = ("value", "loss", "loss_low", "loss_high")
+    names = ("value", "loss", "loss_low", "loss_high", "resemblance")
     values = {name: finite(getattr(accuracy, name)) for name in names}
     values |= {"samples": accuracy.samples, "total": accuracy.total}
     row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
@@ -375,6 +375,7 @@ def _surroundings(latency: Latency) -> dict[str, Any] | None:
 def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:
     if accuracy is None:
         return {}
-    names = {"metric_value": "value", "loss": "loss", "loss_low": "loss_low", "loss_high": "loss_high"}
+    same = ("loss", "loss_low", "loss_high", "resemblance")
+    names = {"metric_value": "value", **{name: name for name in same}}
     values: dict[str, Any] = {column: finite(getattr(accuracy, name)) for column, name in names.items()}
     return {**values, "samples": accuracy.samples, "total_samples": accuracy.total}

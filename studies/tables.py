@@ -268,6 +268,7 @@ class Evaluation(Base):
     loss_high: Mapped[float | None]
     samples: Mapped[int | None]
     total_samples: Mapped[int | None]
+    resemblance: Mapped[float | None]
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     build_s: Mapped[float | None]
@@ -312,6 +313,7 @@ class Score(Base):
     loss_high: Mapped[float | None]
     samples: Mapped[int]
     total: Mapped[int]
+    resemblance: Mapped[float | None]
     scores: Mapped[bytes]
 
 

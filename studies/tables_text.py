@@ -9,6 +9,7 @@ from typing import Any
 from studies.results import Layers
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
+from studies.unrelated import MARK, pick_warnings
 from studies.words import holds, nearest_text
 
 
@@ -34,6 +35,8 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "final_metric": _number(now.finals.value[final]) if final is not None else None,
         "final_loss": _number(now.finals.loss[final]) if final is not None else None,
         "final_holds": holds(now, row),
+        "resemblance": _number(now.resemblance[row]),
+        "unrelated": bool(now.unrelated[row]),
         "final_failure": now.final_failure(row) or None,
         "memory_bytes": int(t.memory_bytes[row]) if t.memory_bytes[row] >= 0 else None,
         "size_bytes": int(t.size_bytes[row]) if t.size_bytes[row] >= 0 else None,
@@ -58,6 +61,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
         "nearest": [] if now.picks.accurate is not None else [nearest_text(now, near) for near in now.nearest()],
+        "warnings": pick_warnings(now),
         "stopped_early": [int(trial) for trial in now.table.trial[now.regained]],
     }
 
@@ -68,7 +72,7 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
     header = ["trial", "latency", "× fp32", f"loss ({metric['name']})", "final loss", "mix", ""]
     cells = []
     for row in front_rows(now, mixes):
-        marks = [*row["picks"], *([] if row["on_front"] else [_why_off(row)])]
+        marks = [*([MARK] if row["unrelated"] else []), *row["picks"], *([] if row["on_front"] else [_why_off(row)])]
         marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
         marks += ["latency doubtful"] if row["warnings"] else []
         marks = [f"{row['role'].partition(':')[2]} baseline", *marks] if row["role"] else marks

@@ -11,6 +11,7 @@ from studies.pareto import Near
 from studies.records import FAILED, DeathRecord, EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
+from studies.unrelated import MARK
 
 _MOST_NAMED = 5
 
@@ -85,7 +86,8 @@ def best_text(standing: Standing) -> str:
     if row is None:
         return "none yet"
     loss = format_metric(float(standing.table.loss[row]), metric["unit"], metric["ratio"])
-    return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}"
+    broken = f", {MARK}" if standing.unrelated[row] else ""
+    return f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}{broken}"
 
 
 def death_text(death: Failure) -> str:
