@@ -158,6 +158,7 @@ def evaluate(
     allowed_drop: float | None = None,
     subset: int | None = None,
     max_samples: int | None = None,
+    clusters: NDArray[np.int64] | None = None,
 ) -> Accuracy:
     """Score a candidate, in stages, against FP32 on the same samples.
 
@@ -170,6 +171,9 @@ def evaluate(
         allowed_drop: stop early once the loss exceeds this with 99 % confidence; in the metric's unit; None: never.
         subset: samples before the first look at `allowed_drop`; default `subset_size(reference.samples)`.
         max_samples: stop after so many, rounded up to whole batches, as where the latency limit is missed already.
+
+        clusters: one code per score of the whole split, the same for those that belong together: intervals are those of
+            clusters then. None where scores are independent.
 
     Accumulating metrics always see the whole split: neither early stop nor `max_samples` applies to them.
 
@@ -185,7 +189,9 @@ def evaluate(
     excerpt = resemblance.Excerpt(rows)
     gathers = metric.kind == "accumulating"
     last = reference.samples if gathers or max_samples is None else min(max(2, max_samples), reference.samples)
-    look = max(2, subset_size(reference.samples) if subset is None else subset)
+    least = 2 if clusters is None or gathers else _until_two(clusters)
+    last = max(last, least)
+    look = max(least, subset_size(reference.samples) if subset is None else subset)
     for index, batch in enumerate(_matching(batches, reference)):
         outputs = _run(session, batch, tally.samples)
         excerpt.add(outputs, tally.samples, batch.count)
@@ -196,10 +202,11 @@ def evaluate(
             continue
         # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves three or four.
         look = 2 * tally.samples
-        if paired_interval(_losses(metric, tally, reference), ratio=metric.ratio, z=Z99)[0] > allowed_drop:
+        losses = _losses(metric, tally, reference)
+        if paired_interval(losses, ratio=metric.ratio, z=Z99, clusters=_first(clusters, losses))[0] > allowed_drop:
             break
     likeness = resemblance.resemblance(kept, excerpt.arrays())
-    return replace(_accuracy(metric, tally, reference), resemblance=likeness)
+    return replace(_accuracy(metric, tally, reference, clusters), resemblance=likeness)
 
 
 class _Tally:
@@ -287,14 +294,27 @@ def _losses(metric: Metric, tally: _Tally, reference: Reference) -> Floats:
     return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
 
 
-def _accuracy(metric: Metric, tally: _Tally, reference: Reference) -> Accuracy:
+def _until_two(clusters: NDArray[np.int64]) -> int:
+    """How many scores there are up to the first of a second cluster."""
+    return int(np.argmax(clusters != clusters[0])) + 1
+
+
+def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int64] | None:
+    """The codes of the scores seen so far."""
+    return None if clusters is None else clusters[: len(losses)]
+
+
+def _accuracy(
+    metric: Metric, tally: _Tally, reference: Reference, clusters: NDArray[np.int64] | None = None
+) -> Accuracy:
     value, losses = tally.value, _losses(metric, tally, reference)
+    clusters = _first(clusters, losses)
     if metric.kind == "accumulating":
         loss = float(metric.loss(reference.value, value))
-        low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss)
+        low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss, clusters=clusters)
     else:
         loss = float(np.mean(losses))
-        low, high = paired_interval(losses, ratio=metric.ratio)
+        low, high = paired_interval(losses, ratio=metric.ratio, clusters=clusters)
     return Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
 
 

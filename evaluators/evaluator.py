@@ -32,6 +32,7 @@ from evaluators.cores import usable_processors
 from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.labels import check_labels
 from evaluators.local_noise import Network
+from evaluators.score_order import order_scores
 from evaluators.sensitivity import sensitivity
 from evaluators.stopwatch import Stopwatch, time_spent, use_stopwatch
 from search import model as models
@@ -112,17 +113,50 @@ class Evaluator:
             )
         if job.calibration_data:
             self.calibration_data = data.open_data(job.calibration_data, inputs, preprocess=job.preprocess)
+        self._check_clusters()
         splits = data.split(
             self.data.digest,
             len(self.data),
             calibration_apart=bool(job.calibration_data),
             final_apart=bool(job.final_data),
+            seed=job.split_seed,
+            clusters=self.data.clusters,
         )
         self.calibration_indices = splits.calibration if not job.calibration_data else _all(self.calibration_data)
         self.final_indices = splits.final if not job.final_data else _all(self.final_data)
         # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
         order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(splits.search))
         self.search_indices = splits.search[order]
+        self.score_orders = {
+            split: order_scores(dataset, indices, self.model.batch, accumulating=self.metric.kind == "accumulating")
+            for split, dataset, indices in (
+                ("search", self.data, self.search_indices),
+                ("final", self.final_data, self.final_indices),
+            )
+        }
+
+    def _check_clusters(self) -> None:
+        job, given = self.job, {"--data": self.data.clusters}
+        data.check_number(self.data.clusters, f"data {job.data!r}")
+        if job.final_data:
+            data.check_number(self.final_data.clusters, f"final data {job.final_data!r}")
+            given["--final-data"] = self.final_data.clusters
+        if job.calibration_data:
+            given["--calibration-data"] = self.calibration_data.clusters
+        data.check_apart(given)
+
+    def _count_clusters(self) -> dict[str, int]:
+        """How many clusters each part has; empty where the data have no clusters."""
+        parts = {
+            "calibration": (self.calibration_data, self.calibration_indices),
+            "search": (self.data, self.search_indices),
+            "final": (self.final_data, self.final_indices),
+        }
+        return {
+            name: data.count_clusters(dataset.clusters[indices])
+            for name, (dataset, indices) in parts.items()
+            if dataset.clusters is not None
+        }
 
     def _default_metric(self) -> default_metric.Choice:
         labels = self.data.labels(np.array([0])) if self.data.has_labels else None
@@ -168,6 +202,10 @@ class Evaluator:
                 "calibration": len(self.calibration_indices),
                 "search": len(self.search_indices),
                 "final": len(self.final_indices),
+                "clusters": self._count_clusters(),
+            },
+            "score_clusters": {
+                split: order.clusters for split, order in self.score_orders.items() if order.clusters is not None
             },
             "metric": {
                 "name": metric.name,
@@ -190,7 +228,7 @@ class Evaluator:
         self._check_splits()
         batch = self.model.batch
         # One whole batch, and one that is filled up where a split has such a one.
-        rest = max(len(self.search_indices) % batch, len(self.final_indices) % batch) or batch
+        rest = max(order.left_over(batch) for order in self.score_orders.values()) or batch
         few = batch + rest
         with ExitStack() as stack:
             session = self.backend.float_session(self.model)
@@ -222,6 +260,12 @@ class Evaluator:
         gathers = self.metric.kind == "accumulating"
         for name, indices in (("search", self.search_indices), ("final", self.final_indices)):
             units = math.ceil(len(indices) / self.model.batch) if gathers else len(indices)
+            blocks = self.score_orders[name].clusters
+            if blocks is not None and len(np.unique(blocks)) < 2:
+                raise DataError(
+                    f"splitting the data: all clusters to {name} on fit into one batch, and metric {self.metric.name} "
+                    "needs two batches that share no cluster, for an interval. Give more data or a smaller batch."
+                )
             if units < 2:
                 wanted = f"more than {self.model.batch} (one batch)" if gathers else "at least 2"
                 raise DataError(
@@ -363,10 +407,11 @@ class Evaluator:
         return accuracy.evaluate(
             session,
             self.metric,
-            self._batches(self.data, self.search_indices),
+            self._scored_batches("search"),
             reference,
             allowed_drop=self._allowed_drop(limits, reference.value),
             max_samples=accuracy.subset_size(reference.samples) if late else None,
+            clusters=self.score_orders["search"].clusters,
         )
 
     def _allowed_drop(self, limits: Limits, reference: float) -> float | None:
@@ -413,9 +458,11 @@ class Evaluator:
             scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
                 self.report("progress", [done + 1, len(sessions)])
-                batches = self._batches(self.final_data, self.final_indices)
+                batches = self._scored_batches("final")
                 try:
-                    scores[label] = accuracy.evaluate(session, self.metric, batches, reference)
+                    scores[label] = accuracy.evaluate(
+                        session, self.metric, batches, reference, clusters=self.score_orders["final"].clusters
+                    )
                 except accuracy.NonFiniteError as error:
                     failed[label] = str(error)
             return {"latency": measured, "accuracy": scores, "reference": reference.value, "failed": failed}
@@ -628,23 +675,26 @@ class Evaluator:
     @time_spent("reference")
     def _reference(self, split: str) -> accuracy.Reference:
         """FP32 on one split, kept on disk so that a fresh process need not run it again."""
-        dataset, indices = (
-            (self.data, self.search_indices) if split == "search" else (self.final_data, self.final_indices)
-        )
         folder = self.folder / f"reference-{split}"
         stored = accuracy.load_reference(folder)
-        if stored is not None and stored.metric == self.metric.name and stored.samples == len(indices):
+        samples = len(self.score_orders[split].indices)
+        if stored is not None and stored.metric == self.metric.name and stored.samples == samples:
             return stored
         try:
             # The search may stop after the first samples; on the final split all are seen, in the order of the data.
-            kept = resemblance.first_rows(len(indices)) if split == "search" else resemblance.spread_rows(len(indices))
-            batches = self._batches(dataset, indices)
-            return accuracy.reference(self.baseline, self.metric, batches, folder, kept=kept)
+            kept = resemblance.first_rows(samples) if split == "search" else resemblance.spread_rows(samples)
+            return accuracy.reference(self.baseline, self.metric, self._scored_batches(split), folder, kept=kept)
         except accuracy.NonFiniteError as error:
             raise DataError(_float_not_finite(split, error)) from error
 
     def _batches(self, dataset: data.Dataset, indices: NDArray[np.int64]) -> Iterator[data.Batch]:
-        for batch in data.batches(dataset, indices, self.model.batch):
+        yield from self._tell_alive(data.batches(dataset, indices, self.model.batch))
+
+    def _scored_batches(self, split: str) -> Iterator[data.Batch]:
+        yield from self._tell_alive(self.score_orders[split].batches(self.model.batch))
+
+    def _tell_alive(self, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
+        for batch in batches:
             yield batch
             self._alive()  # one more is done
 

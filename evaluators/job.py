@@ -18,6 +18,7 @@ class Job:
     Attributes:
         shapes: input name → [MIN, OPT, MAX].
         options: keyword arguments of the backend.
+        split_seed: of the division of the data into calibration, search and final.
         metric: name, or None for the default, which follows the model's outputs and the labels.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
@@ -36,6 +37,7 @@ class Job:
     calibration_data: str | None = None
     final_data: str | None = None
     preprocess: str | None = None
+    split_seed: int = 0
     ranges: str | None = None
     reference_ms: float | None = None
 

@@ -81,6 +81,9 @@ Batch = Annotated[Many, option("batch", "Leading dimension of dynamic inputs.", 
 Shape = Annotated[Many, option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
 Threads = Annotated[Many, option("threads", "Processor threads of one inference. [default: 1]", "N")]
 Keep = Annotated[Many, option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
+SplitSeed = Annotated[
+    Many, option("split-seed", "Of the division of the data; fixed once a study is made. [default: 0]", "N")
+]
 Granularity = Annotated[Many, option("granularity", "One choice per group or per block. [default: group]", "KIND")]
 Typing = Annotated[Many, option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
 Calibration = Annotated[Many, option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]

@@ -68,6 +68,7 @@ class SearchConfig:
     calibration_data: str | None = None
     final_data: str | None = None
     preprocess: str | None = None
+    split_seed: int = 0
     calibration: str = "minmax"
     calibration_cache: str | None = None
     sampler: str = "guided"
@@ -364,6 +365,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("calibration-data", "calibration_data", _text),
         Option("final-data", "final_data", _text),
         Option("preprocess", "preprocess", _function),
+        Option("split-seed", "split_seed", _whole(least=0, most=2**32 - 1)),
         Option("calibration", "calibration", _choice(*CALIBRATIONS)),
         Option("calibration-cache", "calibration_cache", _text),
         Option("sampler", "sampler", _choice(*SAMPLERS)),

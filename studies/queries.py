@@ -91,6 +91,12 @@ class Reader:
             raise StudyError(self._unknown_study(name))
         return records.StudyRecord(**rows[0]._mapping)
 
+    def score_clusters(self, study_id: int) -> dict[str, NDArray[np.int64]]:
+        """`search` and `final` → (scores,) the same code for scores that belong together; empty without clusters."""
+        c = tables.Cluster
+        rows = self._rows(select(c.split, c.codes).where(c.study_id == study_id))
+        return {row.split: np.frombuffer(row.codes, dtype="<i4").astype(np.int64) for row in rows}
+
     def targets(self, study_id: int) -> tuple[records.TargetRecord, ...]:
         """The targets of a study, the first one first; empty until `add_target`."""
         t = tables.StudyTarget

@@ -76,6 +76,21 @@ class StudyRecord:
     model: dict[str, Any]
     environment: dict[str, Any]
 
+    def clusters(self, split: str) -> int | None:
+        """How many clusters the samples of a split are in; None where the data say nothing of clusters."""
+        count: int | None = self.data.get("clusters", {}).get(split)
+        return count
+
+    @property
+    def samples_text(self) -> str:
+        """How many samples calibrate, are searched on and are final, with their clusters; empty where not known."""
+        parts = (("calibration", "calibrate"), ("search", "to search on"), ("final", "final"))
+        return ", ".join(
+            f"{self.data[split]:,} {use}" + (f" ({found:,} clusters)" if (found := self.clusters(split)) else "")
+            for split, use in parts
+            if split in self.data
+        )
+
 
 @dataclass(frozen=True)
 class StudySummary:

@@ -143,6 +143,7 @@ class ReportData:
 
     Attributes:
         target: the target in words, say `onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile`.
+        samples: how many calibrate, are searched on and are final, with their clusters.
         evaluations: in order of trial; failed ones included.
         precisions: trial of each front evaluation → precision label per group, in the order of `groups`;
             evaluations that no trial asked for are left out.
@@ -162,6 +163,7 @@ class ReportData:
     limits: Limits = field(default_factory=Limits)
     model: str = ""
     created: str = ""
+    samples: str = ""
     evaluations: Sequence[EvaluationRow] = ()
     picks: Sequence[PickRow] = ()
     groups: Sequence[GroupRow] = ()

@@ -42,6 +42,7 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
         limits=now.limits,
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
+        samples=now.study.samples_text,
         evaluations=[
             _evaluation(now, row, assignments[int(now.table.id[row])], shown.get(row)) for row in range(len(now.table))
         ],

@@ -256,7 +256,7 @@ def create_study(store: Store, good: Checked, progress: Progress, files: Sequenc
         },
         environment=environment.collect(),
     )
-    study_id = store.create_study(new)
+    study_id = store.create_study(new, good.described("score_clusters"))
     study = store.study(config.study)
     with reported_deletion(store, study):
         store.set_files(study_id, files)
@@ -354,6 +354,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         calibration_data=config.calibration_data,
         final_data=config.final_data,
         preprocess=config.preprocess,
+        split_seed=config.split_seed,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from search.forecasts import Predicted
 from search.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
-from studies.records import EvaluationRecord, Round
+from studies.records import EvaluationRecord, Round, StudyRecord
 from studies.results import Shown
 from studies.units import format_bytes, format_duration_s, format_metric, format_ms
 from studies.unrelated import format_resemblance, unrelated_text
@@ -33,7 +33,7 @@ _NUMBERS = {"Two": "2", "Four": "4", "Eight": "8", "Sixteen": "16", "Thirty-two"
 
 def shown_json(shown: Shown) -> dict[str, Any]:
     """The whole answer of `bitfront show --json`."""
-    record, evaluation = shown.record, shown.record.evaluation
+    record, evaluation, study = shown.record, shown.record.evaluation, shown.standing.study
     return {
         "trial": record.trial,
         "trials": list(record.trials),
@@ -46,8 +46,8 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "refused": [_failure_json(each.evaluation.failure) for each in shown.refused if each.evaluation.failure],
         "failure": None if evaluation.failure is None else _failure_json(evaluation.failure),
         "latency": None if evaluation.latency is None else _latency_json(evaluation.latency),
-        "accuracy": None if evaluation.accuracy is None else _accuracy_json(evaluation.accuracy),
-        "final": None if record.final is None else _accuracy_json(record.final),
+        "accuracy": _accuracy_json(evaluation.accuracy, study.clusters("search")),
+        "final": _accuracy_json(record.final, study.clusters("final")),
         "final_failure": record.final_failure or None,
         "warnings": [text] if (text := _unrelated(shown)) else [],
         "rounds": [_round_json(again) for again in record.rounds],
@@ -86,9 +86,11 @@ def _latency_json(latency: Latency) -> dict[str, Any]:
     }
 
 
-def _accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
+def _accuracy_json(accuracy: Accuracy | None, clusters: int | None) -> dict[str, Any] | None:
+    if accuracy is None:
+        return None
     names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
-    return {name: getattr(accuracy, name) for name in names}
+    return {name: getattr(accuracy, name) for name in names} | {"clusters": clusters}
 
 
 def _round_json(again: Round) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def shown_lines(shown: Shown) -> list[str]:
     lines += _latency_lines(record)
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
-            lines.append(_accuracy_line(name, accuracy, metric))
+            lines.append(_accuracy_line(name, accuracy, shown.standing.study))
     if text := _unrelated(shown):
         lines.insert(1, f"WARNING: {text}")
     if record.final_failure:
@@ -251,14 +253,15 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *([f"other processes: {others}"] if others else [])])
 
 
-def _accuracy_line(name: str, accuracy: Accuracy, metric: dict[str, Any]) -> str:
+def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
+    metric, clusters = study.metric, study.clusters(name)
     unit, ratio = metric["unit"], metric["ratio"]
     low, high = (format_metric(v, unit, ratio) for v in (accuracy.loss_low, accuracy.loss_high))
     early = "" if accuracy.complete else " (stopped early)"
     return (
         f"{name}: {metric['name']} {format_metric(accuracy.value, unit, ratio)}, loss "
         f"{format_metric(accuracy.loss, unit, ratio)} [{low}, {high}] on {accuracy.samples} of {accuracy.total} "
-        f"samples{early}; correlation with FP32's outputs "
+        f"samples{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
         f"{'–' if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)}"
     )
 

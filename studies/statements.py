@@ -335,6 +335,15 @@ def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
     return used
 
 
+def insert_study(connection: Connection, new: records.NewStudy, clusters: Mapping[str, NDArray[Any]]) -> int:
+    """Add a study and the cluster of each of its scores; its id."""
+    number = insert_row(connection, tables.Study, vars(new))
+    for split, codes in clusters.items():
+        values = {"study_id": number, "split": split, "codes": codes.astype("<i4").tobytes()}
+        connection.execute(insert(tables.Cluster).values(values))
+    return number
+
+
 def chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
     """Pieces that fit one IN list."""
     return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))

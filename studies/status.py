@@ -148,7 +148,15 @@ class StudyStatus:
 
     def to_json(self) -> dict[str, Any]:
         targets = [target.to_json() for target in self.targets]
-        return {"study": self.study.name, "state": self.study.state, "storage": self.url, "targets": targets}
+        data = self.study.data
+        return {
+            "study": self.study.name,
+            "state": self.study.state,
+            "storage": self.url,
+            "samples": {split: data[split] for split in ("calibration", "search", "final") if split in data},
+            "clusters": dict(data.get("clusters", {})),
+            "targets": targets,
+        }
 
 
 def study_status(store: Store, name: str) -> StudyStatus:

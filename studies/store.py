@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -88,13 +90,18 @@ class Store(EvaluationStore, FileStore, Tallies):
         self._engine.dispose()
 
     @retried
-    def create_study(self, new: NewStudy) -> int:
-        """Add a study; its id. StudyError when the name is taken or unusable."""
+    def create_study(self, new: NewStudy, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
+        """Add a study; its id. StudyError when the name is taken or unusable.
+
+        Args:
+            clusters: `search` and `final` → one integer code per score, the same for scores that belong together;
+                empty where the data have no clusters.
+        """
         if not new.name.strip() or len(new.name) > MAX_NAME:
             raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")
         try:
             with self._writing("create the study") as connection:
-                return statements.insert_row(connection, tables.Study, vars(new))
+                return statements.insert_study(connection, new, clusters)
         except IntegrityError:
             known = self.study(new.name)
             if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):

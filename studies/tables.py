@@ -172,6 +172,13 @@ class Study(Base):
     environment: Mapped[dict[str, Any]]
 
 
+class Cluster(Base):
+    __tablename__ = "bf_cluster"
+    study_id: Mapped[int] = _parent("bf_study.id", primary_key=True, autoincrement=False)
+    split: Mapped[str] = mapped_column(WORD, primary_key=True)
+    codes: Mapped[bytes]
+
+
 class Target(Base):
     __tablename__ = "bf_target"
     id: Mapped[int] = mapped_column(primary_key=True)

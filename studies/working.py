@@ -53,7 +53,9 @@ def join(
     with Store.open(url) as store:
         study = store.study(name)
         meant = which.of(store, study)
-        config, slots = crew_of(config_of(study, meant, url).with_options(options))
+        stored = config_of(study, meant, url)
+        config, slots = crew_of(stored.with_options(options))
+        _check_split_seed(config, stored)
         if meant is not None and not which.new and len(store.targets(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
@@ -71,6 +73,19 @@ def join(
                 return run_here(store, good, study, mine, progress, moved=moved)
             remember(store, study, mine, config, moved=moved)
     return run_crew(config, slots, progress, mine)
+
+
+def _check_split_seed(config: SearchConfig, stored: SearchConfig) -> None:
+    """Refuse another division of the data: what was scored so far was scored on the samples of this one.
+
+    Raises:
+        ConfigError: naming both seeds.
+    """
+    if config.split_seed != stored.split_seed:
+        raise ConfigError(
+            f"--split-seed {config.split_seed}: expected {stored.split_seed}, with which the study divided its data. "
+            "Leave it out to go on, or start a new study with the other one."
+        )
 
 
 def _check_total(store: Store, config: SearchConfig, target: TargetRecord) -> None:

@@ -157,8 +157,18 @@ def test_search_page_names_every_choice_and_default():
     }
     for option, values in choices.items():
         assert all(f"`{value}`" in rows[option] for value in values), option
-    defaults = {"trials", "sampler", "seed", "granularity", "calibration", "storage", "threads", "keep-engines"}
-    defaults |= {"repair", "typing", "optimization-level"}
+    defaults = {
+        "trials",
+        "sampler",
+        "seed",
+        "granularity",
+        "calibration",
+        "storage",
+        "threads",
+        "keep-engines",
+        "split-seed",
+    }
+    defaults |= {"split-seed", "repair", "typing", "optimization-level"}
     fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")

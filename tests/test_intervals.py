@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from evaluators.intervals import Z99, bootstrap_interval, paired_interval
+from evaluators.intervals import Z99, bootstrap_interval, cluster_sums, paired_interval, student_point
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,86 @@ def test_coverage_of_the_bootstrap() -> None:
     weights = np.ones(30)
     intervals = np.array([bootstrap_interval(row, weights, float(row.mean())) for row in draws])
     assert 0.88 <= ((intervals[:, 0] <= 0.5) & (intervals[:, 1] >= 0.5)).mean() <= 0.98
+
+
+def draw_shares(
+    rng: np.random.Generator, codes: NDArray[np.int64], worse: float, better: float, alike: float
+) -> NDArray[np.float64]:
+    """Losses of samples of which a share `alike` is what their whole cluster is."""
+    chances = [worse, better, 1 - worse - better]
+    own = rng.choice([1.0, -1.0, 0.0], p=chances, size=len(codes))
+    common = rng.choice([1.0, -1.0, 0.0], p=chances, size=codes.max() + 1)[codes]
+    return np.where(rng.random(len(codes)) < alike, common, own)
+
+
+UNEVEN = np.repeat(np.arange(30), [5] * 15 + [35] * 15)
+EVEN = np.repeat(np.arange(30), 20)
+
+
+@pytest.mark.parametrize("codes", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize(("worse", "better", "alike"), [(0.1, 0.05, 0.3), (0.1, 0.05, 0.0), (0.02, 0.01, 0.3)])
+def test_coverage_of_30_clusters_for_shares(
+    codes: NDArray[np.int64], worse: float, better: float, alike: float
+) -> None:
+    rng = np.random.default_rng(4)
+    draws = [draw_shares(rng, codes, worse, better, alike) for _ in range(1000)]
+    intervals = np.array([paired_interval(row, ratio=True, clusters=codes) for row in draws])
+    truth = worse - better
+    assert ((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])).mean() >= 0.93
+
+
+def test_coverage_of_30_clusters_for_measures() -> None:
+    rng = np.random.default_rng(5)
+    covered, without = 0, 0
+    for _ in range(1000):
+        row = 3.0 + rng.normal(size=30)[UNEVEN] + rng.normal(size=len(UNEVEN))
+        low, high = paired_interval(row, ratio=False, clusters=UNEVEN)
+        covered += low <= 3.0 <= high
+        low, high = paired_interval(row, ratio=False)
+        without += low <= 3.0 <= high
+    assert 930 <= covered <= 980
+    assert without < 700, "taken as independent, the interval is far too narrow"
+
+
+def test_coverage_of_the_bootstrap_of_blocks() -> None:
+    rng, codes = np.random.default_rng(6), np.repeat(np.arange(10), 3)
+    covered = 0
+    for _ in range(500):
+        row = 0.5 + rng.normal(size=10)[codes] + 0.3 * rng.normal(size=30)
+        low, high = bootstrap_interval(row, np.ones(30), float(row.mean()), clusters=codes)
+        covered += low <= 0.5 <= high
+    assert 0.92 <= covered / 500 <= 0.98
+
+
+def test_clusters_of_one_sample_give_the_interval_of_samples() -> None:
+    row = np.random.default_rng(7).choice([1.0, -1.0, 0.0], p=[0.03, 0.02, 0.95], size=2000)
+    for ratio in (True, False):
+        plain = paired_interval(row, ratio=ratio)
+        assert paired_interval(row, ratio=ratio, clusters=np.arange(2000)) == pytest.approx(plain, rel=0.003)
+
+
+def test_where_nothing_changes_a_cluster_counts_as_one_sample() -> None:
+    low, high = paired_interval(np.zeros(600), ratio=True, clusters=EVEN)
+    assert high == -low
+    assert high == pytest.approx(student_point(1.959964, 29) / 32)  # one cluster in 30, as one sample in 30 would be
+    assert paired_interval(np.zeros(600), ratio=True)[1] < high / 10
+
+
+def test_any_codes_in_any_order_name_clusters() -> None:
+    rng = np.random.default_rng(8)
+    row, order = draw_shares(rng, EVEN, 0.05, 0.05, 0.5), rng.permutation(len(EVEN))
+    expected = paired_interval(row, ratio=True, clusters=EVEN)
+    assert paired_interval(row[order], ratio=True, clusters=(1000 - 7 * EVEN)[order]) == pytest.approx(expected)
+
+
+def test_design_effect_lies_between_one_and_the_size_of_a_cluster() -> None:
+    rng = np.random.default_rng(9)
+    apart, alike = (cluster_sums(draw_shares(rng, EVEN, 0.2, 0.2, share), EVEN) for share in (0.0, 1.0))
+    assert 1.0 <= apart.design_effect < 2.0
+    assert alike.design_effect == pytest.approx(20.0, rel=0.01)
+    assert cluster_sums(np.zeros(600), EVEN).design_effect == 20.0
+
+
+def test_an_interval_needs_two_clusters() -> None:
+    with pytest.raises(ValueError, match="at least two clusters"):
+        paired_interval(np.zeros(10), ratio=True, clusters=np.zeros(10, np.int64))

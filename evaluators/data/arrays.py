@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data.checks import LABELS, Checker
+from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
 from evaluators.data.functions import import_function, short
 from search.errors import DataError
@@ -115,14 +116,18 @@ class ArrayDataset:
         self._checker = Checker(inputs)
         self._cache = Cache()
         content = Content()
-        starts = [0]
+        starts, ids = [0], []
         for number, shard in enumerate(shards):
             arrays = self._arrays(number)
             starts.append(starts[-1] + self._checker.check(arrays, shard.name, starts[-1]))
-            content.add(arrays, shard.name)
+            content.check_names(arrays, shard.name)
+            if self._checker.takes(CLUSTERS) and CLUSTERS in arrays:
+                ids.append(read_ids(arrays[CLUSTERS], shard.name))
+            content.add(self._without_clusters(arrays), shard.name)
         self._starts = np.array(starts, np.int64)
-        self._digest = content.digest(len(self))
-        self._labels = LABELS in content.names and self._checker.takes_labels
+        self._clusters = join_ids(ids, [shard.name for shard in shards]) if ids else None
+        self._digest = content.digest(len(self), self._clusters)
+        self._labels = LABELS in content.names and self._checker.takes(LABELS)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -134,6 +139,10 @@ class ArrayDataset:
     @property
     def has_labels(self) -> bool:
         return self._labels
+
+    @property
+    def clusters(self) -> NDArray[Any] | None:
+        return self._clusters
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         rows = self._rows(indices)
@@ -152,11 +161,16 @@ class ArrayDataset:
         for start, stop in pairwise(cuts):
             arrays = self._arrays(int(owners[start]))
             local = indices[start:stop] - self._starts[owners[start]]
-            for name, array in arrays.items() if only is None else [(only, arrays[only])]:
+            wanted = self._without_clusters(arrays) if only is None else {only: arrays[only]}
+            for name, array in wanted.items():
                 if name not in rows:
                     rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
                 rows[name][start:stop] = array[local]
         return rows
+
+    def _without_clusters(self, arrays: Arrays) -> Arrays:
+        kept = not self._checker.takes(CLUSTERS)
+        return {name: array for name, array in arrays.items() if kept or name != CLUSTERS}
 
     def _arrays(self, number: int) -> Arrays:
         return self._cache.get(number, lambda: self._checker.native(self._shards[number].read()))
@@ -170,10 +184,14 @@ class Content:
     _rows: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _bytes: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, arrays: Arrays, where: str) -> None:
+    def check_names(self, arrays: Arrays, where: str) -> None:
+        """Refuse a part that has other arrays than those before it."""
         if self.names and self.names != arrays.keys():
             raise DataError(f"{where} has arrays {sorted(arrays)}, the parts before it have {sorted(self.names)}")
         self.names = set(arrays)
+
+    def add(self, arrays: Arrays, where: str) -> None:
+        """Take in the rows of one part."""
         for name, array in arrays.items():
             row = (array.dtype.str, array.shape[1:])
             if self._rows.setdefault(name, row) != row:
@@ -183,8 +201,10 @@ class Content:
                 block = np.ascontiguousarray(array[start : start + 256]).reshape(-1)
                 sha.update(block.view(np.uint8).data)
 
-    def digest(self, samples: int) -> str:
+    def digest(self, samples: int, clusters: NDArray[Any] | None) -> str:
+        """64 hex digits of all parts; clusters, which may be texts of any length, count by their values."""
         content = {
             name: [dtype, list(shape), self._bytes[name].hexdigest()] for name, (dtype, shape) in self._rows.items()
         }
-        return digest_of({"samples": samples, "arrays": content})
+        ids = {} if clusters is None else {"clusters": digest_of(clusters.tolist())}
+        return digest_of({"samples": samples, "arrays": content, **ids})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.data.clusters import CLUSTERS, read_ids
 from evaluators.data.dataset import Arrays
 from search.errors import DataError
 from search.model import TensorSpec
@@ -22,10 +23,9 @@ class Checker:
 
     inputs: Sequence[TensorSpec]
 
-    @property
-    def takes_labels(self) -> bool:
-        """False for the odd model with an input of that name: then the key is that input."""
-        return all(spec.name != LABELS for spec in self.inputs)
+    def takes(self, key: str) -> bool:
+        """Whether labels or clusters may be given; False for a model with an input of that name, which it is then."""
+        return all(spec.name != key for spec in self.inputs)
 
     def native(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         """The same arrays in this machine's byte order."""
@@ -36,6 +36,8 @@ class Checker:
         self._check_keys(arrays, where)
         for spec in self.inputs:
             _check_array(arrays[spec.name], spec, where)
+        if self.takes(CLUSTERS) and CLUSTERS in arrays:
+            read_ids(arrays[CLUSTERS], where)
         lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
         samples = lengths[self.inputs[0].name]
         if len(set(lengths.values())) > 1:
@@ -57,14 +59,17 @@ class Checker:
                 f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {sorted(arrays)}; "
                 "name each array as the model names its input"
             )
-        extra = sorted(arrays.keys() - {*wanted, LABELS})
+        extra = sorted(arrays.keys() - {*wanted, LABELS, CLUSTERS})
         if extra:
             raise DataError(
                 f"{where} has {extra[0]!r}, which is no input of the model: expected arrays {wanted} and perhaps "
-                f"{LABELS!r}; rename it or leave it out"
+                f"{LABELS!r} and {CLUSTERS!r}; rename it or leave it out"
             )
         if any(array.dtype.hasobject for array in arrays.values()):
-            raise DataError(f"{where} holds object arrays: every array has to be of a plain number type")
+            raise DataError(
+                f"{where} holds object arrays: every array has to be of a plain number type, or "
+                f"of texts where it is {CLUSTERS!r}"
+            )
 
 
 def _check_array(array: NDArray[Any], spec: TensorSpec, where: str) -> None:

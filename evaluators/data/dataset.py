@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ class Dataset(Protocol):
 
     @property
     def has_labels(self) -> bool: ...
+
+    @property
+    def clusters(self) -> NDArray[Any] | None:
+        """(samples,) int64 or text: the same for samples that belong together; None where the data do not say."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -52,10 +56,21 @@ class Batch:
     count: int
 
 
-def batches(dataset: Dataset, indices: Indices, batch: int) -> Iterator[Batch]:
-    """The samples at `indices`, in this order, `batch` at a time, the last batch padded. Reads lazily."""
-    for start in range(0, len(indices), batch):
-        wanted = indices[start : start + batch]
+def batches(dataset: Dataset, indices: Indices, batch: int, sizes: Sequence[int] | None = None) -> Iterator[Batch]:
+    """The samples at `indices`, in this order, in batches that are filled up to `batch` rows. Reads lazily.
+
+    Args:
+        sizes: real rows of each batch, at most `batch`, which sum to the number of samples; None for full batches but
+            for the last.
+    """
+    start = 0
+    for size in _full_sizes(len(indices), batch) if sizes is None else sizes:
+        wanted = indices[start : start + size]
+        start += size
         padded = np.pad(wanted, (0, batch - len(wanted)), mode="edge")
         rows, labels = dataset.batch(padded)
         yield Batch(rows, None if labels is None else labels[: len(wanted)], len(wanted))
+
+
+def _full_sizes(samples: int, batch: int) -> Iterator[int]:
+    return (min(batch, samples - start) for start in range(0, samples, batch))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from evaluators.data.arrays import Cache, as_array
 from evaluators.data.checks import Checker
+from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS, read_cluster_file
 from evaluators.data.dataset import Arrays, Indices
 from evaluators.data.functions import import_function, short
 from search.errors import DataError
@@ -35,6 +36,7 @@ class ImageDataset:
         self._reference = preprocess
         self._function = import_function(preprocess, "--preprocess")
         self._labels = _folder_labels(folder, images)
+        self._clusters = read_cluster_file(folder, [image.relative_to(folder).as_posix() for image in images])
         self._cache = Cache()
         self._digest = self._content(folder)
         self._sample(0)
@@ -50,6 +52,10 @@ class ImageDataset:
     def has_labels(self) -> bool:
         return self._labels is not None
 
+    @property
+    def clusters(self) -> NDArray[Any] | None:
+        return self._clusters
+
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         samples = [self._sample(int(index)) for index in indices]
         rows = {spec.name: np.concatenate([sample[spec.name] for sample in samples]) for spec in self._checker.inputs}
@@ -61,7 +67,8 @@ class ImageDataset:
     def _content(self, folder: Path) -> str:
         files = [[image.relative_to(folder).as_posix(), _file_digest(image)] for image in self._images]
         labels = None if self._labels is None else self._labels.tolist()
-        return digest_of({"files": files, "labels": labels, "preprocess": self._reference})
+        ids = {} if self._clusters is None else {"clusters": self._clusters.tolist()}
+        return digest_of({"files": files, "labels": labels, "preprocess": self._reference, **ids})
 
     def _sample(self, index: int) -> Arrays:
         return self._cache.get(index, lambda: self._read(index))
@@ -76,6 +83,8 @@ class ImageDataset:
         named = value if isinstance(value, Mapping) else self._alone(value, image)
         where = f"--preprocess {self._reference} on {image}"
         rows = {str(name): as_array(array, f"{where}: {name!r}")[np.newaxis] for name, array in named.items()}
+        if CLUSTERS in rows and self._checker.takes(CLUSTERS):
+            raise DataError(f"{where}: got {CLUSTERS!r}; of images they stand in a file {CLUSTER_FILE} in the folder")
         arrays = self._checker.native(rows)
         self._checker.check(arrays, where, index)
         return arrays

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evaluators.data.arrays import ArrayDataset, call_source, npz_shard
 from evaluators.data.checks import LABELS
+from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
 from evaluators.data.functions import REFERENCE
 from evaluators.data.images import ImageDataset, find_images
@@ -27,9 +28,10 @@ def open_data(
     Arrays are read through once, so whatever is wrong with them is found here; of images only the first is read.
 
     Args:
-        source: an `.npz` file (keys are input names, and `labels`), a folder of such files, an image folder
-            (class sub-folders, sorted by name, give labels 0, 1, …), or `package.module:function`, called without
-            arguments, that returns what an `.npz` holds or an iterable of such batches.
+        source: an `.npz` file (keys are input names, `labels` and `clusters`), a folder of such files, an image folder
+            (class sub-folders, sorted by name, give labels 0, 1, …; a file `clusters.csv` gives clusters), or
+            `package.module:function`, called without arguments, that returns what an `.npz` holds or an iterable of
+            such batches.
         inputs: the model's inputs; everything but the leading axis has to match.
         preprocess: for image folders, `package.module:function`, called with a Path; it returns one sample without
             the batch axis: an array for a model with one input, or a dict from input name to array.
@@ -86,6 +88,11 @@ def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | N
         raise DataError(f"data folder {str(folder)!r} holds both .npz files and images: give a folder of one kind")
     if images:
         return ImageDataset(folder, images, inputs, preprocess)
+    if arrays and (folder / CLUSTER_FILE).exists():
+        raise DataError(
+            f"data folder {str(folder)!r} holds .npz files and {CLUSTER_FILE}, which is for image folders: put the "
+            f"clusters into the files, as an array {CLUSTERS!r}"
+        )
     if not arrays:
         raise DataError(f"data folder {str(folder)!r} is empty: found neither .npz files nor images")
     if preprocess is not None:
