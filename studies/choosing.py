@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from search.errors import StudyError
 from studies.failures import nothing_text
+from studies.picks import NAMES
 from studies.standing import Standing
 from studies.words import nearest_text, regained_text
-
-PICKS = ("accurate", "fast", "knee")
 
 
 def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
@@ -16,9 +15,9 @@ def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
         raise StudyError("choosing what to export: give --pick or --trial, not both.")
     if trial is not None:
         return _trial_row(now, trial)
-    name = pick or "accurate"
-    if name not in PICKS:
-        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(PICKS)}.")
+    name = pick or "best"
+    if name not in NAMES:
+        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(NAMES)}.")
     row: int | None = getattr(now.picks, name)
     if row is None:
         raise StudyError(f"--pick {name}: no evaluation of study {now.study.name!r} keeps the limits. {_nearest(now)}")

@@ -24,7 +24,7 @@ from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
 from studies.unrelated import pick_warnings
-from studies.words import best_text, nearest_text, obedience_text, regained_text, replaced_text
+from studies.words import best_label, best_text, nearest_text, obedience_text, regained_text, replaced_text
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -181,8 +181,8 @@ def print_finished(finished: Finished, storage: str | None) -> None:
     if text := replaced_text(finished.deaths):
         out.print(f"{text}; `{suggestions.command('show', now.study.name, 'TRIAL')}` tells more", markup=False)
     print_front(now, finished.mixes, why_none=now.failed is None)
-    if now.picks.accurate is not None:
-        out.print(f"best within the limits: {best_text(now)}", markup=False)
+    if now.picks.best is not None:
+        out.print(f"{best_label(now)}: {best_text(now)}", markup=False)
         which = ("--target", str(now.number)) if now.number > 1 else ()
         way = suggestions.command("export", now.study.name, "--out", "engine/", *which, storage=storage)
         out.print(f"export it with: {way}", markup=False)
@@ -198,7 +198,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
         out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
     header, cells = tables_text.front_table(now, mixes)
     print_cells(header, cells)
-    if now.picks.accurate is None and why_none:
+    if now.picks.best is None and why_none:
         _print_nearest(now)
     if text := regained_text(now):
         out.print(f"{text}.", markup=False, soft_wrap=True)

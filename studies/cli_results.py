@@ -41,7 +41,9 @@ from studies.unrelated import MARK
 def export(
     study: Study,
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")],
-    pick: Annotated[str | None, typer.Option("--pick", help="accurate, fast or knee.", metavar="PICK")] = None,
+    pick: Annotated[
+        str | None, typer.Option("--pick", help="best, accurate, fast or knee. [default: best]", metavar="PICK")
+    ] = None,
     trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
     triton: Annotated[
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")

@@ -199,7 +199,8 @@ def export(
     """Write the chosen engine to a folder, as `bitfront export`.
 
     Args:
-        pick: `accurate` (the default), `fast` or `knee`; or give a trial.
+        pick: `best` (the default), `accurate`, `fast` or `knee`; or give a trial. A pick that was not scored on the
+            final split is scored first, and where it fails the limits there, the pick that takes its place.
         triton: name of a Triton model repository entry to write as well.
         options: limits, `optimization-level`, and `model`, `data` where files have moved.
         target: which of the study's; None for the first. It is exported where it was measured.
@@ -225,16 +226,20 @@ def export(
     url = storage or default_url()
     with Store.open(url) as store:
         now = standing_of(store, name, options, target)
-        row = chosen_row(now, pick, trial)
+        row = chosen_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _for_export(config_of(now.study, now.target, url), options or {})
         check_artifacts(config)
         config = here(store, now.study, config)
-        how = f"trial {trial}" if trial is not None else pick or "accurate"
-        request = exports.Request(int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with prepared(store, good, now.study, progress or Quiet()) as work, work.lease.hold("prune"):
+                how = f"trial {trial}" if trial is not None else pick or "best"
+                if trial is None:
+                    now, row = exports.confirmed_pick(work, now, how)
+                request = exports.Request(
+                    int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance
+                )
                 return exports.write(work, now, row, request, out)
 
 
@@ -395,7 +400,7 @@ def doctor(backend: str | None = None) -> list[Check]:
 
 
 def demo(folder: Path, progress: Progress | None = None, trials: int = 40) -> Demo:
-    """Search the shipped example, export the most accurate pick and write the report, all into `folder`."""
+    """Search the shipped example, export the best pick and write the report, all into `folder`."""
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"running the demo: {folder} is not empty. Remove it, or name another with --out.")

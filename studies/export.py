@@ -20,8 +20,10 @@ from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, ConfigError, EvaluatorError
 from search.values import Assignment, Ranges
 from studies import deploy, rebuild
+from studies.choosing import chosen_row
 from studies.finalists import confirm, engine_of
 from studies.manifest import manifest
+from studies.picks import MOST_IN_LINE
 from studies.runner import Work
 from studies.standing import Standing, standing
 
@@ -53,7 +55,7 @@ class Request:
 
     Attributes:
         trial: number of the chosen trial.
-        pick: how it was chosen, for the manifest: `accurate`, `fast`, `knee` or `trial 17`.
+        pick: how it was chosen, for the manifest: `best`, `accurate`, `fast`, `knee` or `trial 17`.
         options: of the backend that builds exports.
         triton: name of a Triton model to write as well.
         latency_tolerance: how far the latency of what was written may be from that of the engine that was measured,
@@ -103,8 +105,7 @@ def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -
         ArtifactError: what was written gives other outputs than the engine that was measured, or the folder cannot be
             written; nothing stays behind.
     """
-    if work.target.reference_ms is not None:
-        work.keeper.adopt(reference_ms=work.target.reference_ms)
+    _adopt_reference(work)
     final = rebuild.at_final_level(work, request.options)
     if final is work and now.fails_final[row]:
         raise _not_finite(request.trial)
@@ -134,6 +135,31 @@ def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -
         shutil.rmtree(staging, ignore_errors=True)
     notes, warning = (note,) if note else (), _latency_warning(found["latency_check"])
     return Exported(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
+
+
+def confirmed_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
+    """The row of a pick after its candidates were scored on the final split, one after the other, until one stands.
+
+    Limits that were changed since the search make picks of what nobody has looked at there. At most as many are
+    looked at as stand in line for `best`.
+
+    Raises:
+        StudyError: nothing is left that keeps the limits.
+    """
+    _adopt_reference(work)
+    for _ in range(MOST_IN_LINE):
+        row = chosen_row(now, pick, None)
+        if now.looked_at(row):
+            break
+        confirm(work, now, [row])
+        now = standing(work.store, work.study, work.target, work.limits)
+    return now, chosen_row(now, pick, None)
+
+
+def _adopt_reference(work: Work) -> None:
+    """Let the evaluator process scale latencies as the study's were."""
+    if work.target.reference_ms is not None:
+        work.keeper.adopt(reference_ms=work.target.reference_ms)
 
 
 def _confirmed(work: Work, number: int, trial: int) -> _Chosen:

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from studies.runner import Work
 
 DAMAGED = "its kept engine is damaged"
-_MOST = 6
+_FEWEST = 6  # the front fills them up to this: a confirmed latency may make another of its points the best
 _ROUNDS = 20
 
 
 def finalist_rows(now: Standing) -> list[int]:
-    """Rows worth confirming: the picks, then the front, least loss first; the nearest rows when no limit is kept."""
-    picks = [row for row in (now.picks.accurate, now.picks.fast, now.picks.knee) if row is not None]
+    """Rows worth confirming: picks and the line of `best`, then the front, least loss first, while they are few.
+
+    Where no limit is kept, the nearest rows.
+    """
     front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
-    rows = list(dict.fromkeys([*picks, *front])) or [near.row for near in now.nearest(early=False)]
-    return rows[:_MOST]
+    wanted = list(dict.fromkeys([*now.picks.rows(), *now.picks.line]))
+    rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
+    return rows or [near.row for near in now.nearest(early=False)]
 
 
 def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
@@ -55,12 +58,13 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     for row in rows:
         if message := found["failed"].get(str(now.table.id[row])):
             work.store.set_final_failure(int(now.table.id[row]), work.study.metric["name"], message)
-            work.progress.note(f"{_named(now, row)} fails on the final split and is no pick: {message}")
+            work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
     work.store.add_details(work.target.id, final_reference=found["reference"])
     return len(found["failed"])
 
 
-def _named(now: Standing, row: int) -> str:
+def trial_text(now: Standing, row: int) -> str:
+    """The trial that a row answers, or what it is where no trial asked for it."""
     trial = int(now.table.trial[row])
     return f"trial {trial}" if trial >= 0 else "the engine built again for this export"
 

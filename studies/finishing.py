@@ -98,13 +98,13 @@ class Finish:
     def _confirm(self) -> None:
         """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
 
-        So does a failure on the final split. Those are finite, so they are followed to the end: a pick that nobody has
-        looked at there is what they warn of.
+        So does one that fails a limit on the final split, of which the next pick is looked at while rounds are left.
+        Outputs that are not finite there cost no round: those are few, and are followed to the end.
         """
         left = _CONFIRMATIONS
         while left:
             now = self._standing()
-            rows = [row for row in finalists.finalist_rows(now) if now.final_of(row) is None]
+            rows = [row for row in finalists.finalist_rows(now) if not now.looked_at(row)]
             if not rows:
                 return
             left -= finalists.confirm(self._work, now, rows) == 0

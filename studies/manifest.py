@@ -38,9 +38,9 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "metric": work.study.metric,
         "latency": _latency(now, row, record),
         "search": _accuracy(evaluation.accuracy),
-        "final": {**_accuracy(record.final), "limits_hold": _holds(work, now, row, record)},
         "unrelated_to_fp32": bool(now.unrelated[row]),
         "warnings": [text] if (text := unrelated_text(now, row)) else [],
+        "final": {**_accuracy(record.final), **_judged(now, row)},
         "limits": asdict(work.limits),
         "target": work.target.target.to_json(),
         "target_fingerprint": work.target.target.fingerprint,
@@ -91,17 +91,14 @@ def _accuracy(accuracy: Any) -> dict[str, Any]:
     return {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
 
 
-def _holds(work: Work, now: Standing, row: int, record: EvaluationRecord) -> bool | None:
-    """Whether every limit holds on the final split, with the latency measured again."""
-    limits, final = work.limits, record.final
-    if not any(value is not None for value in asdict(limits).values()) or final is None:
-        return None
-    kept = [
-        limits.latency_budget_ms is None or now.latency_ms[row] <= limits.latency_budget_ms,
-        limits.max_drop is None or final.loss <= limits.max_drop,
-        limits.max_memory_bytes is None or 0 <= now.table.memory_bytes[row] <= limits.max_memory_bytes,
-    ]
-    if limits.accuracy_limit is not None:
-        better = final.value >= limits.accuracy_limit
-        kept.append(better if now.higher_is_better else final.value <= limits.accuracy_limit)
-    return bool(all(kept))
+def _judged(now: Standing, row: int) -> dict[str, Any]:
+    """What the final split says of the limits; the interval allows for how many were tried there."""
+    verdict, interval = now.verdict(row), now.final_interval(row)
+    low, high = interval or (None, None)
+    return {
+        "loss_low": low,
+        "loss_high": high,
+        "limits_hold": verdict.holds,
+        "verdict": verdict.value,
+        "tried": now.tries(row),
+    }

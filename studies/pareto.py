@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -172,8 +172,26 @@ def feasible(
     Returns:
         (n,) bool; False for failed rows (NaN latency or loss).
     """
-    keeps: Bools = np.isfinite(np.asarray(latency_ms, float)) & np.isfinite(np.asarray(loss, float))
-    keeps &= np.asarray(not_obeyed) == 0
+    measured = np.isfinite(np.asarray(latency_ms, float)) & np.isfinite(np.asarray(loss, float))
+    keeps = keeps_limits(latency_ms, loss, value, memory_bytes, limits, higher_is_better=higher_is_better)
+    result: Bools = measured & (np.asarray(not_obeyed) == 0) & keeps
+    return result
+
+
+def keeps_limits(
+    latency_ms: ArrayLike,
+    loss: ArrayLike,
+    value: ArrayLike,
+    memory_bytes: ArrayLike,
+    limits: Limits,
+    *,
+    higher_is_better: bool,
+) -> Bools:
+    """Rows that keep every limit that is set, by these measures: of the search, or of the final split.
+
+    A limit met exactly is kept; a measure that is missing (NaN; memory also when negative) keeps none that bounds it.
+    """
+    keeps = np.ones(np.shape(latency_ms), bool)
     if limits.latency_budget_ms is not None:
         keeps &= np.asarray(latency_ms, float) <= limits.latency_budget_ms
     if limits.max_drop is not None:
@@ -190,96 +208,6 @@ def _known(column: ArrayLike) -> Floats:
     """The column with NaN for negative numbers, which integer columns of the store hold where nothing is known."""
     values = np.asarray(column, float)
     return np.where(values < 0, np.nan, values)
-
-
-@dataclass(frozen=True)
-class Picks:
-    """Row numbers of the three picks; None where no row keeps the limits.
-
-    Ties are not transitive, so `accurate` and `fast` may be rows that the front lacks: what ties with the least loss
-    can be knocked out by a third row, say a faster one that ties with it in loss and not with the least loss.
-    """
-
-    accurate: int | None
-    fast: int | None
-    knee: int | None
-
-    def names(self, row: int) -> list[str]:
-        """What a row is picked as: `accurate`, `fast`, `knee`, several, or nothing."""
-        return [field.name for field in fields(self) if getattr(self, field.name) == row]
-
-    def mask(self, n: int) -> Bools:
-        """(n,) bool: which of n rows are picked."""
-        result = np.zeros(n, bool)
-        result[[row for row in (self.accurate, self.fast, self.knee) if row is not None]] = True
-        return result
-
-
-def picks(
-    latency_ms: ArrayLike,
-    loss: ArrayLike,
-    latency_band: float,
-    loss_band: ArrayLike,
-    eligible: ArrayLike,
-    on_front: ArrayLike | None = None,
-) -> Picks:
-    """Choose among rows that keep all limits.
-
-    `accurate`: least loss; of the rows that tie with it within the band, the fastest.
-    `fast`: least latency; of the rows that tie with it within the band, the one of least loss.
-    `knee`: see `knee`, on the front of the same rows.
-
-    Args:
-        eligible: (n,) bool: feasible, with all samples seen.
-        on_front: (n,) bool: what `front` gives for the same; worked out where it is not given.
-
-    Raises:
-        ValueError: as `front`.
-    """
-    lat, los, band = (np.asarray(column, float) for column in (latency_ms, loss, loss_band))
-    if on_front is None:
-        on_front = front(lat, los, latency_band, band, eligible)
-    rows = np.flatnonzero(np.asarray(eligible, bool))
-    if not len(rows):
-        return Picks(None, None, None)
-    best = _least(rows, los, lat)
-    tied = rows[los[rows] <= los[best] + np.maximum(band[rows], band[best])]
-    quickest = _least(rows, lat, los)
-    abreast = rows[lat[rows] <= lat[quickest] * (1 + latency_band)]
-    return Picks(_least(tied, lat, los), _least(abreast, los, lat), knee(lat, los, on_front))
-
-
-def knee(latency_ms: ArrayLike, loss: ArrayLike, on_front: ArrayLike) -> int | None:
-    """The front's row farthest below the line between the front's fastest and its least lossy row.
-
-    Both axes are scaled to the extent of the front. Ties, and fronts where no row lies below the line, give the
-    faster row; None for an empty front.
-    """
-    rows = np.flatnonzero(np.asarray(on_front, bool))
-    if not len(rows):
-        return None
-    lat, los = np.asarray(latency_ms, float), np.asarray(loss, float)
-    x = _scaled(lat[rows])
-    y = _scaled(los[rows])
-    fast = int(np.flatnonzero(rows == _least(rows, lat, los))[0])
-    accurate = int(np.flatnonzero(rows == _least(rows, los, lat))[0])
-    run, rise = x[accurate] - x[fast], y[fast] - y[accurate]
-    # Proportional to the signed distance: positive on the side of fast and accurate.
-    below = rise * run - rise * (x - x[fast]) - run * (y - y[accurate])
-    # Rounding must not decide a tie.
-    return _least(rows[below >= below.max() - 1e-12], lat, los)
-
-
-def _least(rows: NDArray[np.intp], first: Floats, second: Floats) -> int:
-    """The row with the least `first`, then the least `second`, then the lowest number."""
-    return int(rows[np.lexsort((rows, second[rows], first[rows]))[0]])
-
-
-def _scaled(values: Floats) -> Floats:
-    """Values mapped to 0 … 1; all zero when they are equal."""
-    extent = float(np.ptp(values))
-    scaled: Floats = (values - values.min()) / (extent or 1.0)
-    return scaled
 
 
 @dataclass(frozen=True)

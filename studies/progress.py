@@ -14,7 +14,7 @@ from rich.table import Table
 from studies.records import EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_duration_s
-from studies.words import best_text, failures_text, outcome_text
+from studies.words import best_label, best_text, failures_text, outcome_text
 
 if TYPE_CHECKING:  # these import the store
     from studies.status import StudyStatus
@@ -134,7 +134,7 @@ class Display:
         self._facts = [
             ("evaluations", f"{done} of {total}"),
             ("last", f"trial {record.trial}: {outcome_text(record, standing)}"),
-            ("best within the limits", best_text(standing)),
+            (best_label(standing), best_text(standing)),
             ("front", f"{int(standing.front.sum())} points"),
             ("rate", f"{60 * rate:.1f} a minute, {format_duration_s(max(0, total - done) / rate)} left"),
             ("failures", failures_text(standing)),

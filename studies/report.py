@@ -88,8 +88,13 @@ class PickRow:
     """One pick with its score on the final split.
 
     Attributes:
-        holds: whether the limits hold there; None when not scored.
         unrelated: whether its outputs have nothing in common with FP32's.
+        final_low, final_high: 95 % interval that allows for how many were tried there.
+        holds: whether the limits hold there; None when not scored, or where there are no limits.
+        verdict: the same in words, say `holds surely`.
+        tries: how many were looked at there until this one was taken.
+        not_sure: the search alone is not sure that it keeps the accuracy limits.
+        ties: what it beats by noise alone, in words.
     """
 
     name: str
@@ -101,6 +106,10 @@ class PickRow:
     final_low: float | None = None
     final_high: float | None = None
     holds: bool | None = None
+    verdict: str = "not confirmed"
+    tries: int = 0
+    not_sure: bool = False
+    ties: str = ""
     speedup: float | None = None
     opaque: int = 0
     unrelated: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
 from studies.failures import nothing_text
+from studies.picks import NAMES
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.report_targets import side_by_side
@@ -17,7 +18,8 @@ from studies.standing import Standing
 from studies.store import Store
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.unrelated import pick_warnings, unrelated_text
-from studies.words import holds, mix_text, nearest_text, regained_text, replaced_text
+from studies.verdicts import Verdict
+from studies.words import best_label, best_text, mix_text, nearest_text, regained_text, replaced_text, ties_text
 
 
 def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
@@ -156,7 +158,7 @@ def _detail(now: Standing, row: int) -> str:
 
 def _picks(now: Standing) -> list[PickRow]:
     found = []
-    for name in ("accurate", "fast", "knee"):
+    for name in NAMES:
         row = getattr(now.picks, name)
         if row is not None:
             found.append(_pick(now, name, row))
@@ -166,14 +168,15 @@ def _picks(now: Standing) -> list[PickRow]:
 def _pick(now: Standing, name: str, row: int) -> PickRow:
     final = now.final_of(row)
     scores: dict[str, Any] = {}
-    if final is not None:
-        f = now.finals
+    interval = now.final_interval(row)
+    if final is not None and interval is not None:
+        f, (low, high) = now.finals, interval
         scores = {
             "final_value": float(f.value[final]),
             "final_loss": float(f.loss[final]),
-            "final_low": float(f.loss_low[final]),
-            "final_high": float(f.loss_high[final]),
-            "holds": holds(now, row),
+            "final_low": low,
+            "final_high": high,
+            "tries": now.tries(row),
         }
     return PickRow(
         name=name,
@@ -183,6 +186,10 @@ def _pick(now: Standing, name: str, row: int) -> PickRow:
         speedup=now.speedup(row),
         opaque=max(0, int(now.table.opaque[row])),
         unrelated=bool(now.unrelated[row]),
+        verdict=now.verdict(row).value,
+        holds=now.verdict(row).holds,
+        not_sure=now.not_sure(row) and now.verdict(row) is not Verdict.SURELY,
+        ties=ties_text(now, name),
         **scores,
     )
 
@@ -217,7 +224,9 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
-    if now.picks.accurate is None:
+    if now.picks.best is not None:
+        notes.append(f"{best_label(now)}: {best_text(now)}.")
+    else:
         near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
         notes.append("No evaluation keeps the limits. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
     notes += [

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from studies import pareto
+from studies import pareto, verdicts
 from studies.config import Limits
 from studies.failures import AllFailed, all_failed
+from studies.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
+from studies.quantiles import quantile
 from studies.queries import Reader
 from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
 from studies.tallies import Tallies
+from studies.verdicts import Disagreement, Verdict
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. Rounded ones correlate by 0.9 and more;
 # 64 samples of one value that have nothing to do with FP32's stay below this in 19 of 20 cases, larger outputs always.
@@ -137,6 +141,7 @@ class Standing:
 
     @cached_property
     def feasible(self) -> Bools:
+        """Rows that keep all limits by what the search measured, ran as asked and can be scored on the final split."""
         result: Bools = self._keeps_limits & ~self.fails_final
         return result
 
@@ -152,17 +157,144 @@ class Standing:
             self.latency_ms, loss, metric_value, t.memory_bytes, t.not_obeyed, self.limits, higher_is_better=better
         )
 
+    # -- picks -----------------------------------------------------------------------------------------------------
+
     @cached_property
     def front(self) -> Bools:
         return pareto.front(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
 
     @cached_property
-    def picks(self) -> pareto.Picks:
-        return pareto.picks(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible, self.front)
+    def aim(self) -> Aim:
+        """What the pick `best` is under these limits."""
+        return aim_of(self.limits, self.study.metric["name"])
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        t = self.table
+        return Candidates(
+            latency_ms=self.latency_ms,
+            loss=t.loss,
+            loss_error=verdicts.standard_error(t.loss_low, t.loss_high),
+            loss_band=self.loss_band,
+            margin=self._margins(t.loss, t.loss_low, t.loss_high, t.metric_value, t.samples),
+            latency_band=self.band,
+            eligible=self.feasible,
+            fails=self._looked_at & ~self.keeps_final,
+            holds=self._looked_at & self.keeps_final,
+            fp32=self.row_of("baseline:fp32"),
+        )
+
+    @cached_property
+    def picks(self) -> Picks:
+        return choose(self.candidates, self.aim)
+
+    def ties(self, name: str) -> list[int]:
+        """Rows that the pick of this name beats by noise alone."""
+        return ties(self.candidates, self.picks, name, self.aim)
+
+    def not_sure(self, row: int) -> bool:
+        """Whether this row keeps the accuracy limits by its estimate alone, and not by a bound of it."""
+        return bool(self.feasible[row] and not self.candidates.sure[row])
+
+    # -- the final split -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def keeps_final(self) -> Bools:
+        """Rows that keep all limits by the estimates of the final split and the latest latencies."""
+        loss, value = self._of_final("loss"), self._of_final("value")
+        memory, better = self.table.memory_bytes, self.higher_is_better
+        keeps = pareto.keeps_limits(self.latency_ms, loss, value, memory, self.limits, higher_is_better=better)
+        result: Bools = keeps & np.isfinite(loss)
+        return result
+
+    @cached_property
+    def _looked_at(self) -> Bools:
+        """Rows that were tried on the final split, those that cannot be scored there too."""
+        result: Bools = self._final_rows >= 0
+        return result
+
+    @cached_property
+    def _final_rows(self) -> NDArray[np.int64]:
+        """(n,) the row of `finals` that belongs to each row; -1 where there is none."""
+        places = {int(number): place for place, number in enumerate(self.finals.evaluation_id)}
+        return np.array([places.get(int(number), -1) for number in self.table.id], np.int64)
+
+    def _of_final(self, name: str) -> Floats:
+        """(n,) a column of `finals`, NaN where there is nothing."""
+        column = np.append(np.asarray(getattr(self.finals, name), np.float64), np.nan)
+        result: Floats = column[self._final_rows]
+        return result
+
+    @cached_property
+    def _final_margins(self) -> Floats:
+        names = ("loss", "loss_low", "loss_high", "value", "samples")
+        return self._margins(*(self._of_final(name) for name in names))
+
+    def _margins(self, loss: Floats, low: Floats, high: Floats, value: Floats, samples: Any) -> Floats:
+        """(n,) standard errors from these estimates to the nearest accuracy limit."""
+        metric, error = self.study.metric, verdicts.standard_error(low, high)
+        relative, ratio = is_relative(metric["name"]), bool(metric.get("ratio", False))
+        of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=ratio)
+        return verdicts.margins(loss, error, value, of_value, self.limits, higher_is_better=self.higher_is_better)
+
+    def looked_at(self, row: int) -> bool:
+        """Whether this row was tried on the final split."""
+        return bool(self._looked_at[row])
+
+    def tries(self, row: int) -> int:
+        """How many rows were looked at on the final split until this one was taken, itself included.
+
+        Of a row that stands in the line of `best` those before it; of any other all that were looked at.
+        """
+        line = self.picks.line
+        if row in line:
+            return max(1, sum(self.looked_at(each) for each in line[: line.index(row) + 1]))
+        return max(1, int(self._looked_at.sum()))
+
+    def verdict(self, row: int) -> Verdict:
+        """Whether this row keeps all limits with its numbers of the final split."""
+        if self.fails_final[row]:
+            return Verdict.FAILS
+        if not self.looked_at(row):
+            return Verdict.UNCONFIRMED
+        if self.limits == Limits():
+            return Verdict.UNLIMITED
+        if not self.keeps_final[row]:
+            return Verdict.FAILS
+        surely = bool(self._final_margins[row] >= quantile(self.tries(row)))
+        return Verdict.SURELY if surely else Verdict.HOLDS
+
+    def final_interval(self, row: int) -> tuple[float, float] | None:
+        """95 % interval of the loss on the final split that allows for how many were tried; None without a score."""
+        final = self.final_of(row)
+        if final is None:
+            return None
+        f = self.finals
+        wider = quantile(self.tries(row), two_sided=True) / quantile(two_sided=True)
+        loss, low, high = (float(column[final]) for column in (f.loss, f.loss_low, f.loss_high))
+        return loss - wider * (loss - low), loss + wider * (high - loss)
+
+    def disagreement(self, row: int) -> Disagreement | None:
+        """The losses of search and final split where they differ by more than chance explains."""
+        final = self.final_of(row)
+        if final is None:
+            return None
+        t, f = self.table, self.finals
+        search_error = float(verdicts.standard_error(t.loss_low[row], t.loss_high[row]))
+        final_error = float(verdicts.standard_error(f.loss_low[final], f.loss_high[final]))
+        compared = int((f.samples > 0).sum())
+        return verdicts.disagreement(float(t.loss[row]), search_error, float(f.loss[final]), final_error, compared)
+
+    @cached_property
+    def kept(self) -> Bools:
+        """What is shown, and the candidates for `best`: rows whose engines are kept."""
+        result: Bools = self.shown.copy()
+        result[list(self.picks.line)] = True
+        return result
 
     @cached_property
     def shown(self) -> Bools:
-        """Front and picks, which need not be on it: what tables show and whose engines are kept."""
+        """Front and picks, which need not be on it: what tables show."""
         result: Bools = self.front | self.picks.mask(len(self.table))
         return result
 
@@ -259,16 +391,8 @@ def standing(
 
 
 def front_standing(reader: Tallies, study: StudyRecord, target: TargetRecord, limits: Limits) -> Standing:
-    """As `standing`, but of a large study only what front, picks and baselines need is read.
-
-    Where nothing keeps the limits, all is read: `nearest` looks at every evaluation.
-    """
-    tally, better = reader.tally(target.id, reader.now()), bool(study.metric["higher_is_better"])
-    table = reader.front_table(target.id, limits, target.latency_band or 0.0, tally, higher_is_better=better)
-    now = _judged(reader, study, target, limits, table)
-    if now.picks.accurate is None:
-        return standing(reader, study, target, limits)
-    return replace(now, counted=tally.finished + tally.running)
+    """As `standing`: the bounds that rank picks depend on how many evaluations keep the limits, so all are counted."""
+    return standing(reader, study, target, limits)
 
 
 def _judged(

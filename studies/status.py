@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
-
-from studies import pareto
 from studies.config import Limits, SearchConfig, limits_for
+from studies.picks import NAMES
 from studies.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
+from studies.standing import Standing, standing
 from studies.store import Store
-from studies.tallies import Candidates, Tally
+from studies.tallies import Tally
 from studies.targets import config_of
 
-PICKS = ("accurate", "fast", "knee")
 HOUR_S = 3600.0
 # What a worker does that has a task for all, and what else its state does not say.
 _TASKS = {
@@ -31,12 +29,18 @@ _STATES = {"calibrating": "starting", "finishing": "waiting for finalists"}
 
 @dataclass(frozen=True)
 class Point:
-    """One pick; `speedup` against the latest measurement of uniform FP32, None where there is none."""
+    """One pick.
+
+    Attributes:
+        speedup: against the latest measurement of uniform FP32, None where there is none.
+        final: what the final split says of the limits, in words.
+    """
 
     trial: int | None
     latency_ms: float
     loss: float
     speedup: float | None
+    final: str = "not confirmed"
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
     workers = store.workers(target.id)
     since = _since(store, workers, config.lease_s)
     tally = store.tally(target.id, since)
-    front, picks = _front(store, study, target, config, tally)
+    front, picks = _front(store, study, target, config)
     return TargetStatus(
         target=target,
         wanted=config.trials,
@@ -198,26 +202,19 @@ def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> d
 
 
 def _front(
-    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig, tally: Tally
+    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
 ) -> tuple[int, dict[str, Point]]:
-    """How many points the front has, and the picks: what `Standing` says, without reading every row."""
-    band, metric = target.latency_band or 0.0, study.metric
-    better = bool(metric["higher_is_better"])
-    found = store.candidates(target.id, _limits(config, metric), band, tally, higher_is_better=better)
-    columns = (found.latency_ms, found.loss, band, found.loss_band, np.ones(len(found.id), bool))
-    on_front = pareto.front(*columns)
-    picks = pareto.picks(*columns, on_front)
-    rows = {name: row for name in PICKS if (row := getattr(picks, name)) is not None}
-    trials = store.trials_of([int(found.id[row]) for row in rows.values()]) if rows else {}
-    points = {name: _point(found, row, trials) for name, row in rows.items()}
-    return int(on_front.sum()), points
+    """How many points the front has, and the picks."""
+    now = standing(store, study, target, _limits(config, study.metric))
+    rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
+    return int(now.front.sum()), {name: _point(now, row) for name, row in rows.items()}
 
 
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
     return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
 
 
-def _point(found: Candidates, row: int, trials: Mapping[int, int]) -> Point:
-    latency_ms = float(found.latency_ms[row])
-    speedup = None if found.fp32_ms is None else found.fp32_ms / latency_ms
-    return Point(trials.get(int(found.id[row])), latency_ms, float(found.loss[row]), speedup)
+def _point(now: Standing, row: int) -> Point:
+    trial = int(now.table.trial[row])
+    loss, latency_ms = float(now.table.loss[row]), float(now.latency_ms[row])
+    return Point(None if trial < 0 else trial, latency_ms, loss, now.speedup(row), now.verdict(row).value)

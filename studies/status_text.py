@@ -75,7 +75,7 @@ def failures_text(failures: Mapping[tuple[str, str], int]) -> str:
 def point_text(point: Point, metric: Mapping[str, Any]) -> str:
     speedup = "" if point.speedup is None else f", {point.speedup:.2f}x as fast as FP32"
     loss = format_metric(point.loss, metric["unit"], metric["ratio"])
-    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}"
+    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}, {point.final}"
 
 
 def finished_text(row: FinishedRow, metric: Mapping[str, Any]) -> str:

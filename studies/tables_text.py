@@ -10,17 +10,27 @@ from studies.results import Layers
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 from studies.unrelated import MARK, pick_warnings
-from studies.words import holds, nearest_text
+from studies.verdicts import Verdict
+from studies.words import final_text, nearest_text, ties_text
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Front, picks, what the final split ruled out, and baselines, fastest first; None where nothing was measured."""
-    ordered = sorted(now.told_rows(), key=lambda row: (math.isnan(now.latency_ms[row]), float(now.latency_ms[row])))
-    return [_front_row(now, row, mixes) for row in ordered]
+    """The best, then front, other picks, what the final split ruled out, and baselines, fastest first.
+
+    None stands where nothing was measured.
+    """
+    return [_front_row(now, row, mixes) for row in _ordered(now)]
+
+
+def _ordered(now: Standing) -> list[int]:
+    latency = now.latency_ms
+    return sorted(now.told_rows(), key=lambda row: (row != now.picks.best, math.isnan(latency[row]), latency[row]))
 
 
 def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, Any]:
-    t, final = now.table, now.final_of(row)
+    t, final, verdict = now.table, now.final_of(row), now.verdict(row)
+    low, high = now.final_interval(row) or (None, None)
+    names = now.picks.names(row)
     return {
         "trial": int(t.trial[row]),
         "status": str(t.status[row]),
@@ -34,9 +44,13 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "loss_high": _number(t.loss_high[row]),
         "final_metric": _number(now.finals.value[final]) if final is not None else None,
         "final_loss": _number(now.finals.loss[final]) if final is not None else None,
-        "final_holds": holds(now, row),
         "resemblance": _number(now.resemblance[row]),
         "unrelated": bool(now.unrelated[row]),
+        "final_low": low,
+        "final_high": high,
+        "final_tries": now.tries(row) if final is not None else None,
+        "final": verdict.value,
+        "final_holds": verdict.holds,
         "final_failure": now.final_failure(row) or None,
         "memory_bytes": int(t.memory_bytes[row]) if t.memory_bytes[row] >= 0 else None,
         "size_bytes": int(t.size_bytes[row]) if t.size_bytes[row] >= 0 else None,
@@ -44,14 +58,19 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "moves": int(t.moves[row]) if t.moves[row] >= 0 else None,
         "on_front": bool(now.front[row]),
         "feasible": bool(now.feasible[row]),
-        "picks": now.picks.names(row),
+        "not_sure": now.not_sure(row),
+        "picks": names,
+        "ties": [f"{name} {text}" for name in names if (text := ties_text(now, name))],
         "mix": mixes[int(t.id[row])],
     }
 
 
 def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
     """The whole answer of `bitfront front --json`."""
+    best = now.picks.best
     return {
+        "best": None if best is None else _front_row(now, best, mixes),
+        "best_is": now.aim.value,
         "study": now.study.name,
         "state": now.study.state,
         "target": now.target.target.to_json(),
@@ -60,8 +79,8 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "latency_tie_band": now.band,
         "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
-        "nearest": [] if now.picks.accurate is not None else [nearest_text(now, near) for near in now.nearest()],
         "warnings": pick_warnings(now),
+        "nearest": [] if now.picks.best is not None else [nearest_text(now, near) for near in now.nearest()],
         "stopped_early": [int(trial) for trial in now.table.trial[now.regained]],
     }
 
@@ -71,8 +90,13 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
     metric = now.study.metric
     header = ["trial", "latency", "× fp32", f"loss ({metric['name']})", "final loss", "mix", ""]
     cells = []
-    for row in front_rows(now, mixes):
-        marks = [*([MARK] if row["unrelated"] else []), *row["picks"], *([] if row["on_front"] else [_why_off(row)])]
+    for place in _ordered(now):
+        row = _front_row(now, place, mixes)
+        marks = [
+            *([MARK] if row["unrelated"] else []),
+            *_pick_marks(row),
+            *([] if row["on_front"] else [_why_off(row)]),
+        ]
         marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
         marks += ["latency doubtful"] if row["warnings"] else []
         marks = [f"{row['role'].partition(':')[2]} baseline", *marks] if row["role"] else marks
@@ -82,12 +106,19 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
                 format_ms(row["latency_ms"]) if row["latency_ms"] is not None else row["status"],
                 f"{row['speedup']:.2f}" if row["speedup"] is not None and row["latency_ms"] is not None else "",
                 _loss_text(row, metric),
-                _final_text(row, metric),
+                final_text(now, place) or (row["final"] if row["picks"] else ""),
                 row["mix"],
                 ", ".join(filter(None, marks)),
             ]
         )
     return header, cells
+
+
+def _pick_marks(row: dict[str, Any]) -> list[str]:
+    """Names of the picks, each with what ties with it, and whether the search alone is sure of the limits."""
+    tied = {text.partition(" ")[0]: text.partition(" ")[2] for text in row["ties"]}
+    marks = [f"{name} ({tied[name]})" if name in tied else name for name in row["picks"]]
+    return [*marks, "not sure"] if marks and row["not_sure"] and row["final"] != Verdict.SURELY.value else marks
 
 
 def _why_off(row: dict[str, Any]) -> str:
@@ -106,15 +137,6 @@ def _loss_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
     half = (row["loss_high"] - row["loss_low"]) / 2
     unit, ratio = metric["unit"], metric["ratio"]
     return f"{format_metric(row['loss'], unit, ratio)} ± {format_metric(half, unit, ratio, 2)}"
-
-
-def _final_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
-    if row["final_failure"]:
-        return "NaN or infinity"
-    if row["final_loss"] is None:
-        return ""
-    missed = " (limit missed)" if row["final_holds"] is False else ""
-    return format_metric(row["final_loss"], metric["unit"], metric["ratio"]) + missed
 
 
 def layer_rows(found: Layers) -> list[dict[str, Any]]:

@@ -210,6 +210,11 @@ def format_metric(value: float, unit: str, ratio: bool, digits: int = 4) -> str:
     return f"{_short(value, digits)} {unit}".rstrip()
 
 
+def shown_number(value: float, digits: int = 4) -> float:
+    """The number that `format_ms` and `format_metric` show of a value."""
+    return float(_short(value, digits))
+
+
 def _short(value: float, digits: int) -> str:
     """At most `digits` significant digits, no trailing zeros; exponents only beyond 10⁻⁹ and 10¹⁵."""
     if value == 0 or not math.isfinite(value):

@@ -46,17 +46,17 @@ def engine_of(work: Work, evaluation: Evaluation) -> Path | None:
 
 
 def prune(work: Work, now: Standing) -> None:
-    """Let go of engines that are on no front any more and not picked."""
+    """Let go of engines that are on no front any more, not picked and in no line for `best`."""
     if work.config.keep_engines == "all":
         return
     held = now.table.artifact != ""
-    kept = now.shown | _unlimited(now).shown if work.config.keep_engines == "front" else np.zeros_like(held)
+    kept = now.kept | _unlimited(now).kept if work.config.keep_engines == "front" else np.zeros_like(held)
     released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
     leftovers.drop(work.store, work.artifacts, released)
 
 
 def _unlimited(now: Standing) -> Standing:
-    """Limits may be changed later, so what is shown without them keeps its engines too."""
+    """Limits may be changed later, so what would be kept without them keeps its engines too."""
     return replace(now, limits=Limits())
 
 

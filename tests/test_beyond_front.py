@@ -29,11 +29,11 @@ from studies.store import Store
 from test_show import group
 from test_status import evaluated, make_study
 
-# Trial 2 ties with the least loss, that of trial 0. Trial 3 is faster and ties with trial 2, not with trial 0.
+# Trial 0 has the least loss. Trial 2 is faster and ties with it, and so knocks it out.
 POINTS = [(4.0, 0.0), (2.0, 0.10), (3.0, 0.009), (2.5, 0.015), (3.5, 0.05)]
-ROLES = {0: "baseline:fp32", 1: "baseline:int8"}
+ROLES = {1: "baseline:int8"}
 CODES = [(0, 0, 0), (2, 2, 2), (0, 2, 2), (2, 0, 0), (0, 0, 2)]
-FRONT, PICK = {1, 3}, 2
+FRONT, PICK = {1, 3}, 0
 
 
 @pytest.fixture
@@ -79,18 +79,18 @@ def trials(rows: list[dict[str, Any]], mark: str) -> set[int]:
 
 def test_the_table_has_every_pick_and_says_which_is_not_on_the_front(filled: Store, url: str) -> None:
     lines = {line.split()[0]: line.rstrip() for line in ok("front", "s", "--storage", url).splitlines()[1:]}
-    assert list(lines) == ["1", "3", "2", "0"], "fastest first, and nothing that is neither front, pick nor baseline"
-    assert lines["2"].endswith("accurate, not on the front")
-    assert "not on the front" not in lines["1"] + lines["3"] + lines["0"]
-    assert lines["0"].endswith("fp32 baseline, beaten")
+    assert list(lines) == ["1", "3", "0"], "the best, then fastest first; nothing that is neither front nor pick"
+    assert lines["1"].endswith("int8 baseline, best, fast, knee")
+    assert lines["0"].endswith("not confirmed  all fp32        accurate (ties with trial 2), not on the front")
+    assert "not on the front" not in lines["1"] + lines["3"]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_rows_have_every_pick_and_true_front_flags(filled: Store, url: str, whole: bool) -> None:
     now, mixes = commands.front("s", storage=url, whole=whole)
     assert [int(now.table.trial[row]) for row in now.front_rows()] == [1, 3]
-    assert [int(now.table.trial[row]) for row in now.shown_rows()] == [1, 3, 2]
-    assert mixes[int(now.table.id[now.picks.accurate])] == "2 int8, 1 fp32"
+    assert [int(now.table.trial[row]) for row in now.shown_rows()] == [1, 3, PICK]
+    assert mixes[int(now.table.id[now.picks.accurate])] == "all fp32"
 
 
 def test_json_csv_and_status_agree(filled: Store, url: str) -> None:
@@ -105,25 +105,34 @@ def test_json_csv_and_status_agree(filled: Store, url: str) -> None:
     assert (line["picks"], line["on_front"]) == ("accurate", "False")
 
 
+@pytest.mark.parametrize(
+    ("limits", "label", "best"),
+    [(Limits(), "best without limits, the knee of the front", 1), (Limits(max_drop=0.06), "best within the limits", 3)],
+)
 def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
-    filled: Store, capsys: pytest.CaptureFixture[str]
+    filled: Store, capsys: pytest.CaptureFixture[str], limits: Limits, label: str, best: int
 ) -> None:
-    now = judged(filled)
+    now = judged(filled, limits)
     print_finished(Finished(now, "done", Mixes(filled.assignments(now.target.id)), {}), None)
     printed = capsys.readouterr().out
-    assert f"best within the limits: trial {PICK}:" in printed
-    assert re.search(rf"^{PICK} .*accurate, not on the front", printed, re.MULTILINE)
+    assert f"{label}: trial {best}:" in printed
+    assert re.search(rf"^{best} .*best", printed, re.MULTILINE)
+    assert re.search(rf"^{PICK} .*accurate .*, not on the front", printed, re.MULTILINE)
 
 
 # Engines --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(max_drop=0.05), Limits(latency_budget_ms=2.2)])
-@pytest.mark.parametrize(("keep", "kept"), [("front", {1, 2, 3}), ("none", set()), ("all", {0, 1, 2, 3, 4})])
-def test_engines_of_picks_are_kept(
-    filled: Store, artifacts: Artifacts, limits: Limits, keep: str, kept: set[int]
+@pytest.mark.parametrize(
+    ("limits", "in_line"),
+    [(Limits(), set()), (Limits(max_drop=0.01), {2}), (Limits(latency_budget_ms=2.2), set())],
+)
+@pytest.mark.parametrize(("keep", "kept"), [("front", {0, 1, 3}), ("none", set()), ("all", {0, 1, 2, 3, 4})])
+def test_engines_of_picks_and_of_those_in_line_for_the_best_are_kept(
+    filled: Store, artifacts: Artifacts, limits: Limits, in_line: set[int], keep: str, kept: set[int]
 ) -> None:
-    """Under the present limits or without any, so that trial 2 stays where 2.2 ms leave nothing but trial 1."""
+    """Under the present limits or without any, so that trial 0 stays where 2.2 ms leave nothing but trial 1."""
+    kept = kept | in_line if keep == "front" else kept
     now = judged(filled, limits)
     assert (now.picks.accurate == PICK) == (limits.latency_budget_ms is None)
     nothing: Any = None
@@ -143,12 +152,12 @@ def test_the_report_shows_the_pick_among_the_front(filled: Store) -> None:
     data = report_data(filled, judged(filled))
     assert [row.trial for row in data.front] == [1, 3]
     assert [row.trial for row in data.shown] == [1, 3, PICK]
-    assert data.precisions == {1: ["int8"] * 3, 3: ["int8", "fp32", "fp32"], 2: ["fp32", "int8", "int8"]}
+    assert data.precisions == {1: ["int8"] * 3, 3: ["int8", "fp32", "fp32"], 0: ["fp32"] * 3}
     assert set(data.opaque) == set(data.precisions)
     [row] = [row for row in data.evaluations if row.trial == PICK]
     assert (row.on_front, row.picked, row.remarks[0]) == (False, True, "picked: accurate; not on the front")
     assert not any("not on the front" in remark for other in data.front for remark in other.remarks)
-    assert report.figures(data)["precisions"]["data"][0]["x"] == ["#1", "#3", "#2"]
+    assert report.figures(data)["precisions"]["data"][0]["x"] == ["#1", "#3", "#0"]
     page = report.render(data)
     assert "The 2 on the front and 1 pick that is not, fastest first" in page
     assert "picked: accurate; not on the front" in page
@@ -164,5 +173,5 @@ def test_targets_side_by_side_have_what_is_picked_on_one(filled: Store, artifact
     other = filled.add_target(filled.study("s").id, replace(TARGET, device="GPU"), "s@2")
     fill(filled, other, artifacts, tmp_path)
     beside = side_by_side(filled, [judged(filled), judged(filled, target=1)])
-    assert [row.trials for row in beside.shared] == [(1, 1), (3, 3), (2, 2), (0, 0)]
+    assert [row.trials for row in beside.shared] == [(1, 1), (3, 3), (0, 0)]
     assert beside.shared_count == len(POINTS)

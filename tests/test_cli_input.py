@@ -616,7 +616,7 @@ def test_what_cannot_be_exported(studied: Path) -> None:
     refused("export", "small", "--out", "full", says=["--out full", "not empty"])
     refused("export", "small", "--out", "full/notes.txt", says=["notes.txt", "file"])
     refused("export", "small", "--out", "full/notes.txt/engine", says=["notes.txt", "--out"])
-    refused("export", "small", *out, "--pick", "best", says=["--pick best", "accurate, fast, knee"])
+    refused("export", "small", *out, "--pick", "quick", says=["--pick quick", "best, accurate, fast, knee"])
     refused("export", "small", *out, "--trial", 99, says=["--trial 99", "its trials are 0 to"])
     refused("export", "small", *out, "--trial", -1, says=["--trial -1", "its trials are 0 to"])
     refused("export", "small", *out, "--trial", 1, "--pick", "fast", says=["--pick or --trial"])

@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from studies.config import Limits
 from studies.pareto import (
     Near,
-    Picks,
     Reference,
     feasible,
     front,
     hypervolume,
     hypervolume_history,
-    knee,
     nearest,
     overshoots,
-    picks,
     reference_of,
 )
 
@@ -164,60 +161,6 @@ def test_feasible_turns_the_accuracy_limit_for_errors():
     limits = Limits(accuracy_limit=0.5)
     keeps = feasible([1, 1], [0, 0], [0.4, 0.6], [0, 0], [0, 0], limits, higher_is_better=False)
     assert keeps.tolist() == [True, False]
-
-
-def test_picks_use_ties():
-    lat, los = [3.0, 2.0, 1.0, 1.01], [0.000, 0.001, 0.100, 0.050]
-    chosen = picks(lat, los, 0.02, [0.002, 0.002, 0.0, 0.0], [1, 1, 1, 1])
-    # 0 and 1 tie in loss, 2 and 3 in latency.
-    assert (chosen.accurate, chosen.fast) == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("lat", "los", "band", "half", "on_front", "chosen"),
-    [
-        ([4, 2, 3, 2.5], [0, 0.10, 0.009, 0.015], 0.0, 0.01, [False, True, False, True], Picks(2, 1, 1)),
-        ([1.0, 1.015, 1.03], [0.3, 0.1, 0.0], 0.02, 0.0, [False, False, True], Picks(2, 1, 2)),
-    ],
-    ids=["accurate", "fast"],
-)
-def test_a_pick_may_be_a_row_that_the_front_lacks(lat, los, band, half, on_front, chosen):
-    n = len(lat)
-    assert front(lat, los, band, [half] * n, [True] * n).tolist() == on_front
-    found = picks(lat, los, band, [half] * n, [True] * n)
-    assert found == chosen
-    assert [found.names(row) for row in range(n)] == [
-        [name for name in ("accurate", "fast", "knee") if getattr(chosen, name) == row] for row in range(n)
-    ]
-    assert found.mask(n).tolist() == [bool(found.names(row)) for row in range(n)]
-
-
-def test_picks_of_one_row_and_of_none():
-    assert picks([1, 2], [0, 0], 0.0, [0, 0], [0, 1]) == Picks(1, 1, 1)
-    none = picks([1, 2], [0, 0], 0.0, [0, 0], [0, 0])
-    assert none == Picks(None, None, None)
-    assert none.mask(2).tolist() == [False, False]
-
-
-def test_knee_is_farthest_below_the_line():
-    lat, los = [1.0, 1.2, 2.0, 3.0], [1.0, 0.3, 0.2, 0.0]
-    assert knee(lat, los, [1, 1, 1, 1]) == 1
-    assert knee(lat, los, [1, 0, 0, 1]) == 0  # nothing below the line: the faster end
-    assert knee(lat, los, [0, 0, 1, 0]) == 2
-    assert knee(lat, los, [0, 0, 0, 0]) is None
-
-
-@given(ROWS, LATENCY_BANDS)
-def test_picks_are_eligible_and_least(rows, band):
-    lat, los, hw, eligible = columns(rows)
-    chosen = picks(lat, los, band, hw, eligible)
-    for row in (chosen.accurate, chosen.fast, chosen.knee):
-        assert (row is None) == (not eligible.any())
-        assert row is None or eligible[row]
-    if chosen.fast is not None:
-        assert lat[chosen.fast] <= lat[eligible].min() * (1 + band)
-        assert los[chosen.accurate] - los[eligible].min() <= hw.max(initial=0)
-        assert front(lat, los, band, hw, eligible)[chosen.knee]
 
 
 def test_nearest_orders_by_the_worst_relative_overshoot():

@@ -21,6 +21,7 @@ from studies import commands, tables, tables_text
 from studies.commands import Mixes
 from studies.config import Limits, from_options, limits_for
 from studies.database import writing
+from studies.picks import NAMES
 from studies.records import NewStudy
 from studies.standing import Standing, front_standing, standing
 from studies.status import TargetStatus, study_status
@@ -96,7 +97,7 @@ def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
     study = store.study("s")
     record = next(t for t in store.targets(study.id) if t.id == target)
     found = standing(store, study, record, limits)
-    rows = {name: getattr(found.picks, name) for name in ("accurate", "fast", "knee")}
+    rows = {name: getattr(found.picks, name) for name in NAMES}
     picks = {name: (found.table.trial[row], found.speedup(row)) for name, row in rows.items() if row is not None}
     return {"front": int(found.front.sum()), **picks}
 
@@ -129,9 +130,6 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
         assert {0, 1} < sizes
         assert max(sizes) > 3
         assert store.obedience(target) == Counter((row.asked, row.answer) for _, row in store.audits(target))
-        few = store.candidates(target, Limits(), 0.01, found.tally, higher_is_better=True)
-        every = standing(store, study, store.targets(study.id)[0], Limits()).feasible.sum()
-    assert 0 < len(few.id) < 0.8 * every, "else nothing is left out, and nothing was tried"
 
 
 def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""Picks: the one recommended, names that hold by the numbers shown, and the line that is looked at in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studies.config import Limits
+from studies.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
+from studies.quantiles import quantile
+from studies.units import format_metric, format_ms
+from studies.verdicts import margins
+
+
+def columns(
+    latency_ms: list[float],
+    loss: list[float],
+    error: float | list[float] = 0.0,
+    *,
+    limit: float | None = None,
+    fp32: int | None = None,
+    band: float = 0.0,
+    **changes: Any,
+) -> Candidates:
+    """Rows that keep all limits where their loss keeps `limit`; nothing was looked at on the final split."""
+    n, los = len(loss), np.array(loss, float)
+    errors = np.broadcast_to(np.asarray(error, float), (n,)).copy()
+    margin = margins(los, errors, los, errors, Limits(max_drop=limit), higher_is_better=True)
+    nothing = np.zeros(n, bool)
+    given = {"eligible": margin >= 0, "fails": nothing, "holds": nothing, **changes}
+    return Candidates(np.array(latency_ms, float), los, errors, 1.96 * errors, margin, band, fp32=fp32, **given)
+
+
+def best(aim: Aim, *rows: Any, **more: Any) -> int | None:
+    return choose(columns(*rows, **more), aim).best
+
+
+def marked(n: int, *rows: int) -> Any:
+    return np.isin(np.arange(n), rows)
+
+
+# -- what is recommended -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "metric", "aim"),
+    [
+        (Limits(), "top1", Aim.KNEE),
+        (Limits(max_memory_bytes=1000), "top1", Aim.KNEE),
+        (Limits(max_drop=0.01), "top1", Aim.FASTEST),
+        (Limits(accuracy_limit=30), "sqnr", Aim.FASTEST),
+        (Limits(latency_budget_ms=1), "top1", Aim.LEAST_LOSS),
+        (Limits(latency_budget_ms=1, max_drop=0.01), "agreement", Aim.LEAST_LOSS),
+        (Limits(latency_budget_ms=1), "agreement", Aim.KNEE),
+        (Limits(latency_budget_ms=1, max_memory_bytes=9), "mse", Aim.KNEE),
+    ],
+)
+def test_the_limits_say_what_the_best_is(limits: Limits, metric: str, aim: Aim) -> None:
+    assert aim_of(limits, metric) is aim
+
+
+def test_with_an_allowed_loss_the_best_is_the_fastest_that_keeps_it() -> None:
+    assert best(Aim.FASTEST, [4.0, 3.0, 2.0, 1.0], [0.0, 0.001, 0.008, 0.03], limit=0.01, fp32=0) == 2
+
+
+def test_of_those_that_keep_it_by_estimate_the_surest_go_first() -> None:
+    """Trial 1 is the fastest by its estimate alone; trial 2 keeps the limit by twelve standard errors."""
+    rows = [4.0, 2.0, 2.5, 2.2], [0.0, 0.0099, 0.004, 0.009]
+    found = columns(*rows, 0.0005, limit=0.01, fp32=0)
+    assert found.sure.tolist() == [True, False, True, False]
+    assert line(found, Aim.FASTEST) == [2, 3, 1]
+    wide = columns(*rows, 0.01, limit=0.01, fp32=0)
+    assert not wide.sure.any()
+    assert line(wide, Aim.FASTEST)[0] == 2, "of none that is sure, the one nearest to it"
+
+
+def test_the_bound_knows_how_many_were_tried() -> None:
+    """One alone at 2.2 standard errors from the limit is sure; the fastest of sixty such is not."""
+    alone = columns([4.0, 2.0], [0.0, 0.0078], 0.001, limit=0.01, fp32=0)
+    many = columns([4.0, *np.linspace(2, 3, 60)], [0.0] + [0.0078] * 60, 0.001, limit=0.01, fp32=0)
+    assert alone.sure[1]
+    assert not many.sure[1:].any()
+
+
+def test_within_a_budget_the_best_loses_least_and_of_ties_is_the_fastest() -> None:
+    assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.01, 0.02, 0.03]) == 0
+    assert best(Aim.LEAST_LOSS, [3.0, 2.0, 1.0], [0.010, 0.011, 0.030], 0.001) == 1
+    assert best(Aim.LEAST_LOSS, [3.0, 2.0], [0.010, 0.009], [0.001, 0.02]) == 0, "by the upper bound of the loss"
+
+
+@pytest.mark.parametrize("aim", Aim)
+def test_fp32_is_the_best_only_where_nothing_faster_keeps_the_limits(aim: Aim) -> None:
+    assert best(aim, [4.0, 3.9], [0.0, 0.009], 0.001, limit=0.01, fp32=0) == 1
+    assert best(aim, [4.0, 3.9], [0.0, 0.011], 0.001, limit=0.01, fp32=0) == 0
+    assert best(aim, [4.0, 4.1], [0.0, 0.0], 0.001, limit=0.01, fp32=0) == 0
+
+
+def test_without_limits_the_best_is_the_knee() -> None:
+    rows = [3.0, 1.2, 2.0, 1.0], [0.0, 0.3, 0.2, 1.0]
+    found = choose(columns(*rows, fp32=0), Aim.KNEE)
+    assert (found.best, found.knee, found.accurate, found.fast) == (1, 1, 0, 3)
+
+
+# -- names hold by the numbers shown -----------------------------------------------------------------------------------
+
+
+def test_names_hold_by_the_numbers_shown() -> None:
+    """What ties in latency or loss by noise alone is told, and takes the name from nobody."""
+    found = columns([3.0, 2.0, 1.0, 1.01], [0.000, 0.001, 0.100, 0.050], 0.002, band=0.02)
+    chosen = choose(found, Aim.KNEE)
+    assert (chosen.accurate, chosen.fast) == (0, 2)
+    assert (ties(found, chosen, "accurate", Aim.KNEE), ties(found, chosen, "fast", Aim.KNEE)) == ([1], [3])
+
+
+def test_what_is_shown_as_the_same_is_decided_by_the_other_objective() -> None:
+    chosen = choose(columns([1.00001, 1.00002, 2.0], [0.02, 0.01, 0.0]), Aim.KNEE)
+    assert chosen.fast == 1
+
+
+def test_a_best_that_ties_with_the_least_loss_says_so() -> None:
+    found = columns([3.0, 2.0], [0.010, 0.011], 0.001)
+    chosen = choose(found, Aim.LEAST_LOSS)
+    assert (chosen.best, ties(found, chosen, "best", Aim.LEAST_LOSS)) == (1, [0])
+
+
+CELLS = st.tuples(st.floats(0.5, 5), st.floats(-0.01, 0.1), st.floats(0, 0.02), st.booleans(), st.booleans())
+
+
+@given(st.lists(CELLS, min_size=1, max_size=12), st.sampled_from(Aim))
+def test_picks_keep_all_limits_and_are_least(rows: list[Any], aim: Aim) -> None:
+    lat, los, error, eligible, fails = (list(column) for column in zip(*rows, strict=True))
+    good = np.array(eligible) & ~np.array(fails)
+    found = columns(lat, los, error, fp32=0, band=0.01, eligible=np.array(eligible), fails=np.array(fails))
+    chosen = choose(found, aim)
+    for name in ("accurate", "fast", "knee"):
+        row = getattr(chosen, name)
+        assert (row is None) == (not good.any())
+        assert row is None or good[row]
+    assert (chosen.best is None) == (not any(eligible))
+    if chosen.fast is not None and chosen.accurate is not None:
+        shown = [format_ms(lat[row]) for row in np.flatnonzero(good)]
+        assert format_ms(lat[chosen.fast]) in shown
+        assert float(format_ms(lat[chosen.fast]).split()[0]) == min(float(text.split()[0]) for text in shown)
+        losses = [float(format_metric(los[row], "", False)) for row in np.flatnonzero(good)]
+        assert float(format_metric(los[chosen.accurate], "", False)) == min(losses)
+    if good.any() and any(good[row] for row in chosen.line):
+        assert good[chosen.best]
+
+
+def test_names_and_masks() -> None:
+    chosen = Picks(1, 0, 1, 2)
+    assert [chosen.names(row) for row in range(4)] == [["accurate"], ["best", "fast"], ["knee"], []]
+    assert (chosen.rows(), chosen.mask(4).tolist()) == ([1, 0, 2], [True, True, True, False])
+    assert Picks(None, None, None, None).rows() == []
+
+
+def test_knee_is_farthest_below_the_line() -> None:
+    lat, los = np.array([1.0, 1.2, 2.0, 3.0]), np.array([1.0, 0.3, 0.2, 0.0])
+    for on_front, row in (([1, 1, 1, 1], 1), ([1, 0, 0, 1], 0), ([0, 0, 1, 0], 2), ([0, 0, 0, 0], None)):
+        assert knee(lat, los, np.array(on_front, bool)) == row  # nothing below the line: the faster end
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_ends_with_the_safest() -> None:
+    """Twenty mixes of which none is sure, and one that is slow and loses nothing."""
+    losses = [0.0, *np.linspace(0.009, 0.0098, 20), 0.0]
+    found = columns([4.0, *np.linspace(1, 2, 20), 3.9], losses, 0.02, limit=0.01, fp32=0)
+    queue = line(found, Aim.FASTEST)
+    assert len(queue) == MOST_IN_LINE
+    assert 0 not in queue
+    assert 21 in queue
+
+
+def test_who_fails_on_the_final_split_is_no_pick_and_the_next_in_line_takes_its_place() -> None:
+    rows, same = ([4.0, 1.0, 2.0, 3.0], [0.0, 0.006, 0.005, 0.004]), {"limit": 0.01, "fp32": 0}
+    assert choose(columns(*rows, 0.001, **same), Aim.FASTEST).best == 1
+    found = choose(columns(*rows, 0.001, fails=marked(4, 1), **same), Aim.FASTEST)
+    assert (found.best, found.fast, found.line) == (2, 2, (1, 2, 3))
+
+
+def test_where_all_in_line_fail_what_holds_there_is_recommended_else_fp32() -> None:
+    rows, same = ([4.0, 1.0, 2.0], [0.0, 0.006, 0.005]), {"limit": 0.01, "fp32": 0}
+    assert choose(columns(*rows, fails=marked(3, 1, 2), **same), Aim.FASTEST).best == 0
+    every = choose(columns(*rows, fails=marked(3, 0, 1, 2), **same), Aim.FASTEST)
+    assert (every.best, every.accurate, every.fast, every.knee) == (2, None, None, None)
+
+
+def test_quantiles() -> None:
+    assert quantile() == pytest.approx(1.645, abs=1e-3)
+    assert quantile(two_sided=True) == pytest.approx(1.960, abs=1e-3)
+    assert quantile(6, two_sided=True) == pytest.approx(2.631, abs=1e-3)
+    assert quantile(0) == quantile(1)
