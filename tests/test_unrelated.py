@@ -81,7 +81,7 @@ def accurate() -> dict[str, Any]:
 def test_a_search_warns_of_its_pick_even_when_quiet(searched: tuple[Path, str, str], here: Path) -> None:
     pick = accurate()
     assert searched[1] == "", "or this is not quiet"
-    assert f"WARNING: trial {pick['trial']} (accurate" in searched[2]
+    assert f"WARNING: trial {pick['trial']} ({', '.join(pick['picks'])})" in searched[2]
     assert "its outputs have nothing in common with FP32's (correlation 0.00" in searched[2]
     assert f"bitfront compare s {pick['trial']}" in searched[2]
 
@@ -108,7 +108,7 @@ def test_an_export_of_it_never_just_holds(here: Path, tmp_path: Path) -> None:
     pick = accurate()
     result = invoke("export", "s", "--pick", "accurate", "--out", tmp_path / "engine")
     assert result.exit_code == 0, result.output
-    assert f"WARNING: trial {pick['trial']} (accurate" in result.stderr
+    assert f"WARNING: trial {pick['trial']} ({', '.join(pick['picks'])})" in result.stderr
     assert f"the limits hold; {MARK}, see the warning" in result.stdout
     manifest = json.loads((tmp_path / "engine/manifest.json").read_text())
     assert manifest["unrelated_to_fp32"] is True
