@@ -18,11 +18,15 @@ class Stopwatch:
     Args:
         since: when it starts, as `time.monotonic` tells it; None for now.
         kind: what counts where nothing else is measured.
+
+    Attributes:
+        began: when it started, as `since`.
     """
 
     def __init__(self, since: float | None = None, kind: str = "other") -> None:
         self._lock = threading.Lock()
-        self._since = time.monotonic() if since is None else since
+        self.began = time.monotonic() if since is None else since
+        self._since = self.began
         self._open = [kind]
         self._seconds: defaultdict[str, float] = defaultdict(float)
 

@@ -14,6 +14,7 @@ import typer
 
 from evaluators.late_imports import import_late
 from studies import __version__, outputs
+from studies.run_clock import note_command
 
 # Each verb with the module it is in, as `--help` lists them. A process imports that of its own verb alone.
 VERBS = {
@@ -71,6 +72,7 @@ def main() -> None:
     """Entry point of the `bitfront` command."""
     outputs.prepare()
     import_late()
+    note_command()
     try:
         start = program_for(sys.argv[1:])
     except KeyboardInterrupt:  # while modules are imported, which takes a while

@@ -22,6 +22,7 @@ from studies.judging import judged_by, placed, standing_of
 from studies.progress import Progress, Quiet
 from studies.records import StudySummary, TargetRecord
 from studies.results import Demo, Finished, Mixes, Shown
+from studies.run_clock import clocked_run
 from studies.standing import Standing, front_standing
 from studies.store import Store, check_usable, default_url
 from studies.targets import config_of
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 
+@clocked_run()
 def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None = None) -> Finished:
     """Search a model's precisions, as `bitfront search`.
 
@@ -93,6 +95,7 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None 
         return run_crew(config, slots, shown, mine)
 
 
+@clocked_run()
 def resume(
     name: str,
     options: Mapping[str, Any] | None = None,
@@ -120,6 +123,7 @@ def resume(
     return join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=True)
 
 
+@clocked_run()
 def worker(
     name: str,
     options: Mapping[str, Any] | None = None,

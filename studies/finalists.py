@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluators.process import ProcessDiedError
+from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError, EvaluatorError
 from studies.standing import Standing
 
@@ -29,6 +30,7 @@ def finalist_rows(now: Standing) -> list[int]:
     return rows or [near.row for near in now.nearest(early=False)]
 
 
+@time_spent("finalists")
 def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     """Measure rows again, interleaved with each other and the baseline, score them on *final*, and store both.
 

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from studies import finalists, upkeep
+from studies import finalists, suggestions, upkeep
 from studies.open_trials import OpenTrials
 from studies.proposals import Proposals
 from studies.standing import Standing, standing
@@ -107,4 +107,14 @@ class Finish:
             rows = [row for row in finalists.finalist_rows(now) if not now.looked_at(row)]
             if not rows:
                 return
+            in_time = self._work.pace.finalists_in_time(now, len(rows))
+            if in_time < len(rows):
+                self._tell_left_out(len(rows) - in_time)
+                finalists.confirm(self._work, now, rows[:in_time])
+                return
             left -= finalists.confirm(self._work, now, rows) == 0
+
+    def _tell_left_out(self, count: int) -> None:
+        many = "1 finalist is" if count == 1 else f"{count} finalists are"
+        way = suggestions.command("resume", self._work.study.name, storage=self._work.config.storage)
+        self._work.progress.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")

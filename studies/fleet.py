@@ -22,6 +22,7 @@ from types import TracebackType
 from evaluators.process import python_path
 from search.errors import InputError, RunError
 from studies.reaching import UnreachableLimitError
+from studies.run_clock import for_workers
 from studies.slots import Slot, bound
 
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
@@ -164,7 +165,7 @@ class Fleet:
                 stderr=log,
                 pass_fds=(self._line,),
                 start_new_session=True,
-                env={**self._environment, **post.slot.environment, _LINE: str(self._line)},
+                env={**self._environment, **for_workers(), **post.slot.environment, _LINE: str(self._line)},
             )
 
     def _hear(self, post: _Post) -> None:

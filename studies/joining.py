@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from evaluators.process import ProcessDiedError
+from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.space import Space, make_space
 from search.values import Ranges, digest_of
@@ -118,8 +119,9 @@ def _settled(
         lease.state("calibrating")
         _space(store, artifacts, good, target, progress)
 
-    lease.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
-    return _space(store, artifacts, good, _now(store, study, target), progress)
+    with time_spent("calibration"):
+        lease.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
 def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Space:

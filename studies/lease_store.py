@@ -66,11 +66,22 @@ class LeaseStore(Reader):
             connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(state=state))
 
     @retried
-    def end_worker(self, name: str, state: str = "ended") -> None:
-        """End a worker; the tasks that it still holds are free."""
+    def set_spent(self, name: str, spent: Mapping[str, float]) -> None:
+        """Store where the time of a worker went until now: kind → seconds since its command began."""
+        with self._writing("store where time went") as connection:
+            connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(_spent(spent)))
+
+    @retried
+    def end_worker(self, name: str, state: str = "ended", spent: Mapping[str, float] | None = None) -> None:
+        """End a worker; the tasks that it still holds are free.
+
+        Args:
+            spent: as of `set_spent`.
+        """
         w, t = tables.Worker, tables.Task
+        values = {"state": state, "ended_at": tables.utc_now(), **_spent(spent)}
         with self._writing("end a worker") as connection:
-            connection.execute(update(w).where(w.name == name).values(state=state, ended_at=tables.utc_now()))
+            connection.execute(update(w).where(w.name == name).values(values))
             connection.execute(delete(t).where(t.worker == name))
 
     @retried
@@ -82,12 +93,17 @@ class LeaseStore(Reader):
             connection.execute(update(w).where(*left).values(state="failed", ended_at=w.heartbeat))
             connection.execute(delete(t).where(t.study_target_id == study_target_id, t.worker != name))
 
-    def beat(self, name: str) -> None:
-        """Say that a worker is alive: renews its own row, the leases of its evaluations and its tasks."""
+    def beat(self, name: str, spent: Mapping[str, float] | None = None) -> None:
+        """Say that a worker is alive: renews its own row, the leases of its evaluations and its tasks.
+
+        Args:
+            spent: as of `set_spent`.
+        """
         with self._writing("renew a lease") as connection:  # not run again: who beats has its own loop
             for table, column in ((tables.Worker, "name"), (tables.Lease, "worker"), (tables.Task, "worker")):
                 mine = table.__table__.c[column] == name
-                connection.execute(update(table).where(mine).values(heartbeat=tables.utc_now()))
+                also = _spent(spent) if table is tables.Worker else {}
+                connection.execute(update(table).where(mine).values({"heartbeat": tables.utc_now(), **also}))
 
     def workers(self, study_target_id: int) -> tuple[records.WorkerRecord, ...]:
         """Every worker there was, oldest first."""
@@ -117,6 +133,24 @@ class LeaseStore(Reader):
             .order_by(w.id)
         )
         return tuple(_worker(row) for row in self._rows(query))
+
+    def worker_times(self, study_target_id: int) -> tuple[records.WorkerTime, ...]:
+        """What the workers of a target spent their time on, oldest first; those that did not say are absent."""
+        w = tables.Worker
+        told = (w.study_target_id == study_target_id, w.spent_at.is_not(None))
+        rows = self._rows(select(w.name, w.spent_at, w.spent).where(*told).order_by(w.id))
+        return tuple(records.WorkerTime(*row) for row in rows)
+
+    def finish_times(self, study_target_id: int) -> tuple[records.FinishRecord, ...]:
+        """When the evaluations of a target ran, in the order in which they were finished; exports left out."""
+        e = tables.Evaluation
+        query = (
+            select(e.id, e.role, e.status == records.OK, e.started_at, e.finished_at)
+            .where(e.study_target_id == study_target_id, e.role != records.EXPORT, e.finished_at.is_not(None))
+            .order_by(e.finished_at, e.id)
+        )
+        rows = self._rows(query)
+        return tuple(records.FinishRecord(row[0], row[1], bool(row[2]), row[3], row[4]) for row in rows)
 
     def live_workers(self, study_target_id: int, lease_s: float) -> dict[str, str]:
         """Name → state of the workers that were heard of within a lease and have not ended."""
@@ -264,6 +298,12 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
     takeovers = int(row.takeovers) + (row.worker != worker)
     connection.execute(update(e).where(running).values(worker=worker, takeovers=takeovers))
     return records.Taken(evaluation_id, row.worker, takeovers)
+
+
+def _spent(spent: Mapping[str, float] | None) -> dict[str, Any]:
+    """The columns of a worker that say where its time went; none where nothing is known of it."""
+    seconds = {kind: round(each, 3) for kind, each in (spent or {}).items()}
+    return {"spent": seconds, "spent_at": tables.utc_now()} if seconds else {}
 
 
 def _free(table: Any, worker: str, lease_s: float) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from evaluators.stopwatch import current_stopwatch, time_spent
 from studies.interrupts import interrupted
 from studies.progress import Progress, Quiet
 from studies.store import Store
@@ -17,6 +18,7 @@ from studies.store import Store
 _BEATS = 4  # in a lease
 _SILENCE = 0.75  # of a lease, after which a worker does not know how the others are
 _MOST_POLL_S = 1.0
+_SPENT_EVERY_S = 5.0
 _LAST_S = 5.0  # for a beat that is under way when the worker ends
 
 
@@ -48,7 +50,8 @@ class WorkerLease:
         self._device = device
         self._state = state
         self._progress = progress or Quiet()
-        self._last_beat = time.monotonic()
+        self._watch = current_stopwatch()
+        self._last_beat = self._last_spent = time.monotonic()
         self._steady_from = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="bitfront-heartbeat", daemon=True)
@@ -84,13 +87,23 @@ class WorkerLease:
             self._over.set()
             self._thread.join(_LAST_S)
             failed = isinstance(error, Exception) and not interrupted(error)
-            self._store.end_worker(self.name, "failed" if failed else "ended")
+            self._store.end_worker(self.name, "failed" if failed else "ended", self._spent())
 
     def state(self, state: str) -> None:
         """Say what it is doing."""
         if state != self._state:
             self._store.set_worker(self.name, state)
             self._state = state
+
+    def store_time(self) -> None:
+        """Store where the time went until now, unless that was done a few seconds ago."""
+        now, spent = time.monotonic(), self._spent()
+        if spent and now >= self._last_spent + _SPENT_EVERY_S:
+            self._last_spent = now
+            self._store.set_spent(self.name, spent)
+
+    def _spent(self) -> dict[str, float]:
+        return {} if self._watch is None else self._watch.seconds()
 
     def others(self) -> dict[str, str]:
         """The other workers of the target that are alive: name → state."""
@@ -152,7 +165,8 @@ class WorkerLease:
     def wait(self, text: str, done: int = 0, total: int = 1) -> None:
         """Wait a moment for other workers, and say so."""
         self._progress.step(text, done, total)
-        time.sleep(self.poll_s)
+        with time_spent("waiting"):
+            time.sleep(self.poll_s)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -162,7 +176,7 @@ class WorkerLease:
         while not self._over.wait(pause_s):
             pause_s = self.poll_s / _BEATS
             with suppress(Exception):
-                self._store.beat(self.name)
+                self._store.beat(self.name, self._spent())
                 pause_s = self.lease_s / _BEATS
                 self._note_beat()
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evaluators.stopwatch import time_spent
 from search.asked import codes_in, held, refusal
 from search.forecasts import FORECAST, MEASURED
 from search.samplers import make_sampler
@@ -95,6 +96,7 @@ class Proposals:
         self.poor = False
         """Whether the guided sampler found its forecasts poor when it last made one."""
 
+    @time_spent("sampler")
     def ask(self) -> tuple[optuna.Trial, Assignment]:
         """The next trial and the assignment it proposes; those before it that ask for what is no mix are closed."""
         import optuna
@@ -145,6 +147,7 @@ class Proposals:
         judged: Callable[[list[FrozenTrial]], Judged] | None = getattr(self.study.sampler, "judged", None)
         return None if judged is None else judged(self.study.get_trials(deepcopy=False))
 
+    @time_spent("sampler")
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Finish a trial; nothing happens to one that another worker has finished.
 
@@ -174,6 +177,7 @@ class Proposals:
             trial.set_user_attr(MEASURED, list(outcome.measured))
         return self.study.tell(trial.number, outcome.values, skip_if_finished=True).state
 
+    @time_spent("sampler")
     def enqueue(self, assignment: Assignment, attributes: Mapping[str, int] | None = None) -> None:
         """Let a coming `ask` give this assignment; nothing happens when it is waiting already or under way."""
         codes = self.space.codes(assignment)

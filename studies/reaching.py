@@ -1,4 +1,4 @@
-"""What no mix can be expected to reach: an accuracy that FP32 itself misses, a latency below every forecast."""
+"""Limits that cannot be kept: an accuracy that FP32 itself misses, a time in which nothing can be evaluated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from search.errors import RunError
 from studies import suggestions
 from studies.standing import Standing
-from studies.units import format_metric
+from studies.units import format_duration_s, format_metric
 
 if TYPE_CHECKING:
+    from studies.pace import Pace
     from studies.runner import Work
 
 
 class UnreachableLimitError(RunError):
-    """FP32 itself misses a limit. The message says how to go on; the same command would end in the same way."""
+    """A limit cannot be kept. The message says how to go on; the same command would end in the same way."""
 
 
 def check_float(work: Work, now: Standing) -> None:
@@ -30,6 +31,32 @@ def check_float(work: Work, now: Standing) -> None:
     missed = value < limit if now.higher_is_better else value > limit  # a perfect sqnr is infinite, stored as NaN
     if missed:
         raise UnreachableLimitError(_float_misses(work, now, value, limit))
+
+
+def check_time(work: Work, now: Standing) -> None:
+    """Refuse a time limit that is over before anything was evaluated.
+
+    Raises:
+        UnreachableLimitError: naming the limit, and what the start took.
+    """
+    if not len(now.table):
+        refuse_late(work.pace, work.study.name, work.config.storage)
+
+
+def refuse_late(pace: Pace, study: str, storage: str) -> None:
+    """Refuse to begin a run whose time limit is over.
+
+    Raises:
+        UnreachableLimitError: naming the limit, and what the start took.
+    """
+    if pace.left_s > 0:
+        return
+    limit, took = (format_duration_s(each) for each in (pace.limit_s or 0.0, pace.passed_s))
+    way = suggestions.command("resume", study, "--time-limit", "TIME", storage=storage)
+    raise UnreachableLimitError(
+        f"running study {study!r}: --time-limit {limit} is too short to evaluate anything: starting, checking the "
+        f"inputs and calibrating took {took}. Nothing was evaluated. Go on with more time: {way}"
+    )
 
 
 def _float_misses(work: Work, now: Standing, value: float, limit: float) -> str:

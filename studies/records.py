@@ -323,6 +323,35 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True)
+class WorkerTime:
+    """What one worker spent its time on, from the start of its command.
+
+    Attributes:
+        until: when it last said so, by the database's clock.
+        seconds: by the kinds of `run_clock.KINDS`.
+    """
+
+    name: str
+    until: datetime
+    seconds: Mapping[str, float]
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class FinishRecord:
+    """When one evaluation ran; `ok` says whether it went well."""
+
+    evaluation_id: int
+    role: str
+    ok: bool
+    started_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True)
 class TaskRecord:
     """Something that one worker of a target does for all; `heartbeat_age_s` by the database's clock."""
 

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process import EvaluatorProcess, ProcessDiedError
+from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Assignment, Latency, Precision
 from studies.finalists import engine_of
@@ -93,6 +94,7 @@ def _process_spread(work: Work, now: Standing, row: int) -> float:
     """
     engine = str(engine_of(work, now, row))
 
+    @time_spent("tie band")
     def in_fresh_process() -> Latency:
         job = replace(work.keeper.job, folder=str(work.folder / "fresh"))
         with EvaluatorProcess(job, work.folder / "fresh.log", work.keeper.limits) as fresh:
@@ -117,6 +119,7 @@ def _rebuilt(work: Work, assignment: Assignment) -> Latency:
     return _timed(work.keeper, "time_again", {"assignment": assignment, "out": str(work.folder / "again.engine")})
 
 
+@time_spent("tie band")
 def _timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> Latency:
     try:
         result: Latency = keeper.call(method, params)

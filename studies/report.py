@@ -164,6 +164,9 @@ class ReportData:
         environment: name → value, flat.
         notes: sentences to show first: a budget nobody met, warnings.
         beside: this target beside others of the study; None where it is shown alone.
+        time_spent: seconds, share and what they were spent on, in words, the most first.
+        time_text: whose time that is, in words.
+        seconds: kind of work → seconds, the most first; for the figure.
     """
 
     study: str
@@ -187,6 +190,9 @@ class ReportData:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     beside: SideBySide | None = None
+    time_spent: Sequence[tuple[str, str, str]] = ()
+    time_text: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def front(self) -> list[EvaluationRow]:
@@ -280,6 +286,8 @@ def figures(data: ReportData) -> dict[str, Figure]:
         found["forecasts"] = forecast_figure(data.forecasts, data.metric)
     if data.groups and any(row.trial in data.precisions for row in data.shown):
         found["precisions"] = precision_figure(data)
+    if data.seconds:
+        found["time"] = time_figure(data)
     if any(_finite(row.spread) for row in data.evaluations):
         found["spread"] = spread_figure(data)
     return found
@@ -366,6 +374,22 @@ def _opaque_marks(data: ReportData, rows: Sequence[EvaluationRow], names: Sequen
     ]
     marks = {"type": "scatter", "mode": "text", "text": "?", "hoverinfo": "skip", "showlegend": False}
     return [{**marks, "x": [x for x, _ in places], "y": [y for _, y in places]}] if places else []
+
+
+def time_figure(data: ReportData) -> Figure:
+    """Seconds by kind of work, the most on top."""
+    kinds = list(data.seconds)[::-1]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [data.seconds[kind] for kind in kinds],
+        "y": [plain(kind) for kind in kinds],
+        "hovertemplate": "%{y}: %{x:.1f} s<extra></extra>",
+        "marker": {"color": BLUE},
+    }
+    layout = frame("seconds", "", height=120 + 24 * len(kinds))
+    layout["margin"] = {**layout["margin"], "l": 110}
+    return {"data": [bars], "layout": layout}
 
 
 def spread_figure(data: ReportData) -> Figure:

@@ -16,6 +16,7 @@ from studies.report_targets import side_by_side
 from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
+from studies.time_table import time_rows, time_table, times_text
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.unrelated import pick_warnings, unrelated_text
 from studies.verdicts import Verdict
@@ -28,7 +29,7 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
     Args:
         others: other targets of the study, to lay beside it.
     """
-    metric = now.study.metric
+    metric, times = now.study.metric, time_table(store, now.target.id)
     assignments = store.assignments(now.target.id)
     groups = store.groups(now.study.id)
     names = {group.id: group.name for group in groups}
@@ -70,6 +71,9 @@ def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) ->
         environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
         notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
+        time_spent=time_rows(times),
+        time_text=times_text(times),
+        seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),
     )
 
 

@@ -6,16 +6,17 @@ evaluated is never evaluated again, and one that was not scored on all samples i
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evaluators.job import Limits as EarlyLimits
+from evaluators.stopwatch import time_spent
 from search.values import Stage
 from studies import leftovers, upkeep
 from studies.outcomes import asked_unless_built, digest_in, outcome
 from studies.records import RUNNING, EvaluationRecord, LostEvaluationError
+from studies.run_clock import count_parts
 from studies.standing import Standing, standing
 from studies.words import outcome_text
 
@@ -39,17 +40,16 @@ class Rescoring:
         self._work = work
         self._proposals = proposals
 
-    def run(self, now: Standing, deadline: float | None) -> Standing:
+    def run(self, now: Standing) -> Standing:
         """Score all that the limits may let stand, or wait for the workers that do; where the study stands then.
 
-        Args:
-            deadline: of `time.monotonic`, after which none is begun.
+        None is begun that would not end within the time limit.
 
         Raises:
             EvaluatorError: evaluator processes die over it again and again.
         """
         work, said = self._work, False
-        while (numbers := _numbers(now)) and (deadline is None or time.monotonic() < deadline):
+        while (numbers := _numbers(now)) and work.pace.allows_evaluation(now):
             if not said:
                 many = f"{len(numbers)} evaluations" if len(numbers) > 1 else "one evaluation"
                 work.progress.note(f"scoring {many} to the end that earlier limits stopped")
@@ -79,12 +79,14 @@ class Rescoring:
         """Evaluate it anew: where its engine was not kept another build need not be as fast, nor run as was asked."""
         work, assignment = self._work, record.evaluation.assignment
         trial = -1 if record.trial is None else record.trial
-        evaluation = work.keeper.evaluate(
-            assignment,
-            work.folder / f"{record.id}.engine",
-            EarlyLimits(),
-            lambda event, value: work.progress.stage(trial, Stage(value).value) if event == "stage" else None,
-        )
+        with time_spent("evaluator"):
+            evaluation = work.keeper.evaluate(
+                assignment,
+                work.folder / f"{record.id}.engine",
+                EarlyLimits(),
+                lambda event, value: work.progress.stage(trial, Stage(value).value) if event == "stage" else None,
+            )
+        count_parts(evaluation, uniform=bool(record.role))
         # First, so that Optuna is told of it some day when this process is killed in between.
         self._proposals.enqueue(record.asked or assignment)
         if not self._replaced(record, evaluation):

@@ -20,6 +20,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
+from evaluators.stopwatch import time_spent
 from search.errors import RunError, StudyError
 from studies.database_url import hide_password, is_file, secrets
 from studies.interrupts import held_back, interrupted
@@ -95,7 +96,8 @@ def retried(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         _calls.running = True
         try:
-            return _until_done(lambda: function(*args, **kwargs))
+            with time_spent("database"):
+                return _until_done(lambda: function(*args, **kwargs))
         finally:
             _calls.running = _calls.repeated = False
 

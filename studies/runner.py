@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.job import Limits as EarlyLimits
 from evaluators.process import EvaluatorProcess
+from evaluators.stopwatch import time_spent
 from search.model import Model
 from search.space import Space
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
@@ -21,12 +22,14 @@ from studies.finishing import Finish
 from studies.leases import WorkerLease
 from studies.open_trials import OpenTrials
 from studies.outcomes import asked_unless_built, digest_in, outcome
+from studies.pace import Pace
 from studies.progress import Progress
 from studies.proposals import Proposals
-from studies.reaching import check_float
+from studies.reaching import check_float, check_time
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
 from studies.rescoring import Rescoring
+from studies.run_clock import count_parts
 from studies.slower import slower_texts
 from studies.standing import Standing, standing
 from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
@@ -51,6 +54,7 @@ class Work:
         knobs: of the backend; part of every evaluation's digest.
         engine_file: what an exported engine is called.
         folder: of this run alone; engines are built here before they are kept.
+        pace: of a run that may have a time limit.
     """
 
     store: Store
@@ -67,6 +71,7 @@ class Work:
     engine_file: str
     folder: Path
     progress: Progress
+    pace: Pace = field(default_factory=Pace)
 
 
 class Runner:
@@ -81,6 +86,7 @@ class Runner:
         self._unguided = work.config.sampler == "guided"
         self._repeats = 0
         self._next_look = 0.0
+        self._asked_at = self.work.pace.passed_s
         self._quality = upkeep.Quality(work, proposals)
         self.repairs = Repairs(work)
         self.open_trials = OpenTrials(work, proposals, self.repairs)
@@ -148,16 +154,16 @@ class Runner:
         """Evaluate until the study has its trials; why it stopped, in words.
 
         Raises:
-            UnreachableLimitError: FP32 itself misses the accuracy limit.
+            UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
         """
-        deadline = None
-        if self.work.config.time_limit_s is not None:
-            deadline = time.monotonic() + self.work.config.time_limit_s
         now = self.standing()
         while True:
             check_float(self.work, now)
-            now = self._rescoring.run(self.settle_band(now), deadline)
-            reason = self._enough(now, deadline)
+            check_time(self.work, now)
+            if self.work.pace.allows_evaluation(now):
+                now = self._rescoring.run(self.settle_band(now))
+            self.work.lease.store_time()
+            reason = self._enough(now)
             if reason:
                 self._quality.note_last()
                 return reason
@@ -166,14 +172,14 @@ class Runner:
     def standing(self) -> Standing:
         return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
 
-    def _enough(self, now: Standing, deadline: float | None) -> str:
+    def _enough(self, now: Standing) -> str:
         config, done = self.work.config, now.done
         if done >= self._wanted(done):
             return f"{done} evaluations are done"
         if done == len(now.table) and self.repairs.all_built(done):
             size, refused = self.work.space.size_without(self.repairs.unbuildable), bool(self.repairs.unbuildable)
             return f"every one of the {size} assignments{' that can be built' * refused} has been evaluated"
-        if deadline is not None and time.monotonic() >= deadline:
+        if not self.work.pace.allows_evaluation(now):
             return f"the time limit is reached with {done} of {self._trials} evaluations done"
         if config.patience is not None and _stalled(now, config.patience):
             return f"the last {config.patience} evaluations gained no hypervolume; {done} are done"
@@ -203,6 +209,7 @@ class Runner:
 
     def _one_trial(self, now: Standing) -> Standing:
         """Ask, evaluate, record, tell; repair what is refused; where the study stands afterwards."""
+        self._asked_at = self.work.pace.passed_s
         trial, asked = self.proposals.ask()
         self._quality.note_change()
         self.repairs.refresh()
@@ -235,6 +242,8 @@ class Runner:
             now = self.standing()
             self.work.progress.finished(record, now, self._trials)
             self._finished += 1
+            self.work.pace.note(record.evaluation, self.work.pace.passed_s - self._asked_at)
+            self._asked_at = self.work.pace.passed_s
         self._now_and_then(now)
         return now
 
@@ -356,13 +365,16 @@ class Runner:
         out = self.work.folder / f"{number}.engine"
         # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
         limits = EarlyLimits() if role else self._early_limits()
-        return self.work.keeper.evaluate(
-            assignment,
-            out,
-            limits,
-            lambda event, value: self._on_event(trial, event, value),
-            profile=bool(role),
-        )
+        with time_spent("evaluator"):
+            evaluation = self.work.keeper.evaluate(
+                assignment,
+                out,
+                limits,
+                lambda event, value: self._on_event(trial, event, value),
+                profile=bool(role),
+            )
+        count_parts(evaluation, uniform=bool(role))
+        return evaluation
 
     def _on_event(self, trial: int, event: str, value: Any) -> None:
         if event == "stage":

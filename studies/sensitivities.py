@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process import ProcessDiedError
+from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
 from studies.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
@@ -27,8 +28,10 @@ Errors = Mapping[tuple[str, Precision], float]
 SHARE = 0.05  # of the time that a study is expected to take
 MOST_S = 60.0
 LEAST_S = 5.0
+_SHARE_OF_LEFT, _SHORTEST_S = 0.2, 0.5  # of the time limit
 
 
+@time_spent("sensitivities")
 def ensure(work: Work) -> Errors:
     """The error that each group adds to the outputs in each lower precision; one worker measures it for all.
 
@@ -68,7 +71,7 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
     Args:
         again: replaces what is there; else what another worker stored meanwhile stays.
     """
-    seconds = seconds_for(work.config, _expected_s(work))
+    seconds = min(seconds_for(work.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s))
     rows, notes = run(work.keeper, work.space, seconds, work.progress)
     work.store.set_sensitivities(work.target.id, rows, replace=again)
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from studies.standing import Standing, standing
 from studies.store import Store
 from studies.tallies import Tally
 from studies.targets import config_of
+from studies.time_table import TimeTable, table_of, time_table
 
 HOUR_S = 3600.0
 # What a worker does that has a task for all, and what else its state does not say.
@@ -55,6 +56,7 @@ class TargetStatus:
         front: points on the front within the limits.
         picks: by name; absent where nothing keeps the limits.
         deaths: evaluator processes that were replaced over an evaluation.
+        times: where the time of its workers went.
     """
 
     target: TargetRecord
@@ -68,6 +70,7 @@ class TargetStatus:
     front: int
     picks: Mapping[str, Point]
     deaths: tuple[DeathRecord, ...] = ()
+    times: TimeTable = field(default_factory=lambda: table_of(()))
 
     @property
     def alive(self) -> tuple[WorkerRecord, ...]:
@@ -127,6 +130,7 @@ class TargetStatus:
             "running": [vars(row) for row in self.running],
             "tasks": [vars(task) for task in self.tasks],
             "workers": [self._worker_json(worker) for worker in self.workers],
+            "time": self.times.to_json(),
             "front": self.front,
             "picks": {name: vars(point) for name, point in self.picks.items()},
         }
@@ -192,6 +196,7 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         front=front,
         picks=picks,
         deaths=store.deaths(target.id),
+        times=time_table(store, target.id),
     )
 
 

@@ -13,9 +13,11 @@ from rich.text import Text
 from studies.records import FAILED, RunningRecord, WorkerRecord
 from studies.status import Point, StudyStatus, TargetStatus
 from studies.tallies import FinishedRow
+from studies.time_table import time_rows, times_text
 from studies.units import format_duration_s, format_metric, format_ms
 from studies.words import replaced_text
 
+TIME_COLUMNS = ("seconds", "share", "spent on")
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
 
 
@@ -40,6 +42,9 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
         if shown:
             yield Block([_worker_cells(target, worker) for worker in shown], WORKER_COLUMNS)
         yield from _others(target)
+        if rows := time_rows(target.times):
+            yield times_text(target.times)
+            yield Block(rows, TIME_COLUMNS)
 
 
 def facts(target: TargetStatus, metric: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,11 +16,14 @@ from studies.fleet_run import as_in, crew_of, run_fleet
 from studies.joining import prepared, target_of
 from studies.judging import placed, standing_of
 from studies.lease_length import at_work, change_lease
+from studies.pace import Pace
 from studies.progress import Progress
 from studies.proposals import Proposals
+from studies.reaching import refuse_late
 from studies.records import StudyRecord, TargetRecord
 from studies.results import Finished, Mixes
 from studies.retries import known_server
+from studies.run_clock import begin_search, limit_start
 from studies.runner import Runner, Work
 from studies.setup import Checked, add_target, check_artifacts, check_unchanged, checked, complete_study
 from studies.slots import Slot
@@ -123,7 +126,11 @@ def run_here(
         moved: as of `join`.
     """
     config = good.config
+    pace = Pace(config.time_limit_s, limit_start(), good.described("data"))
+    if not store.counts(target.id).finished:
+        refuse_late(pace, study.name, config.storage)
     with prepared(store, good, study, progress, state="starting") as work:
+        work.pace = pace
         remember(store, study, target, config, moved=moved)
         store.update_study(study.id, state="running")
         database = optuna_storage(config.storage)
@@ -131,6 +138,7 @@ def run_here(
         try:
             with optuna_reported(config.storage):
                 runner = Runner(work, _proposals(work, database))
+                begin_search()
                 runner.recover()
                 runner.settle_reference()
                 runner.enqueue_baselines()

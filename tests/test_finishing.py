@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -68,9 +68,9 @@ def test_a_worker_whose_own_signs_of_life_came_late_waits_until_it_knows(
     join(store, lease)
     beat, back = store.beat, threading.Event()
 
-    def late(name: str) -> None:
+    def late(name: str, spent: Mapping[str, float] | None = None) -> None:
         back.wait(60)
-        beat(name)
+        beat(name, spent)
 
     monkeypatch.setattr(store, "beat", late)
     threading.Timer(0.95 * LEASE_S, back.set).start()

@@ -43,6 +43,7 @@ from stored import STUDY, TARGET, finish
 from studies import commands, guidance, sensitivities, sensitivity_plot
 from studies.commands import example_files
 from studies.config import SearchConfig
+from studies.pace import Pace
 from studies.records import GroupRecord, SensitivityRecord
 from studies.sensitivity_table import Sensitivities, Thresholds
 from studies.store import Store
@@ -358,7 +359,7 @@ def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
         finish(store, target, 0, 0, total_s=1.5)
         finish(store, target, 1, 2, total_s=2.5)
         config = SearchConfig(model="m", data="d", study="demo", **limits)
-        work: Any = SimpleNamespace(store=store, target=SimpleNamespace(id=target), config=config)
+        work: Any = SimpleNamespace(store=store, target=SimpleNamespace(id=target), config=config, pace=Pace())
         work.keeper = work.space = work.progress = None
         sensitivities.measure(work)
     assert given == [pytest.approx(expected_s)]
