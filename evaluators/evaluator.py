@@ -212,6 +212,7 @@ class Evaluator:
                 "unit": metric.unit,
                 "higher_is_better": metric.higher_is_better,
                 "ratio": metric.ratio,
+                "kind": metric.kind,
                 "notes": self._metric_notes(),
             },
         }

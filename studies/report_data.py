@@ -13,6 +13,7 @@ from studies.picks import NAMES
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.report_targets import side_by_side
+from studies.resolution import coarse_texts, find_resolutions, resolution_text
 from studies.slower import slower_texts
 from studies.standing import Standing
 from studies.store import Store
@@ -225,6 +226,9 @@ def _done(now: Standing, row: int) -> bool:
 def _notes(store: Store, now: Standing) -> Sequence[str]:
     notes = [f"WARNING: {text[0].upper()}{text[1:]}" for text in pick_warnings(now)]
     notes += [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
+    resolutions = find_resolutions(store, now)
+    notes += [f"WARNING: {text[0].upper()}{text[1:]}." for text in coarse_texts(resolutions, now)]
+    notes += [f"{resolution_text(resolutions, now)}."] if resolutions else []
     if now.target.latency_band is not None:
         notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]

@@ -29,6 +29,7 @@ from studies.reaching import check_float, check_time
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
 from studies.rescoring import Rescoring
+from studies.resolution import coarse_texts, find_resolutions, resolution_text
 from studies.run_clock import count_parts
 from studies.slower import slower_texts
 from studies.standing import Standing, standing
@@ -90,6 +91,7 @@ class Runner:
         self._quality = upkeep.Quality(work, proposals)
         self.repairs = Repairs(work)
         self.open_trials = OpenTrials(work, proposals, self.repairs)
+        self._resolution_told = False
         self._rescoring = Rescoring(work, proposals)
 
     # -- before the loop -------------------------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class Runner:
         while True:
             check_float(self.work, now)
             check_time(self.work, now)
+            self._tell_resolution(now)
             if self.work.pace.allows_evaluation(now):
                 now = self._rescoring.run(self.settle_band(now))
             self.work.lease.store_time()
@@ -168,6 +171,15 @@ class Runner:
                 self._quality.note_last()
                 return reason
             now = self._next(now)
+
+    def _tell_resolution(self, now: Standing) -> None:
+        """Say once, as soon as it is known, how small a loss the samples can tell, and whether that is too coarse."""
+        found = () if self._resolution_told else find_resolutions(self.work.store, now)
+        if found:
+            self._resolution_told = True
+            self.work.progress.note(resolution_text(found, now))
+            for text in coarse_texts(found, now):
+                self.work.progress.note(f"WARNING: {text}")
 
     def standing(self) -> Standing:
         return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
