@@ -115,7 +115,7 @@ def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[
 _AUDITS = f"""
 insert into bf_audit (evaluation_id, "group", asked, got, kernel)
 select e.id, a.key, p.code, p.code, 'QLinearConv' from bf_evaluation e, json_each_text(e.assignment) a,
-(values ('fp32', {int(Precision.FP32)}), ('int8', {int(Precision.INT8)})) as p (label, code)
+(values ('fp32', {Precision.FP32.id}), ('int8', {Precision.INT8.id})) as p (label, code)
 where e.id >= :first and e.status = 'ok' and p.label = a.value
 """
 

@@ -104,7 +104,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _precisions(rows: list[dict[str, Any]]) -> Precisions:
-    return np.array([[LETTERS[letter] for letter in row["a"]] for row in rows], np.int8)
+    return np.array([["fhi".index(letter) for letter in row["a"]] for row in rows], np.int8)
 
 
 def free_layout(groups: list[str], edges: list[Edge]) -> Layout:

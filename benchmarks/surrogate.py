@@ -22,7 +22,6 @@ from search.grouping import Edge
 from search.layout import Layout, Precisions
 from search.priors import Baseline, LatencyPrior, latency_prior, noise_prior
 from search.surrogate import Quality, fit_latency, fit_loss, quality
-from search.values import Precision
 
 Floats = NDArray[np.float64]
 Predict = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[Floats, Floats]]
@@ -67,7 +66,7 @@ def baselines(measured: Measured, profiled: bool = True) -> list[Baseline]:
     found = []
     for row in np.flatnonzero(measured.uniform):
         precisions = measured.precisions[row]
-        profile = measured.profiles[Precision(int(precisions[0]))] if profiled else ()
+        profile = measured.profiles[measured.layout.palette[precisions[0]]] if profiled else ()
         found.append(Baseline(precisions, float(measured.latency_ms[row]), profile))
     return found
 

@@ -47,8 +47,9 @@ def latency(value_ms: float, rng: Generator) -> Latency:
 
 
 def random_assignment(groups: list[str], rng: Generator) -> Assignment:
-    choices = rng.choice([Precision.FP32, Precision.INT8], len(groups), p=[0.4, 0.6])
-    return Assignment({group: Precision(choice) for group, choice in zip(groups, choices, strict=True)})
+    choices = rng.choice(2, len(groups), p=[0.4, 0.6])
+    either = (Precision.FP32, Precision.INT8)
+    return Assignment({group: either[choice] for group, choice in zip(groups, choices, strict=True)})
 
 
 def fill(

@@ -19,9 +19,6 @@ if TYPE_CHECKING:  # the keeper and reading verbs take this module without ONNX
 ENGINE, FLOAT, EMULATED = "engine", "float", "emulated"
 # Which is compared with which: (values, reference).
 PAIRS = ((ENGINE, FLOAT), (ENGINE, EMULATED), (EMULATED, FLOAT))
-# What two right implementations of one precision agree to: they sum in another order (FP32; TF32 too), in half
-# precision (FP16), or now and then round to the neighbouring step (INT8). Decibels.
-CEILING_DB: Mapping[Precision, float] = {Precision.FP32: 60.0, Precision.FP16: 50.0, Precision.INT8: 30.0}
 
 
 class Batch(Protocol):
@@ -205,7 +202,7 @@ def held_in(assignment: Mapping[str, Precision], sources: Mapping[str, Sequence[
 
 def fall_db(level: float, inputs: float, precision: Precision) -> float:
     """How far a level lies below what its inputs and its precision let expect; 0 where it does not."""
-    expected = min(inputs, CEILING_DB[precision])
+    expected = min(inputs, precision.ceiling_db)
     if expected == -math.inf:
         return 0.0
     return max(0.0, expected - level)

@@ -67,7 +67,7 @@ def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
 
 def _table(layout: Layout, tie: NDArray[np.int64], forbidden: NDArray[np.bool_]) -> Codes:
     """(codes, decisions of the tie): one code for each precision that any of them has."""
-    levels = [np.array([int(p) for p in layout.space.variables[d].precisions]) for d in tie]
+    levels = [np.array([layout.places[p] for p in layout.space.variables[d].precisions]) for d in tie]
     wanted = np.unique(np.concatenate(levels))
     columns = []
     for d, own in zip(tie, levels, strict=True):

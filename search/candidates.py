@@ -17,7 +17,7 @@ from search.changes import Changes
 from search.elimination import eliminator
 from search.errors import SolverError, UnfinishedError
 from search.hull import Point
-from search.layout import PRECISIONS, Codes, Costs, Layout, Precisions
+from search.layout import Codes, Costs, Layout, Precisions
 from search.solver import best_new, front, minima, within
 from search.structure import Structure
 from search.values import Assignment, Precision
@@ -221,7 +221,7 @@ class Pool:
         return np.asarray(kept[np.unique(np.linspace(0, len(kept) - 1, _GROWN).round().astype(int))])
 
     def _codes(self, precisions: Precisions) -> NDArray[np.int64]:
-        named = {g: Precision(int(p)) for g, p in zip(self.layout.groups, precisions, strict=True)}
+        named = {g: self.layout.palette[p] for g, p in zip(self.layout.groups, precisions, strict=True)}
         return self.layout.codes_of(Assignment(named))
 
     def new(self, codes: Codes) -> tuple[Codes, Precisions]:
@@ -258,7 +258,7 @@ def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
 def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precision]]:
     """Pairs of group and precision that only other codes than the fixed ones give."""
     return {
-        (layout.groups[group], Precision(int(given)))
+        (layout.groups[group], layout.palette[given])
         for decision, code in fixed.items()
         for row in layout.effects[decision]
         for group, given, wanted in zip(layout.members[decision], row, layout.effects[decision][code], strict=True)
@@ -268,7 +268,8 @@ def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precisio
 
 def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
     """Costs that no solution takes upon itself."""
-    nodes = np.zeros((len(layout.groups), PRECISIONS))
+    size = len(layout.palette)
+    nodes = np.zeros((len(layout.groups), size))
     for group, precision in unbuildable:
-        nodes[layout.groups.index(group), int(precision)] = np.inf
-    return Costs(0.0, nodes, np.zeros((len(layout.edges), PRECISIONS, PRECISIONS)))
+        nodes[layout.groups.index(group), layout.places[precision]] = np.inf
+    return Costs(0.0, nodes, np.zeros((len(layout.edges), size, size)))

@@ -25,7 +25,7 @@ def guesses(layout: Layout, noise: NoisePrior | None) -> Codes:
         above, below = (layout.codes_of(layout.space.uniform(precision)) for precision in (high, low))
         found += [_cut(graph, above, below), _cut(graph, below, above)]
         if noise is not None:
-            harm = np.array([noise.nodes[members, int(low)].sum() for members in layout.members])
+            harm = np.array([noise.nodes[members, layout.places[low]].sum() for members in layout.members])
             found.append(_cut(np.argsort(-harm, kind="stable"), above, below))
     return np.unique(np.concatenate(found), axis=0) if found else np.zeros((0, len(graph)), dtype=np.int64)
 

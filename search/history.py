@@ -96,7 +96,7 @@ class Historian:
         precisions, space = self.layout.precisions(codes), self.layout.space
         broken = np.zeros(len(codes), dtype=bool)
         for group, precision in unbuildable:
-            broken |= precisions[:, self.layout.groups.index(group)] == int(precision)
+            broken |= precisions[:, self.layout.groups.index(group)] == self.layout.places.get(precision, -1)
         codes = codes.copy()
         for row in np.flatnonzero(broken):
             found = space.avoiding(self.layout.assignment(codes[row]), unbuildable)

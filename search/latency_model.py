@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import SurrogateError
-from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.layout import Costs, Layout, Precisions
 from search.priors import LatencyPrior
 from search.regression import Posterior, Prior, log_evidence
 
 Floats = NDArray[np.float64]
 
-_PAIRS = PRECISIONS * PRECISIONS
 _EDGE_STD = 0.35  # of one edge, relative to what its pair of precisions and size say
 _LEAST_TUNED = 8  # the prior was made from the baselines, which therefore agree with it too well
 _TUNED_ROWS = 120
@@ -141,8 +140,8 @@ def check_rows(layout: Layout, precisions: Precisions, values: Floats, what: str
         raise SurrogateError(
             f"fitting {what}: row {bad} is {values[bad]}. Failed evaluations have no {what}; leave them out."
         )
-    if precisions.size and (precisions.min() < 0 or precisions.max() >= PRECISIONS):
-        raise SurrogateError(f"fitting {what}: expected precisions from 0 to {PRECISIONS - 1}.")
+    if precisions.size and (precisions.min() < 0 or precisions.max() >= len(layout.palette)):
+        raise SurrogateError(f"fitting {what}: expected precisions from 0 to {len(layout.palette) - 1}.")
 
 
 class Design:
@@ -156,7 +155,9 @@ class Design:
         self.layout = layout
         self._prior = prior
         self._changes = prior.changes()
-        sizes = np.cumsum([1, prior.nodes.size, _PAIRS, _PAIRS, len(layout.edges)])
+        self._count = prior.nodes.shape[1]
+        pairs = self._count**2
+        sizes = np.cumsum([1, prior.nodes.size, pairs, pairs, len(layout.edges)])
         self.base, self.nodes, self.counts, self.moves, self.edges = (
             slice(start, end) for start, end in zip([0, *sizes[:-1]], sizes, strict=True)
         )
@@ -179,29 +180,30 @@ class Design:
         found = np.zeros((rows, self.size))
         found[:, self.base] = 1.0
         row, place = np.arange(rows)[:, None], np.arange(groups)[None]
-        found[row, self.nodes.start + place * PRECISIONS + precisions] = 1.0
+        found[row, self.nodes.start + place * self._count + precisions] = 1.0
         if not len(self.layout.edges):
             return found
         source, target = (precisions[:, ends] for ends in self.layout.edges.T)
         edge = np.arange(len(self.layout.edges))[None]
         found[:, self.edges] = self._changes[edge, source, target]
-        pair = row * _PAIRS + source.astype(np.int64) * PRECISIONS + target
+        pairs = self._count**2
+        pair = row * pairs + source.astype(np.int64) * self._count + target
         changed = source != target
         for part, cost in (
             (self.counts, np.broadcast_to(self._prior.constant, pair.shape)),
             (self.moves, self._prior.moved[edge, source, target]),
         ):
-            sums = np.bincount(pair[changed], cost[changed], rows * _PAIRS)
-            found[:, part] = sums.reshape(rows, _PAIRS)
+            sums = np.bincount(pair[changed], cost[changed], rows * pairs)
+            found[:, part] = sums.reshape(rows, pairs)
         return found
 
     def costs(self, coefficients: Floats) -> Costs:
         """Coefficients as costs of the layout."""
-        square = (PRECISIONS, PRECISIONS)
+        square = (self._count, self._count)
         counts, moves = coefficients[self.counts].reshape(square), coefficients[self.moves].reshape(square)
         edges = self._prior.constant[:, None, None] * counts + self._prior.moved * moves
         edges = edges + coefficients[self.edges][:, None, None] * self._changes
-        edges[:, np.arange(PRECISIONS), np.arange(PRECISIONS)] = 0.0
+        edges[:, np.arange(self._count), np.arange(self._count)] = 0.0
         nodes = coefficients[self.nodes].reshape(self._prior.nodes.shape)
         return Costs(float(coefficients[0]), nodes.copy(), edges)
 

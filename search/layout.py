@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,8 +13,6 @@ from search.grouping import Edge
 from search.space import Space
 from search.values import Assignment, Precision
 
-PRECISIONS = max(Precision) + 1
-
 Codes = NDArray[np.int64]
 Precisions = NDArray[np.int8]
 
@@ -24,8 +22,8 @@ class Costs:
     """base + Σ nodes[group, precision] + Σ edges[edge, precision of source, precision of target].
 
     Attributes:
-        nodes: (groups, `PRECISIONS`) float64.
-        edges: (edges, `PRECISIONS`, `PRECISIONS`) float64.
+        nodes: (groups, precisions) float64, with as many precisions as are in play.
+        edges: (edges, precisions, precisions) float64.
     """
 
     base: float
@@ -64,6 +62,7 @@ class Layout:
 
     Attributes:
         groups: ids, in graph order.
+        palette: the precisions in play, FP32 and what is coarser in order. Arrays name a precision by its place here.
         edges: (edges, 2) int64, source and target by place in `groups`; edges from graph inputs are left out.
         elements: (edges,) float64, size of each edge's tensor.
         effects: of every decision (codes, its groups) int8: the precision that a code gives each of its groups.
@@ -74,6 +73,7 @@ class Layout:
     """
 
     groups: tuple[str, ...]
+    palette: tuple[Precision, ...]
     edges: NDArray[np.int64]
     elements: NDArray[np.float64]
     effects: tuple[Precisions, ...]
@@ -81,6 +81,11 @@ class Layout:
     fixed: Precisions
     space: Space
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @cached_property
+    def places(self) -> dict[Precision, int]:
+        """Place of each precision in play."""
+        return {precision: place for place, precision in enumerate(self.palette)}
 
     @cached_property
     def entries(self) -> Entries:
@@ -105,8 +110,8 @@ class Layout:
         return np.array([named[variable.id] for variable in self.space.variables], dtype=np.int64)
 
     def precisions_of(self, assignments: Sequence[Mapping[str, Precision]]) -> Precisions:
-        """(n, groups) int8 of any assignments of these groups."""
-        rows = [[int(assignment[group]) for group in self.groups] for assignment in assignments]
+        """(n, groups) int8 of any assignments of these groups; KeyError for a precision that is not in play."""
+        rows = [[self.places[assignment[group]] for group in self.groups] for assignment in assignments]
         return np.array(rows, dtype=np.int8).reshape(len(rows), len(self.groups))
 
     def assignment(self, codes: Sequence[int] | Codes) -> Assignment:
@@ -170,7 +175,7 @@ class Entries:
         return np.asarray(np.cumsum(self.sizes) - self.sizes)
 
     def summed(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(groups, `PRECISIONS`) to (codes of all decisions,): the sum over each decision's groups."""
+        """(groups, precisions) to (codes of all decisions,): the sum over each decision's groups."""
         member, code = np.nonzero(np.arange(self.given.shape[1]) < self.sizes[self.owners][:, None])
         places = self.starts[self.owners[member]] + code
         weights = nodes[self.groups[member], self.given[member, code]]
@@ -223,12 +228,21 @@ class Ends:
         return table[0] if self.kinds[edge] == 0 else table[:, 0] if self.kinds[edge] == 1 else np.diagonal(table)
 
 
-def make_layout(groups: Sequence[str], edges: Sequence[Edge], space: Space, blocks: Sequence[str] = ()) -> Layout:
+def make_layout(
+    groups: Sequence[str],
+    edges: Sequence[Edge],
+    space: Space,
+    blocks: Sequence[str] = (),
+    also: Iterable[Precision] = (),
+) -> Layout:
     """The layout of a model's groups (ids in graph order) and edges in a space.
 
     Args:
         blocks: of every group the repeated structure that it belongs to; empty where not known.
+        also: precisions in play that no group is offered here, say because another target of the study has them.
     """
+    palette = tuple(sorted({Precision.FP32, *space.precisions, *also}))
+    number = {precision: i for i, precision in enumerate(palette)}
     place = {group: i for i, group in enumerate(groups)}
     inner = [edge for edge in edges if edge.source is not None and edge.source != edge.target]
     ends = [[place[edge.source or ""], place[edge.target]] for edge in inner]
@@ -237,14 +251,15 @@ def make_layout(groups: Sequence[str], edges: Sequence[Edge], space: Space, bloc
     for variable in space.variables:
         given = [space.assignment({**lowest, variable.id: code}) for code in range(len(variable.precisions))]
         members.append(np.array([place[group] for group in variable.groups], dtype=np.int64))
-        effects.append(np.array([[int(a[group]) for group in variable.groups] for a in given], dtype=np.int8))
+        effects.append(np.array([[number[a[group]] for group in variable.groups] for a in given], dtype=np.int8))
     decided = {group for variable in space.variables for group in variable.groups}
     some = space.assignment(lowest)
     for group, i in place.items():
         if group not in decided:
-            fixed[i] = int(some[group])
+            fixed[i] = number[some[group]]
     return Layout(
         groups=tuple(place),
+        palette=palette,
         edges=np.array(ends, dtype=np.int64).reshape(len(ends), 2),
         elements=np.array([edge.elements for edge in inner], dtype=np.float64),
         effects=tuple(effects),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from search.errors import SurrogateError
 from search.latency_model import check_rows
-from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.layout import Costs, Layout, Precisions
 from search.loss_maps import Decibels, Map, Saturating
 from search.priors import NoisePrior
 from search.regression import Posterior, Prior, log_evidence
@@ -192,10 +192,11 @@ class Problem:
 
     def costs(self, parameters: Floats) -> Costs:
         """Noise of every group and precision; nothing on edges."""
-        return Costs(0.0, self.nodes(parameters), np.zeros((len(self._layout.edges), PRECISIONS, PRECISIONS)))
+        nodes = self.nodes(parameters)
+        return Costs(0.0, nodes, np.zeros((len(self._layout.edges), nodes.shape[1], nodes.shape[1])))
 
     def nodes(self, parameters: Floats) -> Floats:
-        """(groups, `PRECISIONS`) noise."""
+        """(groups, precisions) noise."""
         nodes = np.zeros_like(self._noise.nodes)
         nodes[:, 1:] = self._lower * np.exp(parameters[_GROUPS]).reshape(self._lower.shape)
         return nodes
@@ -218,7 +219,7 @@ class Problem:
         jacobian = np.zeros((len(precisions), len(parameters)))
         jacobian[:, : _GROUPS.start] = np.stack(by_map, axis=1)
         by_group = jacobian[:, _GROUPS].reshape(len(precisions), *self._lower.shape)
-        for precision in range(1, PRECISIONS):
+        for precision in range(1, len(self._layout.palette)):
             by_group[:, :, precision - 1] = share * (precisions == precision)
         jacobian[:, _GROUPS] = by_group.reshape(len(precisions), self._lower.size)
         return shape.loss(noise), jacobian

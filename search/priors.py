@@ -14,13 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import SurrogateError
-from search.layout import PRECISIONS, Costs, Layout, Precisions
-from search.values import LayerTime, Precision
+from search.layout import Costs, Layout, Precisions
+from search.values import LayerTime
 
-BYTES = {Precision.FP32: 4.0, Precision.FP16: 2.0, Precision.INT8: 1.0}
-# Of FP32, where a precision was never measured: between what GPUs and processors gain.
-_USUAL_TIME = {Precision.FP32: 1.0, Precision.FP16: 0.6, Precision.INT8: 0.45}
-_USUAL_NOISE = {Precision.FP32: 0.0, Precision.FP16: 0.01, Precision.INT8: 1.0}
 # Without a profile: half of a conversion by count, half by size, together this share of an average group in the
 # slowest baseline. Measured: 0.16 (ResNet-18) and 0.42 (MobileNetV2) on an H200.
 _USUAL_CHANGE = 0.3
@@ -54,9 +50,9 @@ class LatencyPrior:
     every pair of precisions, and a factor for each edge.
 
     Attributes:
-        nodes, nodes_std: (groups, `PRECISIONS`).
+        nodes, nodes_std: (groups, precisions).
         constant: (edges,) of a change, whatever its tensor's size.
-        moved: (edges, `PRECISIONS`, `PRECISIONS`) of a change, by bytes read and written; zero where none.
+        moved: (edges, precisions, precisions) of a change, by bytes read and written; zero where none.
         change_std: relative standard deviation of those factors.
     """
 
@@ -72,8 +68,8 @@ class LatencyPrior:
         return Costs(0.0, self.nodes.copy(), self.changes())
 
     def changes(self) -> Floats:
-        """(edges, `PRECISIONS`, `PRECISIONS`) expected milliseconds of each change."""
-        return (self.constant[:, None, None] + self.moved) * ~np.eye(PRECISIONS, dtype=bool)
+        """(edges, precisions, precisions) expected milliseconds of each change."""
+        return (self.constant[:, None, None] + self.moved) * ~np.eye(self.moved.shape[1], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class NoisePrior:
     """Log-normal beliefs about the noise that each group adds, relative to all groups in the worst precision.
 
     Attributes:
-        nodes: (groups, `PRECISIONS`) most probable noise, zero in FP32.
+        nodes: (groups, precisions) most probable noise, zero in FP32.
         log_std: standard deviation of its natural logarithm.
     """
 
@@ -120,14 +116,14 @@ def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePri
     """Expect the noise that was measured group by group, or the same of every group.
 
     Args:
-        sensitivities: (groups, `PRECISIONS`) relative output error with that group alone in that precision, NaN where
+        sensitivities: (groups, precisions) relative output error with that group alone in that precision, NaN where
             not measured; None where nothing was.
 
     Raises:
         SurrogateError: a shape that does not fit.
     """
-    shape = (len(layout.groups), PRECISIONS)
-    usual = np.tile([_USUAL_NOISE[Precision(p)] for p in range(PRECISIONS)], (shape[0], 1)) / max(shape[0], 1)
+    shape = (len(layout.groups), len(layout.palette))
+    usual = np.tile([precision.usual_noise for precision in layout.palette], (shape[0], 1)) / max(shape[0], 1)
     if sensitivities is None:
         return NoisePrior(usual, 1.0)
     if sensitivities.shape != shape:
@@ -138,7 +134,7 @@ def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePri
         return NoisePrior(usual, 1.0)
     found = np.where(np.isnan(found), usual, found / worst)
     nodes = np.maximum(found, _LEAST_SENSITIVE * usual)
-    nodes[:, Precision.FP32] = 0.0
+    nodes[:, 0] = 0.0  # of FP32
     return NoisePrior(nodes, 0.7)
 
 
@@ -146,8 +142,8 @@ def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePri
 
 
 def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes: Floats) -> tuple[Floats, Floats]:
-    """(groups, `PRECISIONS`) times, and their relative standard deviations."""
-    total, weight = np.zeros((2, len(layout.groups), PRECISIONS))
+    """(groups, precisions) times, and their relative standard deviations."""
+    total, weight = np.zeros((2, len(layout.groups), len(layout.palette)))
     std = np.full_like(total, _UNMEASURED)
     places = np.arange(len(layout.groups))
     for baseline in baselines:
@@ -160,12 +156,12 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
         weight[places, baseline.precisions] += trust
         at = std[places, baseline.precisions]
         std[places, baseline.precisions] = np.minimum(at, _PROFILED if profiled else _SHARED)
-    return _filled(total, weight), std
+    return _filled(layout, total, weight), std
 
 
-def _filled(total: Floats, weight: Floats) -> Floats:
+def _filled(layout: Layout, total: Floats, weight: Floats) -> Floats:
     """Means; where a group was never measured in a precision, from those it was, by what precisions usually gain."""
-    usual = np.array([_USUAL_TIME[Precision(p)] for p in range(PRECISIONS)])
+    usual = np.array([precision.usual_time for precision in layout.palette])
     mean = total / np.maximum(weight, 1e-300)
     as_fp32 = (mean / usual * (weight > 0)).sum(axis=1) / np.maximum((weight > 0).sum(axis=1), 1)
     return np.where(weight > 0, mean, as_fp32[:, None] * usual)
@@ -228,10 +224,10 @@ def _shares(layout: Layout, baselines: Sequence[Baseline], work: Floats | None) 
 
 
 def _changes(layout: Layout, baselines: Sequence[Baseline]) -> tuple[Floats, Floats, bool]:
-    """(edges,) by count, (edges, `PRECISIONS`, `PRECISIONS`) by size, and whether a profile says so."""
+    """(edges,) by count, (edges, precisions, precisions) by size, and whether a profile says so."""
     size = _sizes(layout)
-    width = np.array([BYTES[Precision(p)] for p in range(PRECISIONS)])
-    moved = size[:, None, None] * (width[:, None] + width[None]) * ~np.eye(PRECISIONS, dtype=bool)
+    width, count = _widths(layout), len(layout.palette)
+    moved = size[:, None, None] * (width[:, None] + width[None]) * ~np.eye(count, dtype=bool)
     # A tensor is converted once for all its readers in another precision.
     readers = np.bincount(layout.edges[:, 0], minlength=len(layout.groups))[layout.edges[:, 0]]
     each = 1.0 / np.maximum(readers, 1)
@@ -241,11 +237,16 @@ def _changes(layout: Layout, baselines: Sequence[Baseline]) -> tuple[Floats, Flo
     else:
         slowest = max(baseline.latency_ms for baseline in baselines)
         usual = 0.5 * _USUAL_CHANGE * slowest / max(len(layout.groups), 1)
-        typical = float(moved.mean() * PRECISIONS / (PRECISIONS - 1)) if len(size) else 1.0
+        typical = float(moved.mean() * count / (count - 1)) if len(size) and count > 1 else 1.0
         floor, per_byte = usual, usual / max(typical, 1e-300)
     constant, moved = floor * each, per_byte * moved * each[:, None, None]
     factor = _seen(layout, profiled, constant, moved)
     return factor * constant, factor * moved, bool(profiled)
+
+
+def _widths(layout: Layout) -> Floats:
+    """(precisions,) bytes of one value."""
+    return np.array([precision.value_bytes for precision in layout.palette])
 
 
 def _sizes(layout: Layout) -> Floats:
@@ -273,7 +274,7 @@ def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> flo
     elements = np.maximum(elements + largest, size.min())
     found = []
     for baseline in profiled:
-        width = np.array([BYTES[Precision(int(p))] for p in baseline.precisions])
+        width = _widths(layout)[baseline.precisions]
         own = _own(layout, baseline) * _scale(baseline)
         rates = (own / (elements * width))[own > 0]
         found.append(np.quantile(rates, 0.1))

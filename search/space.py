@@ -52,7 +52,7 @@ class Space:
     @property
     def digest(self) -> str:
         """64 hex digits; changes when any decision or offered precision does."""
-        offered = {group: [int(c.precision) for c in choices if c.offered] for group, choices in self.choices.items()}
+        offered = {group: [c.precision.id for c in choices if c.offered] for group, choices in self.choices.items()}
         return digest_of({"offered": offered, "variables": [[v.id, list(v.groups)] for v in self.variables]})
 
     @property

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from search.acquisition import front
 from search.latency_model import fit_latency
-from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.layout import Costs, Layout, Precisions
 from search.priors import Baseline, LatencyPrior
 
 Floats = NDArray[np.float64]
@@ -95,15 +95,16 @@ def transferred(layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline]
 
 
 def _scale(layout: Layout, costs: Costs, baselines: Sequence[Baseline]) -> Floats:
-    """(`PRECISIONS`,) time here over time there, of groups in each precision: of the engine that is mostly in it."""
+    """(precisions,) time here over time there, of groups in each precision: of the engine that is mostly in it."""
     ratios = np.array(
         [b.latency_ms / max(float(layout.values(costs, b.precisions[None])[0]), 1e-12) for b in baselines]
     )
     ratios = np.maximum(ratios, 1e-12)
     usual = float(np.exp(np.log(ratios).mean()))
-    shares = np.array([[float(np.mean(b.precisions == p)) for p in range(PRECISIONS)] for b in baselines])
+    places = range(len(layout.palette))
+    shares = np.array([[float(np.mean(b.precisions == p)) for p in places] for b in baselines])
     best = shares.argmax(axis=0)
-    return np.array([ratios[best[p]] if shares[best[p], p] >= 0.5 else usual for p in range(PRECISIONS)])
+    return np.array([ratios[best[p]] if shares[best[p], p] >= 0.5 else usual for p in places])
 
 
 def _nodes(own: LatencyPrior, scaled: Floats, precisions: Precisions) -> tuple[Floats, Floats]:
@@ -112,7 +113,7 @@ def _nodes(own: LatencyPrior, scaled: Floats, precisions: Precisions) -> tuple[F
     typical = own.nodes.mean(axis=0)
     theirs = _TIME_STD * np.sqrt(scaled**2 + (0.5 * typical) ** 2)
     # What no engine there ran says nothing.
-    ran = np.stack([(precisions == p).any(axis=0) for p in range(PRECISIONS)], axis=1)
+    ran = np.stack([(precisions == p).any(axis=0) for p in range(scaled.shape[1])], axis=1)
     trust = np.where(ran, 1 / theirs**2, 0.0)
     mine = 1 / np.maximum(own.nodes_std, 1e-12) ** 2
     return (mine * own.nodes + trust * scaled) / (mine + trust), np.sqrt(1 / (mine + trust))

@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from search.precision import Precision as Precision
 
 FP16_MAX = 65504.0
 
@@ -21,34 +23,14 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Precision(IntEnum):
-    """What a group computes in. The numbers are stored in databases: never renumber, only add."""
-
-    FP32 = 0
-    FP16 = 1
-    INT8 = 2
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
-
-    @classmethod
-    def parse(cls, text: str) -> Precision:
-        """Read `int8`, `FP16`, …; raises ValueError naming the precisions there are."""
-        try:
-            return cls[text.strip().upper()]
-        except KeyError:
-            raise ValueError(f"precision {text!r} is unknown; known are {', '.join(p.label for p in cls)}") from None
-
-
 class Assignment(Mapping[str, Precision]):
     """Group id → precision; immutable, hashable, with a digest. The one representation of a candidate."""
 
     __slots__ = ("_digest", "_items")
 
     def __init__(self, items: Mapping[str, Precision]) -> None:
-        self._items = {group: Precision(items[group]) for group in sorted(items)}
-        self._digest = digest_of({group: int(precision) for group, precision in self._items.items()})
+        self._items = {group: items[group] for group in sorted(items)}
+        self._digest = digest_of({group: precision.id for group, precision in self._items.items()})
 
     def __getitem__(self, group: str) -> Precision:
         return self._items[group]
@@ -160,7 +142,7 @@ class Capability:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        return tuple(p for p in Precision if p is Precision.FP32 or p in self.ops)
+        return tuple(p for p in sorted(Precision) if p is Precision.FP32 or p in self.ops)
 
     def to_json(self) -> dict[str, Any]:
         return {

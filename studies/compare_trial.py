@@ -203,9 +203,7 @@ def _value(value: Any) -> str:
 
 
 def _sides(rows: Sequence[Mapping[str, Any]], assignment: Assignment, threshold_db: float) -> tuple[Side, ...]:
-    from evaluators.compare import CEILING_DB
-
-    normal = min(CEILING_DB[precision] for precision in assignment.values())
+    normal = min(precision.ceiling_db for precision in assignment.values())
     sides = []
     for row in rows:
         found = {pair: row[pair] for pair in PAIRS}

@@ -103,6 +103,7 @@ class SearchConfig:
         data = asdict(self)
         for name in _NOT_STORED:
             del data[name]
+        data["keep"] = [{"pattern": rule.pattern, "precision": rule.precision.label} for rule in self.keep]
         return data
 
     @classmethod
@@ -118,7 +119,9 @@ class SearchConfig:
             for name in ("max_drop", "accuracy_limit"):
                 values[name] = Amount(**values[name]) if values.get(name) else None
             values["shapes"] = tuple(_shape_from_json(shape) for shape in values.get("shapes", ()))
-            values["keep"] = tuple(KeepRule(k["pattern"], Precision(k["precision"])) for k in values.get("keep", ()))
+            values["keep"] = tuple(
+                KeepRule(k["pattern"], Precision.parse(str(k["precision"]))) for k in values.get("keep", ())
+            )
             values["plugins"] = tuple(values.get("plugins", ()))
             return cls(**values, storage=storage)
         except (TypeError, KeyError, ValueError) as error:

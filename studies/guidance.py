@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.guided import Aim, Guidance, Priors
-from search.layout import PRECISIONS, Layout, make_layout
+from search.layout import Layout, make_layout
 from search.priors import Baseline, NoisePrior, latency_prior, noise_prior
 from search.space import Space
 from search.transfer import transferred
@@ -22,7 +22,8 @@ def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
     groups = work.model.groups
     space = work.space if work.config.repair else _Unrepaired(work.space.choices, work.space.variables)
-    layout = make_layout([g.id for g in groups], work.model.edges, space, [g.block for g in groups])
+    also = siblings.offered_elsewhere(work)
+    layout = make_layout([g.id for g in groups], work.model.edges, space, [g.block for g in groups], also)
     sensitivities.take(work)
     source = _Source(work, layout)
     return Guidance(
@@ -59,13 +60,13 @@ def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
 
 
 def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
-    """(groups, `PRECISIONS`) relative output error, NaN where not measured."""
-    errors = np.full((len(layout.groups), PRECISIONS), np.nan)
-    errors[:, Precision.FP32] = 0.0
+    """(groups, precisions) relative output error, NaN where not measured."""
+    errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
+    errors[:, layout.places[Precision.FP32]] = 0.0
     finite = [error for error in found.values() if np.isfinite(error)]
     worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
     for (group, precision), error in found.items():
-        errors[layout.groups.index(group), int(precision)] = min(error, worst)
+        errors[layout.groups.index(group), layout.places[precision]] = min(error, worst)
     return errors
 
 

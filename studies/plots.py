@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from search.precision import Precision
+
 Figure = dict[str, Any]
 
-# Told apart by colour-blind eyes too, and light to dark from high to low precision.
-PRECISION_COLOURS = {"fp32": "#d5dbe3", "fp16": "#6aaed6", "int8": "#1b4f8f", "bf16": "#8fd0b5", "fp8": "#e08a3c"}
+PRECISION_COLOURS = {precision.label: precision.colour for precision in sorted(Precision)}
 OTHER_COLOUR = "#b0a7c4"
 BLUE, ORANGE, GREY, RED, INK = "#1f6fb2", "#d9730d", "#a3abb5", "#b4332a", "#1d2430"
 

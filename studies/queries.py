@@ -124,20 +124,23 @@ class Reader:
     def choices(self, study_target_id: int) -> tuple[records.Choice, ...]:
         """Every precision of every group, by group id and precision; empty until `set_choices`."""
         c = tables.Choice
-        rows = self._rows(_all(c, c.study_target_id == study_target_id).order_by(c.group, c.precision))
-        return tuple(
-            records.Choice(r.group, Precision(r.precision), r.code, r.offered, r.reason, r.buildable) for r in rows
+        rows = self._rows(_all(c, c.study_target_id == study_target_id).order_by(c.group))
+        found = (
+            records.Choice(r.group, Precision.of_id(r.precision), r.code, r.offered, r.reason, r.buildable)
+            for r in rows
         )
+        return tuple(sorted(found, key=lambda choice: (choice.group, choice.precision)))
 
     def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
         """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
         s = tables.Sensitivity
         names = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
-        rows = self._rows(_all(s, s.study_target_id == study_target_id).order_by(s.group, s.precision))
-        return tuple(
-            records.SensitivityRecord(r.group, Precision(r.precision), *(getattr(r, name) for name in names))
+        rows = self._rows(_all(s, s.study_target_id == study_target_id).order_by(s.group))
+        found = (
+            records.SensitivityRecord(r.group, Precision.of_id(r.precision), *(getattr(r, name) for name in names))
             for r in rows
         )
+        return tuple(sorted(found, key=lambda row: (row.group, row.precision)))
 
     def sensitivities(self, study_target_id: int) -> dict[tuple[str, Precision], float]:
         """(group id, precision) → error of the network's outputs, noise over power, with that group alone in it.
@@ -151,7 +154,7 @@ class Reader:
         """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
         c = tables.Choice
         query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
-        return frozenset((row[0], Precision(row[1])) for row in self._rows(query))
+        return frozenset((row[0], Precision.of_id(row[1])) for row in self._rows(query))
 
     def baselines(self, study_target_id: int) -> tuple[int, ...]:
         """Ids of the uniform assignments' evaluations that went well, oldest first."""
@@ -506,8 +509,8 @@ def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:
 
 
 def _audit_row(row: Row) -> AuditRow:
-    got = None if row.got is None else Precision(row.got)
-    return AuditRow(row.group, Precision(row.asked), got, row.kernel, row.details or {})
+    got = None if row.got is None else Precision.of_id(row.got)
+    return AuditRow(row.group, Precision.of_id(row.asked), got, row.kernel, row.details or {})
 
 
 def _rounds(connection: Connection, evaluation_id: int) -> tuple[records.Round, ...]:

@@ -69,6 +69,12 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
     return made.worth()
 
 
+def offered_elsewhere(work: Work) -> frozenset[Precision]:
+    """The precisions that the study's other targets offer, so that what they measured can be told here."""
+    choices = (choice for other in _others(work) for choice in work.store.choices(other.id))
+    return frozenset(choice.precision for choice in choices if choice.offered)
+
+
 def _others(work: Work) -> list[TargetRecord]:
     return [other for other in work.store.targets(work.study.id) if other.id != work.target.id]
 
@@ -96,6 +102,7 @@ def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArra
     ]
     precisions = layout.precisions_of([known[numbers[row]] for row in rows])
     loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
+    scaled = [place for precision, place in layout.places.items() if precision.scaled]
     same = rounding(other.target) == rounding(work.target.target)
     return Elsewhere(
         precisions=precisions,
@@ -104,5 +111,5 @@ def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArra
         loss=now.table.loss[rows],
         loss_std=np.nan_to_num(loss_std, nan=0.0),
         prior=latency_prior(layout, baselines, multiply_adds),
-        alike=same or not bool((precisions == Precision.INT8).any()),
+        alike=same or not np.isin(precisions, scaled).any(),
     )

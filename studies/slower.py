@@ -14,7 +14,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
 
     Baselines are named by their mixes, as in every table: groups that are held back keep another precision.
     """
-    rows = {precision: now.row_of(f"baseline:{precision.label}") for precision in Precision}
+    rows = {precision: now.row_of(f"baseline:{precision.label}") for precision in sorted(Precision)}
     there = {precision: row for precision, row in rows.items() if row is not None}
     found = []
     for precision, row in there.items():

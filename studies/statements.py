@@ -177,8 +177,8 @@ def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluat
         {
             "evaluation_id": evaluation_id,
             "group": row.group,
-            "asked": int(row.asked),
-            "got": None if row.got is None else int(row.got),
+            "asked": row.asked.id,
+            "got": None if row.got is None else row.got.id,
             "kernel": row.kernel,
             "details": dict(row.details) or None,
         }

@@ -232,7 +232,7 @@ class Store(EvaluationStore, FileStore, Tallies):
             if ranges_digest is not None:  # whoever removes them has done so before, or sees that they are in use
                 ranges = select(tables.Artifact.digest).where(tables.Artifact.digest == ranges_digest)
                 connection.execute(ranges.with_for_update()).all()
-            rows = [{**vars(choice), "precision": int(choice.precision)} for choice in choices]
+            rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
             statements.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
             values = {"space_digest": space_digest, "ranges_digest": ranges_digest}
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
@@ -245,7 +245,7 @@ class Store(EvaluationStore, FileStore, Tallies):
             KeyError: `set_choices` stored no such choice.
         """
         c = tables.Choice
-        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == int(precision))
+        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision.id)
         with self._writing("mark a choice as not buildable") as connection:
             if not statements.changed(connection, update(c).where(*choice).values(buildable=False)):
                 raise KeyError((study_target_id, group, precision.label))
@@ -259,7 +259,7 @@ class Store(EvaluationStore, FileStore, Tallies):
         Args:
             replace: what is there; else nothing happens where something is.
         """
-        values = [{**vars(row), "precision": int(row.precision)} for row in rows]
+        values = [{**vars(row), "precision": row.precision.id} for row in rows]
         s = tables.Sensitivity
         with self._writing("store sensitivities") as connection:
             statements.lock(connection, tables.StudyTarget, study_target_id)

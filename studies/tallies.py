@@ -185,7 +185,7 @@ class Tallies(Reader):
         )
         found: Counter[tuple[Precision, Answer]] = Counter()
         for asked, got, count in self._rows(query):
-            row = AuditRow("", Precision(asked), None if got is None else Precision(got), "")
+            row = AuditRow("", Precision.of_id(asked), None if got is None else Precision.of_id(got), "")
             found[row.asked, row.answer] += count
         return dict(found)
 

@@ -61,8 +61,10 @@ def _emptied(url: str) -> str:
     return url
 
 
-def assignment(*codes: int) -> Assignment:
-    return Assignment({f"g{i:03}": Precision(code) for i, code in enumerate(codes)})
+def assignment(*codes: int | Precision) -> Assignment:
+    """Of groups g000, g001, …; a number is the id of a precision."""
+    given = (code if isinstance(code, Precision) else Precision.of_id(code) for code in codes)
+    return Assignment({f"g{i:03}": precision for i, precision in enumerate(given)})
 
 
 def measured(chosen: Assignment, **changes: Any) -> Evaluation:

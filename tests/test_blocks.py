@@ -14,12 +14,13 @@ from benchmarks.replay.sampled import guided_sampler
 from search import blocks
 from search.candidates import Bounds, Pool
 from search.grouping import Edge
-from search.layout import PRECISIONS, Costs, Layout, make_layout
+from search.layout import Costs, Layout, make_layout
 from search.solver import front
 from search.space import Choice, Space, Variable
 from search.values import Precision
 
 FP32, FP16, INT8 = Precision
+PRECISIONS = len(Precision)
 NAMES = [f"g{i:03d}" for i in range(6)]
 
 
@@ -40,7 +41,7 @@ def nothing(layout: Layout) -> Costs:
 def barring(layout: Layout, *pairs: tuple[int, Precision]) -> Costs:
     costs = nothing(layout)
     for group, precision in pairs:
-        costs.nodes[group, precision] = np.inf
+        costs.nodes[group, layout.places[precision]] = np.inf
     return costs
 
 
@@ -88,7 +89,7 @@ def test_only_what_promises_something_is_taken_apart():
     layout = chain()
     latency, noise = nothing(layout), nothing(layout)
     latency.nodes[:] = [3.0, 2.0, 1.0]
-    noise.nodes[:, INT8] = [1, 1, 9, 1, 2, 2]
+    noise.nodes[:, INT8.rank] = [1, 1, 9, 1, 2, 2]
     coarse = blocks.tied(layout, blocks.block_owners(layout), nothing(layout))
     points = front(coarse.layout.pairwise(latency), coarse.layout.pairwise(noise))
     every, few = blocks.taken_apart(layout, coarse, latency, noise, points)
@@ -156,8 +157,8 @@ def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
     bounds = Bounds(ms=[2.5], noise=[0.3], strict=True)
     codes, precisions = pool.gather(sampler.models(history), history, np.random.default_rng(0), bounds, drawn=True)
     assert len(codes) > 30
-    assert (precisions[:, 5] != int(INT8)).all()
-    assert (precisions[:, 4] == int(INT8)).any()
+    assert (precisions[:, 5] != INT8.rank).all()
+    assert (precisions[:, 4] == INT8.rank).any()
 
 
 def test_made_up_transformers_answer_as_their_uniform_engines_do():

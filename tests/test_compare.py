@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from evaluators.compare import (
-    CEILING_DB,
     EMULATED,
     ENGINE,
     FLOAT,
@@ -110,7 +109,7 @@ def test_a_fall_is_measured_from_the_worst_input_and_what_is_normal() -> None:
     inputs = inputs_db(levels, {"c": ["a"], "d": ["a", "b"]})
     assert inputs == {"a": math.inf, "b": math.inf, "c": 80.0, "d": 22.0}
     assert fall_db(levels["d"], inputs["d"], INT8) == 14.0
-    assert fall_db(levels["b"], inputs["b"], INT8) == CEILING_DB[INT8] - 22.0
+    assert fall_db(levels["b"], inputs["b"], INT8) == INT8.ceiling_db - 22.0
     assert fall_db(levels["c"], inputs["c"], FP32) == 0  # five less, but as good as equal
     assert fall_db(-math.inf, 40.0, FP32) == math.inf
     assert fall_db(-math.inf, -math.inf, FP32) == 0  # it came from its inputs

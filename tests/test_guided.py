@@ -20,7 +20,7 @@ from search.forecasts import FORECAST, MEASURED, forecast_quality
 from search.grouping import Edge
 from search.guided import Aim, Guidance, GuidedSampler, Priors
 from search.history import relevant
-from search.layout import PRECISIONS, Costs, Layout, make_layout
+from search.layout import Costs, Layout, make_layout
 from search.priors import Baseline, latency_prior, noise_prior
 from search.samplers import make_sampler
 from search.solver import _programmed, front, within
@@ -30,6 +30,7 @@ from searched import ok, write_inputs
 from studies.guidance import make_guidance
 
 FP32, FP16, INT8 = Precision
+PRECISIONS = len(Precision)
 CEILING = 0.12
 
 
@@ -400,8 +401,8 @@ def test_a_small_space_without_any_success_is_tried_to_its_end():
     search = Search(make_problem(2), priors=lambda: None, unbuildable=lambda: {("g000", INT8)})
     mixes = proposed(search, 6)[3:]  # six of nine can be built, three of them as the uniform ones were
     assert len(set(mixes)) == 3
-    assert all(mix[0] != int(INT8) for mix in mixes)
-    assert proposed(search, 1)[0][0] != int(INT8)  # all were tried: a repeat, which the runner answers
+    assert all(mix[0] != INT8.rank for mix in mixes)
+    assert proposed(search, 1)[0][0] != INT8.rank  # all were tried: a repeat, which the runner answers
 
 
 def test_a_search_whose_baselines_all_failed_goes_on():
@@ -511,7 +512,7 @@ def test_candidates_are_new_and_distinct():
     rows = [tuple(row.tolist()) for row in codes]
     assert len(set(rows)) == len(rows) == len(codes) > 20
     assert history.seen.isdisjoint(rows)
-    assert not (precisions[:, 1] == int(INT8)).any()
+    assert not (precisions[:, 1] == INT8.rank).any()
 
 
 class Signed(Search):

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from networks import NETWORKS, save
-from search.layout import PRECISIONS, Costs, make_layout
+from search.layout import Costs, make_layout
 from search.model import load
 from search.rules import KeepRule
 from search.space import make_space
 from search.values import Capability, Precision
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+PRECISIONS = len(Precision)
 TENSORRT = Capability({Precision.FP16: EVERYTHING, Precision.INT8: EVERYTHING}, min_channels=16)
 
 

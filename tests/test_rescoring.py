@@ -55,7 +55,7 @@ def filled(tmp_path: Path) -> Iterator[Store]:
         add(store, target, 0, evaluated((2, 2, 2), 4.0, 0.0, 0.001), "baseline:fp32")
         add(store, target, 1, evaluated((1, 1, 1), 3.0, 0.01, 0.002))
         stopped = [(2.0, 0.0, 0.01, {}), (2.2, 0.05, 0.02, {}), (2.4, 0.05, 0.001, {}), (2.6, 0.0, 0.01, {})]
-        stopped += [(2.0, 0.0, 0.01, {"memory_bytes": 9999}), (2.0, 0.0, 0.01, {"got": int(Precision.FP16)})]
+        stopped += [(2.0, 0.0, 0.01, {"memory_bytes": 9999}), (2.0, 0.0, 0.01, {"got": Precision.FP16.id})]
         for trial, (latency_ms, loss, half, changes) in enumerate(stopped, 2):
             codes = tuple(int(bit) for bit in f"{trial:05b}")
             add(store, target, trial, evaluated(codes, latency_ms, loss, half, **changes, accuracy=early(loss, half)))

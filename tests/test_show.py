@@ -45,7 +45,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         study = store.create_study(replace(STUDY, metric=METRIC, config=config))
         store.set_groups(study, [group(0), group(1)], [])
         target = store.add_target(study, TENSORRT, "demo/h200")
-        choices = [Choice(f"g00{g}", p, int(p), True) for g in range(2) for p in Precision]
+        choices = [Choice(f"g00{g}", p, p.id, True) for g in range(2) for p in Precision]
         store.set_choices(target, "c" * 64, choices)
         begin(store, target, 0, (0, 0), role="baseline:fp32", profile=LAYERS, latency=latency(3.0))
         refused = Failure(Stage.BUILD, FailureKind.REFUSED, "no implementation for /layer1/Conv")

@@ -13,13 +13,14 @@ from networks import NETWORKS, loaded
 from search import program, solver
 from search.elimination import Eliminator, eliminator
 from search.errors import SolverError
-from search.layout import PRECISIONS, Costs, Pairwise, make_layout
+from search.layout import Costs, Pairwise, make_layout
 from search.solver import best_new, front, minima, minimize, ranked, within
 from search.space import make_space
 from search.structure import Structure
 from search.values import Capability, Precision
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+PRECISIONS = len(Precision)
 TENSORRT = Capability({Precision.FP16: EVERYTHING, Precision.INT8: EVERYTHING}, min_channels=16)
 
 # Sums of small multiples of 1/8 are exact, so that ties are ties in every way of adding up.

@@ -50,7 +50,7 @@ def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: floa
     """A finished evaluation; the same for the same arguments."""
     chosen = assignment(*codes)
     got = changes.pop("got", None)
-    audit = tuple(AuditRow(g, p, p if got is None else Precision(got), "kernel") for g, p in chosen.items())
+    audit = tuple(AuditRow(g, p, p if got is None else Precision.of_id(got), "kernel") for g, p in chosen.items())
     values = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
     latency = Latency(latency_ms, latency_ms, 0.01, 2.0, np.ones(2), np.ones(2), ())
     measured: dict[str, Any] = {"audit": audit, "latency": latency, "accuracy": values, "memory_bytes": 1000}
@@ -74,7 +74,7 @@ def many(store: Store, target: int, count: int, seed: int) -> None:
         made = evaluated(codes, latency_ms, loss, half)
         kind = int(rng.integers(10))
         if kind == 0:
-            made = evaluated(codes, latency_ms, loss, half, got=int(Precision.FP16))
+            made = evaluated(codes, latency_ms, loss, half, got=Precision.FP16.id)
         elif kind == 1:
             made = Evaluation(assignment(*codes), Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel", ""))
         elif kind == 2:

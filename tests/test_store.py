@@ -122,7 +122,7 @@ def test_a_profile_is_stored_with_the_evaluation_or_later(store: Store, target: 
 
 def test_what_cannot_be_built_is_remembered_per_target(store: Store, target: int) -> None:
     other = store.add_target(store.study("demo").id, replace(TARGET, device="H200"), "demo/h200")
-    choices = [Choice("g000", p, int(p), True) for p in (Precision.FP16, Precision.INT8)]
+    choices = [Choice("g000", p, p.id, True) for p in (Precision.FP16, Precision.INT8)]
     for each in (target, other):
         store.set_choices(each, "c" * 64, choices)
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_columns_of_many_evaluations(store: Store, target: int) -> None:
     assert list(table.memory_bytes) == [2 << 40, 2 << 40, -1]
     np.testing.assert_array_equal(table.latency_ms, [1.5, np.nan, np.nan])
     assert (list(finals.evaluation_id), list(finals.loss), list(finals.total)) == ([first], [0.25], [3])
-    assert [list(chosen.values()) for chosen in store.assignments(target).values()] == [[0], [1], [2]]
+    assert [[p.id for p in chosen.values()] for chosen in store.assignments(target).values()] == [[0], [1], [2]]
     (summary,) = store.studies()
     assert (summary.name, summary.targets, summary.ok, summary.failed, summary.running) == ("demo", 1, 1, 1, 1)
 

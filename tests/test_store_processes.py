@@ -62,7 +62,7 @@ won = []
 print("ready", flush=True)
 sys.stdin.readline()
 for code in range(27):
-    chosen = Assignment({f"g{i}": Precision(code // 3**i % 3) for i in range(3)})
+    chosen = Assignment({f"g{i}": Precision.of_id(code // 3**i % 3) for i in range(3)})
     try:
         evaluation_id = store.begin(target, chosen, chosen.digest, str(me), code * 4 + me)
     except KnownEvaluationError as known:

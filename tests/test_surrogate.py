@@ -8,13 +8,14 @@ import pytest
 from search.errors import SurrogateError
 from search.grouping import Edge
 from search.latency_model import repeat_std
-from search.layout import PRECISIONS, Costs, make_layout
+from search.layout import Costs, make_layout
 from search.priors import Baseline, latency_prior, noise_prior
 from search.space import Choice, Space, Variable
 from search.surrogate import Quality, fit_latency, fit_loss, is_poor, quality
 from search.values import LayerTime, Precision
 
-FP32, FP16, INT8 = Precision
+PRECISIONS = len(Precision)
+FP32, FP16, INT8 = range(PRECISIONS)  # places in the layout
 GROUPS = 12
 
 
@@ -67,7 +68,7 @@ def true_costs(seed=0):
 def test_uniform_engines_are_predicted_as_measured():
     for baselines in (engines(), engines(profiled=False), [engines()[0], *engines(profiled=False)[1:]]):
         costs = latency_prior(LAYOUT, baselines).mean()
-        predicted = LAYOUT.values(costs, np.stack([uniform(p) for p in Precision]))
+        predicted = LAYOUT.values(costs, np.stack([uniform(p) for p in range(PRECISIONS)]))
         assert predicted == pytest.approx(list(UNIFORM_MS.values()))
 
 
@@ -135,7 +136,7 @@ def test_a_tensor_with_two_readers_is_converted_once():
 def test_a_model_of_one_group_has_no_edges():
     layout = chain_with_skips(1)
     prior = latency_prior(layout, [Baseline(uniform(p, 1), ms, profile([ms])) for p, ms in UNIFORM_MS.items()])
-    precisions = np.stack([uniform(p, 1) for p in Precision])
+    precisions = np.stack([uniform(p, 1) for p in range(PRECISIONS)])
     model = fit_latency(layout, prior, precisions, np.array(list(UNIFORM_MS.values())))
     assert model.predict(precisions)[0] == pytest.approx(list(UNIFORM_MS.values()), rel=0.01)
     assert layout.values(model.mean(), precisions) == pytest.approx(model.predict(precisions)[0])
@@ -165,7 +166,7 @@ def test_sensitivities_order_the_groups():
 
 
 def latency_fit(rows, seed=0, noise=0.0, costs=None):
-    precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(rows, seed)])
+    precisions = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(rows, seed)])
     costs = costs or true_costs()
     ms = LAYOUT.values(costs, precisions) * np.random.default_rng(seed).normal(1, noise, len(precisions))
     return fit_latency(LAYOUT, latency_prior(LAYOUT, engines()), precisions, ms)
@@ -259,7 +260,7 @@ def test_noise_is_never_believed_below_what_measurements_differ_by():
     truth = LAYOUT.values(true_costs(), others)
     measured = truth * np.random.default_rng(1).normal(1, 0.13, 300)
     for rows in (0, 30):
-        precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(rows)])
+        precisions = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(rows)])
         ms = LAYOUT.values(true_costs(), precisions)
         ms = ms * np.random.default_rng(0).normal(1, 0.13, len(precisions))
         told = fit_latency(LAYOUT, latency_prior(LAYOUT, engines()), precisions, ms, repeat=repeat_std(0.22, ms))
@@ -286,7 +287,7 @@ def losses(precisions, seed=0, worst=0.2, power=1.0, samples=4000):
 
 
 def loss_fit(rows, **how):
-    precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(rows)])
+    precisions = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(rows)])
     _, loss, std = losses(precisions, **how)
     return fit_loss(LAYOUT, noise_prior(LAYOUT), precisions, loss, std)
 
@@ -344,7 +345,7 @@ def test_the_median_of_drawn_noise_is_the_mean():
 def test_where_nothing_is_lost_sensitivities_order_the_groups():
     errors = np.zeros((GROUPS, PRECISIONS))
     errors[:, INT8] = np.arange(1, GROUPS + 1)
-    precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(30)])
+    precisions = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(30)])
     loss = np.random.default_rng(0).normal(0, 0.002, len(precisions))
     model = fit_loss(LAYOUT, noise_prior(LAYOUT, errors), precisions, loss, np.full(len(loss), 0.002))
     assert quality(model.mean().nodes[:, INT8], np.ones(GROUPS), errors[:, INT8]).rank_correlation > 0.9
@@ -355,7 +356,7 @@ def test_where_nothing_is_lost_sensitivities_order_the_groups():
 
 def test_losses_of_all_samples_say_how_well_such_a_loss_is_known():
     """Forecasts are judged by them; what was stopped early knows its own less well."""
-    precisions = np.concatenate([np.stack([uniform(p) for p in Precision]), mixes(20)])
+    precisions = np.concatenate([np.stack([uniform(p) for p in range(PRECISIONS)]), mixes(20)])
     _, loss, _ = losses(precisions)
     stopped = np.arange(len(loss)) >= 8
     std = np.where(stopped, 0.02, 0.002)
@@ -373,7 +374,7 @@ def test_without_losses_the_prior_stands():
 
 
 def test_losses_without_any_spread_are_taken():
-    precisions = np.stack([uniform(p) for p in Precision])
+    precisions = np.stack([uniform(p) for p in range(PRECISIONS)])
     model = fit_loss(LAYOUT, noise_prior(LAYOUT), precisions, np.array([0.0, 0.0, 0.1]), np.zeros(3))
     assert model.predict(precisions)[0] == pytest.approx([0.0, 0.0, 0.1], abs=0.01)
 

@@ -104,7 +104,7 @@ def test_a_search_repairs_what_a_region_refuses(
     assert [refused["message"] for refused in shown["refused"]] == [f"10: {HEAD} {{ForeignNode[fc/weight...second]}}."]
     with contextlib.closing(sqlite3.connect(DATABASE)) as database:
         marked = database.execute('select "group", precision from bf_choice where not buildable').fetchall()
-    assert marked == [("g001", int(INT8))]
+    assert marked == [("g001", INT8.id)]
 
 
 # -- notes -------------------------------------------------------------------------------------------------------------

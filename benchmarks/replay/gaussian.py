@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from search.layout import PRECISIONS
+from benchmarks.replay.precisions import PRECISIONS
 
 Floats = NDArray[np.float64]
 Precisions = NDArray[np.int8]

@@ -16,9 +16,10 @@ from benchmarks.random_networks import free_layout
 from benchmarks.replay import best, misfit
 from benchmarks.replay.best import Front
 from benchmarks.replay.misfit import Misfit
+from benchmarks.replay.precisions import MEASURED, PRECISIONS
 from benchmarks.replay.problem import Problem
 from search.grouping import Edge
-from search.layout import PRECISIONS, Costs, Layout, Precisions
+from search.layout import Costs, Layout, Precisions
 from search.solver import front
 from search.values import LayerTime, Precision
 
@@ -59,8 +60,8 @@ def make(groups: int, seed: int = 0) -> Problem:
     layout = replace(free_layout(names, edges), blocks=blocks(len(names)))
     truth = Truth(layout, _latency(layout, rng), _error(layout, rng), _misfits(len(names), rng))
     uniform = np.repeat(np.arange(PRECISIONS)[:, None], len(names), axis=1)
-    profiles = {Precision(p): _profile(layout, truth.latency, p, rng) for p in range(PRECISIONS)}
-    codes = {Precision(p).label: row for p, row in enumerate(uniform)}
+    profiles = {precision: _profile(layout, truth.latency, p, rng) for p, precision in enumerate(MEASURED)}
+    codes = {precision.label: row for precision, row in zip(MEASURED, uniform, strict=True)}
     return Problem(f"transformer_{len(names)}", layout, truth, truth.output_error, codes, profiles)
 
 
@@ -123,7 +124,7 @@ def _latency(layout: Layout, rng: np.random.Generator) -> Costs:
     gains = np.stack(
         [np.ones(BLOCK + 1), rng.uniform(0.45, 0.65, BLOCK + 1), rng.uniform(0.25, 0.45, BLOCK + 1)], axis=1
     )
-    gains[[4, 5], Precision.INT8] = rng.uniform(0.6, 0.9, 2)
+    gains[[4, 5], MEASURED.index(Precision.INT8)] = rng.uniform(0.6, 0.9, 2)
     nodes = (work[kinds] * rng.lognormal(0, 0.1, groups))[:, None] * gains[kinds] * rng.lognormal(0, 0.05, (groups, 3))
     nodes *= 10.0 / nodes[:, 0].sum()
     each = 0.15 * nodes[:, 1].mean() * rng.lognormal(0, 0.3, len(layout.edges))

@@ -21,8 +21,9 @@ from benchmarks import random_networks
 from benchmarks.h200.wanted import AGAIN
 from benchmarks.replay import noise
 from benchmarks.replay.noise import Noise
+from benchmarks.replay.precisions import MEASURED, PRECISIONS
 from search.grouping import Edge
-from search.layout import PRECISIONS, Layout, make_layout
+from search.layout import Layout, make_layout
 from search.space import Choice, Space, Variable
 from search.values import LayerTime, Precision
 
@@ -127,7 +128,7 @@ def read_trained(path: Path, earlier: Sequence[Path] = ()) -> Rows:
         found, *others = map(json.loads, texts)
         rows, groups = _joined(found, others), _ids(len(found["groups"]))
         usable = [row for row in rows if _usable(row)]
-        letters = [[int(LETTERS[letter]) for letter in row["a"]] for row in usable]
+        letters = [[MEASURED.index(LETTERS[letter]) for letter in row["a"]] for row in usable]
         precisions = np.array(letters, np.int8).reshape(-1, len(groups))
         half = np.array([(row["loss_high"] - row["loss_low"]) / 2 for row in usable])
         edges = _edges(found["edges"])
@@ -222,10 +223,10 @@ def _alone(found: Sequence[Sequence[Any]], groups: int) -> Floats | None:
     if not found:
         return None
     errors = np.full((groups, PRECISIONS), np.nan)
-    errors[:, Precision.FP32] = 0.0
+    errors[:, MEASURED.index(Precision.FP32)] = 0.0
     worst = 10 * max([0.1, *(error for *_, error in found if error is not None)])  # as studies/guidance.py
     for place, letter, error in found:
-        errors[place, LETTERS[letter]] = worst if error is None else error
+        errors[place, MEASURED.index(LETTERS[letter])] = worst if error is None else error
     return errors
 
 
@@ -243,8 +244,8 @@ def _edges(found: Sequence[Sequence[int]]) -> list[Edge]:
 def _layout(groups: Sequence[str], edges: Sequence[Edge], precisions: NDArray[np.int8]) -> Layout:
     choices, variables = {}, []
     for group, seen in zip(groups, precisions.T, strict=True):
-        offered = tuple(Precision(int(p)) for p in np.unique(seen))
-        choices[group] = tuple(Choice(p, p in offered, "" if p in offered else "no row has it") for p in Precision)
+        offered = tuple(MEASURED[p] for p in np.unique(seen))
+        choices[group] = tuple(Choice(p, p in offered, "" if p in offered else "no row has it") for p in MEASURED)
         if len(offered) > 1:
             variables.append(Variable(group, (group,), offered))
     return make_layout(groups, edges, Space(choices, tuple(variables)))
@@ -258,8 +259,8 @@ def _layers(found: Sequence[Sequence[Any]], groups: Sequence[str]) -> tuple[Laye
 def _baselines(name: str, precisions: NDArray[np.int8]) -> dict[str, int]:
     """The uniform rows: everywhere a precision, or where no row has it the next higher one."""
     found = {}
-    for precision in Precision:
-        wanted = [max((p for p in np.unique(column) if p <= precision), default=-1) for column in precisions.T]
+    for place, precision in enumerate(MEASURED):
+        wanted = [max((p for p in np.unique(column) if p <= place), default=-1) for column in precisions.T]
         places = np.flatnonzero((precisions == np.array(wanted)).all(axis=1))
         if not len(places):
             raise RowsError(f"rows of {name}: there is none with every group in {precision.label}")

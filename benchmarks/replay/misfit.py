@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from search.layout import PRECISIONS, Precisions
+from benchmarks.replay.precisions import PRECISIONS
+from search.layout import Precisions
 
 Floats = NDArray[np.float64]
 _NEAR = 3  # groups of a near pair or triple are at most so far apart, in the order of the file

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.replay import best
 from benchmarks.replay.bench import Bench
 from benchmarks.replay.known import Network
+from benchmarks.replay.precisions import PRECISIONS
 from benchmarks.replay.problem import TIE_BAND, Problem
-from search.layout import PRECISIONS
 from studies.pareto import hypervolume_history
 
 QUANTILES = (0.25, 0.5, 0.75)

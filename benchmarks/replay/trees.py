@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from search.layout import PRECISIONS, Precisions
+from benchmarks.replay.precisions import PRECISIONS
+from search.layout import Precisions
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.measured import Rows
-from search.layout import PRECISIONS, Layout, Precisions
+from benchmarks.replay.precisions import MEASURED, PRECISIONS
+from search.layout import Layout, Precisions
 
 Floats = NDArray[np.float64]
 
@@ -46,5 +47,5 @@ def totals(rows: Rows) -> Totals:
     for precision, layers in rows.profiles.items():
         for layer in layers:
             if layer.group is not None and not layer.moves:
-                times[place[layer.group], precision] += layer.ms
+                times[place[layer.group], MEASURED.index(precision)] += layer.ms
     return Totals(rows.layout, times)

@@ -39,7 +39,7 @@ def set_precisions(
     Raises:
         RefusedError: the parsed network has no weighted layer of that name, or has it inside an If or Loop.
     """
-    types = {Precision.FP32: trt.float32, Precision.FP16: trt.float16, Precision.INT8: trt.int8}
+    types = {precision: getattr(trt, precision.dtype) for precision in assignment.values()}
     kinds = _kinds(trt, _LAYER_KINDS)
     wanted = {anchor: assignment[group.id] for group in groups for anchor in group.anchors}
     others: dict[str, str] = {}
