@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from search.errors import StudyError
+from studies.config import Limits
 from studies.failures import nothing_text
 from studies.picks import NAMES
 from studies.standing import Standing
@@ -20,7 +21,7 @@ def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
         raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(NAMES)}.")
     row: int | None = getattr(now.picks, name)
     if row is None:
-        raise StudyError(f"--pick {name}: no evaluation of study {now.study.name!r} keeps the limits. {_nearest(now)}")
+        raise StudyError(f"--pick {name}: {_nobody(now)}. {_nearest(now)}")
     return row
 
 
@@ -35,6 +36,11 @@ def _trial_row(now: Standing, trial: int) -> int:
             f"--trial {trial}: that evaluation is {now.table.status[rows[0]]}; there is nothing to export."
         )
     return rows[0]
+
+
+def _nobody(now: Standing) -> str:
+    named = f"of study {now.study.name!r}"
+    return f"no evaluation {named} " + ("can be picked" if now.limits == Limits() else "keeps the limits")
 
 
 def _nearest(now: Standing) -> str:

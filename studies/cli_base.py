@@ -18,13 +18,14 @@ from rich.table import Table
 from search.errors import BitfrontError, RunError
 from studies import commands, interrupts, outputs, suggestions, tables_text
 from studies.config import OPTIONS
-from studies.failures import all_failed_text, nothing_text
+from studies.failures import all_failed_text, nobody_text, nothing_text
+from studies.final_words import best_label, final_notes
 from studies.progress import Display, Lines, Progress, Quiet
 from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
 from studies.unrelated import pick_warnings
-from studies.words import best_label, best_text, nearest_text, obedience_text, regained_text, replaced_text
+from studies.words import best_text, nearest_text, obedience_text, regained_text, replaced_text
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -200,8 +201,9 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     print_cells(header, cells)
     if now.picks.best is None and why_none:
         _print_nearest(now)
-    if text := regained_text(now):
-        out.print(f"{text}.", markup=False, soft_wrap=True)
+    for text in (*final_notes(now), regained_text(now)):
+        if text:
+            out.print(f"{text}.", markup=False, soft_wrap=True)
 
 
 def print_warnings(now: Standing) -> None:
@@ -213,11 +215,11 @@ def print_warnings(now: Standing) -> None:
 def _print_nearest(now: Standing) -> None:
     nearest = now.nearest()
     if nearest:
-        out.print("no evaluation keeps the limits; the nearest:")
+        out.print(f"{nobody_text(now)}; the nearest:")
         for near in nearest:
             out.print(f"  {nearest_text(now, near)}", markup=False)
     elif text := nothing_text(now):
-        said = text if now.failed is not None else f"no evaluation keeps the limits; {text}"
+        said = text if now.failed is not None else f"{nobody_text(now)}; {text}"
         out.print(said, markup=False, soft_wrap=True)
 
 

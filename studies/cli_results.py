@@ -184,10 +184,15 @@ def _print_warnings(done: Any) -> None:
 
 def _print_exported(done: Any) -> None:
     final, limits = done.manifest["final"], {True: "the limits hold", False: "the limits do NOT hold", None: ""}
+    sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
+    tried = f"; {final['tried']} were tried" if final["tried"] > 1 else ""
     out.print(f"exported trial {done.trial} to {done.folder}", markup=False)
     ratio = done.manifest["metric"]["ratio"]
     unit = done.manifest["metric"]["unit"]
     low, high = (format_metric(final[key], unit, ratio) for key in ("loss_low", "loss_high"))
     text = f"on the final split: loss {format_metric(final['loss'], unit, ratio)} [{low}, {high}]"
     broken = f"; {MARK}, see the warning" if done.manifest["unrelated_to_fp32"] else ""
-    out.print(f"{text}{'; ' if done.holds is not None else ''}{limits[done.holds]}{broken}", markup=False)
+    said = f"{limits[done.holds]}{sure}"
+    out.print(f"{text}{tried}{'; ' if said else ''}{said}{broken}", markup=False)
+    if final["disagreement"] is not None:
+        out.print(f"{final['disagreement']['text']}.", markup=False)

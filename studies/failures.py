@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studies import suggestions
+from studies.config import Limits
 from studies.records import FAILED, RUNNING, EvaluationTable
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ def all_failed_text(now: Standing) -> str:
     return f"{text}. One of them: {way}"
 
 
+def nobody_text(now: Standing) -> str:
+    """That there is nothing to pick: because of the limits, or where there are none, for another reason."""
+    return "there is no evaluation to pick" if now.limits == Limits() else "no evaluation keeps the limits"
+
+
 def nothing_text(now: Standing) -> str:
     """Why nothing keeps the limits or comes near; empty where there is no finished evaluation."""
     if now.failed is not None:
@@ -83,4 +89,5 @@ def nothing_text(now: Standing) -> str:
         "failed": now.table.status == FAILED,
     }
     parts = [f"{int(rows.sum())} {name}" for name, rows in counts.items() if rows.any()]
-    return f"none can be judged by them: {', '.join(parts)}" if parts else ""
+    by_them = "" if now.limits == Limits() else " by them"
+    return f"none can be judged{by_them}: {', '.join(parts)}" if parts else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from search.errors import StudyError
+from search.values import Precision
 from studies import suggestions
 from studies.config import Limits, SearchConfig, limits_for
 from studies.records import StudyRecord, TargetRecord
@@ -44,12 +45,22 @@ def judged_by(
 
 
 def placed(store: Store, now: Standing) -> Standing:
-    """With the place of its target among those of the study, and the doubts about what a table of it names."""
+    """With the place of its target in the study, and what is doubtful or did not run as asked of what a table names."""
     known = store.targets(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
-    doubts = store.doubts([int(now.table.id[row]) for row in now.told_rows()])
-    return replace(now, number=place + 1, target_name=name, doubts=doubts)
+    told = now.told_rows()
+    doubts = store.doubts([int(now.table.id[row]) for row in told])
+    mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
+    texts = {number: mismatch_text(found) for number, found in mismatches.items()}
+    return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts)
+
+
+def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
+    """Groups that did not run in what was asked: `not as asked: g012 ran in FP32`."""
+    group, got = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"not as asked: {group} ran in {got.label.upper()}{more}"
 
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from studies import __version__
+from studies.final_words import disagreement_text
 from studies.records import EvaluationRecord, GroupRecord
 from studies.runner import Work
 from studies.standing import Standing
@@ -101,4 +102,13 @@ def _judged(now: Standing, row: int) -> dict[str, Any]:
         "limits_hold": verdict.holds,
         "verdict": verdict.value,
         "tried": now.tries(row),
+        "disagreement": _disagreement(now, row),
     }
+
+
+def _disagreement(now: Standing, row: int) -> dict[str, Any] | None:
+    """Where the losses of search and final split differ by more than chance explains: both together, and in words."""
+    found = now.disagreement(row)
+    if found is None:
+        return None
+    return {"pooled_loss": found.pooled, "pooled_half_width": found.half, "text": disagreement_text(now, row)}

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from studies.final_words import best_label
 from studies.records import EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_duration_s
-from studies.words import best_label, best_text, failures_text, outcome_text
+from studies.words import best_text, failures_text, outcome_text
 
 if TYPE_CHECKING:  # these import the store
     from studies.status import StudyStatus

@@ -297,6 +297,19 @@ class Reader:
         latest = {row[0]: tuple(row[1] or ()) for row in self._rows(query)}
         return {number: warnings for number, warnings in latest.items() if warnings}
 
+    def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
+        """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
+        a = tables.Audit
+        query = (
+            select(a.evaluation_id, a.group, a.got)
+            .where(a.evaluation_id.in_(list(ids)), a.got.is_not(None), a.got != a.asked)
+            .order_by(a.evaluation_id, a.group)
+        )
+        found: dict[int, tuple[tuple[str, Precision], ...]] = {}
+        for number, group, got in self._rows(query):
+            found[number] = (*found.get(number, ()), (group, Precision(got)))
+        return found
+
     def engines(self, study_target_id: int) -> dict[int, EngineSummary]:
         """Evaluation id → what its engine is made of; those that were not built are absent."""
         e = tables.Evaluation

@@ -8,7 +8,8 @@ from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
-from studies.failures import nothing_text
+from studies.failures import nobody_text, nothing_text
+from studies.final_words import best_label, final_notes, ties_text
 from studies.picks import NAMES
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
@@ -21,7 +22,7 @@ from studies.time_table import time_rows, time_table, times_text
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.unrelated import pick_warnings, unrelated_text
 from studies.verdicts import Verdict
-from studies.words import best_label, best_text, mix_text, nearest_text, regained_text, replaced_text, ties_text
+from studies.words import best_text, mix_text, nearest_text, regained_text, replaced_text
 
 
 def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
@@ -236,10 +237,11 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
         notes.append(f"{best_label(now)}: {best_text(now)}.")
     else:
         near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
-        notes.append("No evaluation keeps the limits. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
+        nobody = nobody_text(now)
+        notes.append(f"{nobody[0].upper()}{nobody[1:]}. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
     notes += [
         f"{text[0].upper()}{text[1:]}."
-        for text in (regained_text(now), replaced_text(store.deaths(now.target.id)))
+        for text in (*final_notes(now), regained_text(now), replaced_text(store.deaths(now.target.id)))
         if text
     ]
     return notes

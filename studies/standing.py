@@ -40,6 +40,7 @@ class Standing:
         counted: evaluations in all, where `table` has only those that may stand on the front, and the baselines.
         failed: what went wrong, where all that are finished failed.
         doubts: evaluation id → what is doubtful in its latency, of those that are shown.
+        mismatches: evaluation id → which groups did not run as asked, in words, of those that are shown.
     """
 
     study: StudyRecord
@@ -53,6 +54,7 @@ class Standing:
     counted: int | None = None
     failed: AllFailed | None = None
     doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    mismatches: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def evaluations(self) -> int:
@@ -312,7 +314,8 @@ class Standing:
 
     def told_rows(self) -> list[int]:
         """Rows that a table of the front names: front, picks, what the final split ruled out, and baselines."""
-        return list(dict.fromkeys([*self.shown_rows(), *self.barred_rows(), *self.baselines()]))
+        failed = [row for row in self.picks.line if self.candidates.fails[row]]
+        return list(dict.fromkeys([*self.shown_rows(), *failed, *self.barred_rows(), *self.baselines()]))
 
     def nearest(self, count: int = 3, *, early: bool = True) -> list[pareto.Near]:
         """The rows nearest to the limits, for when nobody keeps them.

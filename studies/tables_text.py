@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from studies.final_words import disagreement_text, final_notes, final_text, ties_text
 from studies.results import Layers
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 from studies.unrelated import MARK, pick_warnings
 from studies.verdicts import Verdict
-from studies.words import final_text, nearest_text, ties_text
+from studies.words import nearest_text
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -51,6 +52,7 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "final_tries": now.tries(row) if final is not None else None,
         "final": verdict.value,
         "final_holds": verdict.holds,
+        "disagreement": disagreement_text(now, row) or None,
         "final_failure": now.final_failure(row) or None,
         "memory_bytes": int(t.memory_bytes[row]) if t.memory_bytes[row] >= 0 else None,
         "size_bytes": int(t.size_bytes[row]) if t.size_bytes[row] >= 0 else None,
@@ -58,6 +60,7 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "moves": int(t.moves[row]) if t.moves[row] >= 0 else None,
         "on_front": bool(now.front[row]),
         "feasible": bool(now.feasible[row]),
+        "not_as_asked": now.mismatches.get(int(t.id[row])),
         "not_sure": now.not_sure(row),
         "picks": names,
         "ties": [f"{name} {text}" for name in names if (text := ties_text(now, name))],
@@ -80,6 +83,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),
+        "notes": final_notes(now),
         "nearest": [] if now.picks.best is not None else [nearest_text(now, near) for near in now.nearest()],
         "stopped_early": [int(trial) for trial in now.table.trial[now.regained]],
     }
@@ -128,6 +132,8 @@ def _why_off(row: dict[str, Any]) -> str:
         return "not on the front"
     if row["final_failure"]:
         return "fails on the final data"
+    if row["not_as_asked"]:
+        return str(row["not_as_asked"])
     return "beaten" if row["feasible"] else "misses the limits"
 
 

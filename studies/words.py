@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from search.values import Answer, Assignment, Failure, Precision
 from studies import suggestions
-from studies.config import Limits
+from studies.final_words import best_numbers
 from studies.pareto import Near
 from studies.records import FAILED, DeathRecord, EvaluationRecord
 from studies.standing import Standing
 from studies.units import format_metric, format_ms
 from studies.unrelated import MARK
-from studies.verdicts import Verdict
 
 _MOST_NAMED = 5
-_MOST_TIES = 2
 
 
 def mix_text(assignment: Assignment) -> str:
@@ -76,11 +74,8 @@ def best_text(standing: Standing) -> str:
     row = standing.picks.best
     if row is None:
         return "none yet"
-    doubt = " (not sure)" if standing.not_sure(row) else ""
-    loss = loss_text(standing, float(standing.table.loss[row]))
-    searched = f"trial {standing.table.trial[row]}: {format_ms(float(standing.latency_ms[row]))}, loss {loss}{doubt}"
-    final, broken = final_text(standing, row), f", {MARK}" if standing.unrelated[row] else ""
-    return f"{searched}; on the final split {final}{broken}" if final else f"{searched}{broken}"
+    broken = f", {MARK}" if standing.unrelated[row] else ""
+    return f"trial {standing.table.trial[row]}: {best_numbers(standing, row)}{broken}"
 
 
 def death_text(death: Failure) -> str:
@@ -101,53 +96,6 @@ def replaced_text(deaths: Sequence[DeathRecord]) -> str:
     return f"the evaluator process was replaced {many}{over}: " + ", ".join(
         f"{count} {kind}" for kind, count in kinds.most_common()
     )
-
-
-def best_label(standing: Standing) -> str:
-    """What the recommended evaluation is called: it is the best by the limits, or where there are none, the knee."""
-    if standing.limits == Limits():
-        return "best without limits, the knee of the front"
-    return "best within the limits"
-
-
-def final_text(now: Standing, row: int) -> str:
-    """Loss on the final split with its interval, and what it says of the limits; empty where it was not scored."""
-    if now.fails_final[row]:
-        return "NaN or infinity"
-    final, interval, verdict = now.final_of(row), now.final_interval(row), now.verdict(row)
-    if final is None or interval is None:
-        return ""
-    low, high = interval
-    text = f"{loss_text(now, float(now.finals.loss[final]))} ± {loss_text(now, (high - low) / 2, 2)}"
-    return text if verdict is Verdict.UNLIMITED else f"{text} ({verdict.value}{_tries_text(now, row)})"
-
-
-def _tries_text(now: Standing, row: int) -> str:
-    tries = now.tries(row)
-    return f", {tries} tried" if row == now.picks.best and tries > 1 else ""
-
-
-def ties_text(now: Standing, name: str) -> str:
-    """What a pick beats by noise alone: `ties with trial 7`; empty where it beats all others clearly."""
-    rows = now.ties(name)
-    if not rows:
-        return ""
-    named = [_tie_name(now, row) for row in rows[:_MOST_TIES]]
-    more = f" and {len(rows) - _MOST_TIES} more" if len(rows) > _MOST_TIES else ""
-    return f"ties with {', '.join(named)}{more}"
-
-
-def _tie_name(now: Standing, row: int) -> str:
-    role = str(now.table.role[row])
-    if role.startswith("baseline:"):
-        return f"plain {role.partition(':')[2].upper()}"
-    return f"trial {now.table.trial[row]}"
-
-
-def loss_text(now: Standing, loss: float, digits: int = 4) -> str:
-    """A loss in the metric's own unit."""
-    metric = now.study.metric
-    return format_metric(loss, metric["unit"], metric["ratio"], digits)
 
 
 def failures_text(standing: Standing) -> str:
