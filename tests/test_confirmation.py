@@ -98,7 +98,7 @@ def test_the_next_in_line_takes_the_place_of_what_fails_and_its_interval_is_wide
     low, high = now.final_interval(4) or (0.0, 0.0)
     assert high - low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
     assert "(holds surely, 2 tried)" in lines(store)["4"]
-    assert "2 % ± 0.46 % (fails)" in lines(store)["3"]
+    assert "2 % ± 0.4 % (fails)" in lines(store)["3"]
 
 
 def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
