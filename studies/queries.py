@@ -307,7 +307,7 @@ class Reader:
         )
         found: dict[int, tuple[tuple[str, Precision], ...]] = {}
         for number, group, got in self._rows(query):
-            found[number] = (*found.get(number, ()), (group, Precision(got)))
+            found[number] = (*found.get(number, ()), (group, Precision.of_id(got)))
         return found
 
     def engines(self, study_target_id: int) -> dict[int, EngineSummary]:

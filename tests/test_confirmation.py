@@ -169,7 +169,7 @@ def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None
 
 def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: Store, url: str) -> None:
     target = judged(store).target.id
-    other = evaluated((2, 2, 0, 2), 1.5, 0.0, 0.001, got=int(Precision.FP32))
+    other = evaluated((2, 2, 0, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)
     add(store, target, 9, other, "baseline:fp16")
     for options in ((), ("--max-drop", "none")):
         [line] = [line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("9 ")]
@@ -182,7 +182,7 @@ def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'b.db'}"
     with Store.open(url, create=True) as store:
         target = make_study(store)
-        wrong: Evaluation = evaluated((2, 2), 1.5, 0.0, 0.001, got=int(Precision.FP32))
+        wrong: Evaluation = evaluated((2, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)
         add(store, target, 0, replace(wrong), "baseline:int8")
     printed = ok("front", "s", "--storage", url)
     assert "there is no evaluation to pick; none can be judged: 1 did not run in the precisions asked for" in printed
