@@ -377,6 +377,7 @@ class Evaluator:
         self._enter(candidate, Stage.ACCURACY)
         watch.turn("score")
         candidate.accuracy = self._accuracy(candidate.session, candidate.latency, limits)
+        watch.move("score", "run", candidate.accuracy.run_s)
 
     def _enter(self, candidate: Candidate, stage: Stage) -> None:
         candidate.stage = stage

@@ -52,6 +52,7 @@ class Stopwatch:
     def move(self, source: str, kind: str, seconds: float) -> None:
         """Count some seconds of one kind, at most all of them, as another kind."""
         with self._lock:
+            self._settle()
             moved = min(max(seconds, 0.0), self._seconds[source])
             self._seconds[source] -= moved
             self._seconds[kind] += moved

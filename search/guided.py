@@ -33,7 +33,8 @@ from search.layout import Codes, Layout, Precisions
 from search.models import Models, fitted
 from search.models import Priors as Priors
 from search.priors import NoisePrior
-from search.solver import best_new
+from search.quality import NINETY
+from search.solver import best_new, minimize
 from search.values import Assignment, Precision
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
@@ -43,6 +44,7 @@ _WIDE = 0.25  # share of proposals that look at all of the front within the limi
 _FEW, _GAPS = 3, 2
 _SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
 _Z95 = 1.96
+_LEAST_S = 10.0  # for finding the mix that is forecast to be fastest
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,26 @@ class GuidedSampler(BaseSampler):
         if models is not None:
             forecast = models.forecast(self.layout.precisions(codes[None]))
             self.predicted[number] = Predicted.of(forecast, 0, how, poor)
+
+    def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:
+        """The least latency that the forecasts call reachable, in ms; None before a uniform assignment was measured.
+
+        That is the lower end of the 90 % interval of the mix that they call fastest, but no less than half of its
+        forecast: where hardly anything is known, hardly anything is impossible.
+
+        Raises:
+            SolverError: no mix can be built, or the fastest is not found in time.
+        """
+        unbuildable = self.guidance.unbuildable()
+        with threadpool_limits(1, "blas"):
+            models = self.models(self.history(trials, unbuildable))
+            if models is None:
+                return None
+            barred = Pool(self.layout, unbuildable, frozenset()).barred
+            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), time_limit_s=_LEAST_S)
+            forecast = models.latent(self.layout.precisions(fastest[None]))
+        expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
+        return max(expected_ms - NINETY * std_ms, expected_ms / 2)
 
     # -- a proposal ------------------------------------------------------------------------------------------------
 

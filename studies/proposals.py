@@ -148,6 +148,22 @@ class Proposals:
         return None if judged is None else judged(self.study.get_trials(deepcopy=False))
 
     @time_spent("sampler")
+    def least_ms(self, guidance: Callable[[], Guidance]) -> float | None:
+        """The least latency in ms that the guided sampler's forecasts call reachable; None where they say nothing.
+
+        Args:
+            guidance: for the forecasts where another sampler proposes.
+        """
+        from search.errors import SolverError
+        from search.guided import GuidedSampler
+
+        sampler = self.study.sampler
+        guided = sampler if isinstance(sampler, GuidedSampler) else GuidedSampler(guidance(), 0)
+        with suppress(SolverError):
+            return guided.least_ms(self.study.get_trials(deepcopy=False))
+        return None
+
+    @time_spent("sampler")
     def tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Finish a trial; nothing happens to one that another worker has finished.
 

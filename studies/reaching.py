@@ -1,4 +1,4 @@
-"""Limits that cannot be kept: an accuracy that FP32 itself misses, a time in which nothing can be evaluated."""
+"""Limits out of reach: an accuracy that FP32 misses, a latency below every forecast, a time too short for anything."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from search.errors import RunError
 from studies import suggestions
 from studies.standing import Standing
-from studies.units import format_duration_s, format_metric
+from studies.units import format_duration_s, format_metric, format_ms
 
 if TYPE_CHECKING:
     from studies.pace import Pace
+    from studies.proposals import Proposals
     from studies.runner import Work
 
 
@@ -31,6 +32,21 @@ def check_float(work: Work, now: Standing) -> None:
     missed = value < limit if now.higher_is_better else value > limit  # a perfect sqnr is infinite, stored as NaN
     if missed:
         raise UnreachableLimitError(_float_misses(work, now, value, limit))
+
+
+def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
+    """Say where the latency budget is below what forecasts call reachable, by what the uniform assignments showed."""
+    budget_ms, measured_ms = now.limits.latency_budget_ms, now.latency_ms[now.complete]
+    if budget_ms is None or not len(measured_ms) or measured_ms.min() <= budget_ms:
+        return
+    from studies.guidance import make_guidance  # takes a while, and a search without a budget does without
+
+    least_ms = proposals.least_ms(lambda: make_guidance(work))
+    if least_ms is not None and budget_ms < (least_ms := min(least_ms, float(measured_ms.min()))):
+        work.progress.note(
+            f"warning: the budget {format_ms(budget_ms)} is below {format_ms(least_ms)}, the least that the forecasts "
+            "call reachable on this target; the search goes on, and shows the nearest mixes if none keeps it"
+        )
 
 
 def check_time(work: Work, now: Standing) -> None:

@@ -25,7 +25,7 @@ from studies.outcomes import asked_unless_built, digest_in, outcome
 from studies.pace import Pace
 from studies.progress import Progress
 from studies.proposals import Proposals
-from studies.reaching import check_float, check_time
+from studies.reaching import check_float, check_time, warn_of_budget
 from studies.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
 from studies.repair import Repairs
 from studies.rescoring import Rescoring
@@ -88,6 +88,7 @@ class Runner:
         self._repeats = 0
         self._next_look = 0.0
         self._asked_at = self.work.pace.passed_s
+        self._looked_at_budget = False
         self._quality = upkeep.Quality(work, proposals)
         self.repairs = Repairs(work)
         self.open_trials = OpenTrials(work, proposals, self.repairs)
@@ -163,6 +164,7 @@ class Runner:
             check_float(self.work, now)
             check_time(self.work, now)
             self._tell_resolution(now)
+            self._look_at_budget(now)
             if self.work.pace.allows_evaluation(now):
                 now = self._rescoring.run(self.settle_band(now))
             self.work.lease.store_time()
@@ -180,6 +182,15 @@ class Runner:
             self.work.progress.note(resolution_text(found, now))
             for text in coarse_texts(found, now):
                 self.work.progress.note(f"WARNING: {text}")
+
+    def _look_at_budget(self, now: Standing) -> None:
+        """Once the uniform assignments are there, warn of a latency budget that is out of reach."""
+        running = any(now.table.status[row] == RUNNING for row in now.baselines())
+        if self._looked_at_budget or running or now.done < len(self._roles):
+            return
+        self._looked_at_budget = True
+        if not self.work.store.shared or self.work.lease.rank() == 0:  # one worker says it for all
+            warn_of_budget(self.work, self.proposals, now)
 
     def standing(self) -> Standing:
         return standing(self.work.store, self.work.study, self.work.target, self.work.limits)

@@ -294,6 +294,24 @@ def test_two_workers_and_one_that_is_killed(here: Path, url: str) -> None:
 
 
 @needs_two_cores
+def test_a_limit_that_fp32_itself_misses_ends_all_workers(here: Path, url: str) -> None:
+    (here / "half.py").write_text(
+        "import numpy as np\n\n\ndef score(outputs, labels):\n    return np.arange(len(labels)) % 2.0\n"
+    )
+    more = ("--trials", 14, "--workers", 2, "--metric", "half:score", "--accuracy-limit", "0.9")
+    with started(*search(url, here, *more), cwd=here) as process:
+        output, _ = process.communicate(timeout=400)
+    assert process.returncode == 1, output
+    assert "FP32 itself misses --accuracy-limit" in output
+    assert "--accuracy-limit VALUE" in output
+    assert "started again" not in output
+    assert finished(url) <= 2  # what the other worker had begun meanwhile
+    assert rows(url, "select state from bf_study") == [("interrupted",)]
+    assert rows(url, "select count(*) from bf_evaluation where status = 'running'") == [(0,)]
+    assert rows(url, "select count(*) from bf_worker where ended_at is null") == [(0,)]
+
+
+@needs_two_cores
 def test_a_parent_that_is_killed_leaves_nothing_running(here: Path, url: str) -> None:
     with started(*search(url, here, "--trials", 100, "--workers", 2), cwd=here) as process:
         until(lambda: finished(url) >= 2 and len(tree(process.pid)) >= 4)  # two workers with an evaluator each

@@ -281,6 +281,28 @@ def test_an_accuracy_limit_that_fp32_itself_misses_ends_the_search_after_fp32(
     assert invoke("resume", "s", "--accuracy-limit", "90%").exit_code == 1  # also where all is evaluated
 
 
+@pytest.mark.parametrize("sampler", ["guided", "random"])
+def test_a_budget_below_every_forecast_is_told_once_and_the_search_goes_on(
+    sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 3, "--sampler", sampler)
+    said = invoke("search", *inputs, "--latency-budget", "1ns")
+    assert said.exit_code == 0, said.output
+    [least] = re.findall(
+        r"the budget 0\.000001 ms is below (\S+) ms, the least that the forecasts call reachable", said.stderr
+    )
+    fastest = min(ms for (ms,) in execute("select latency_ms from bf_evaluation"))
+    assert 0.2 * fastest < float(least) <= 1.001 * fastest
+    before = said.stderr.partition("the least that the forecasts")[0]
+    assert "2/3 trial 1" in before  # after the uniform assignments
+    assert "3/3 trial 2" not in before
+    assert "3 evaluations are done" in said.stdout
+    generous = invoke("resume", "s", "--trials", 4, "--latency-budget", "1s")
+    assert "call reachable" not in generous.stderr
+
+
 def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("studies.runner._DRIFT_EVERY", 2)
