@@ -641,7 +641,12 @@ class Evaluator:
 
     def _lower_pairs(self, ranges: Ranges) -> list[tuple[str, Precision]]:
         choices = make_space(self.model, self.backend.capability(), ranges).choices
-        return [(g, c.precision) for g, some in choices.items() for c in some if c.offered and c.precision]
+        return [
+            (g, c.precision)
+            for g, some in choices.items()
+            for c in some
+            if c.offered and c.precision is not Precision.FP32
+        ]
 
     # -- warm parts ------------------------------------------------------------------------------------------------
 

@@ -148,16 +148,16 @@ def make_space(
 
 def _choice(group: Group, precision: Precision, model: Model, capability: Capability, ranges: Ranges | None) -> Choice:
     reason = ""
-    if precision is Precision.FP16:
-        reason = _why_not_fp16(group, model, capability, ranges)
+    if precision is not Precision.FP32 and group.op not in capability.ops[precision]:
+        reason = f"the target has no {precision.name} kernel for {group.op}"
+    elif precision is Precision.FP16:
+        reason = _why_not_fp16(group, model, ranges)
     elif precision is Precision.INT8:
         reason = _why_not_int8(group, model, capability, ranges)
     return Choice(precision, not reason, reason)
 
 
 def _why_not_int8(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
-    if group.op not in capability.ops[Precision.INT8]:
-        return f"the target has no INT8 kernel for {group.op}"
     if group.pinned:
         return group.pinned
     if ranges is not None:
@@ -177,9 +177,7 @@ def _too_small(group: Group, model: Model, capability: Capability) -> str:
     return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
 
 
-def _why_not_fp16(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
-    if group.op not in capability.ops[Precision.FP16]:
-        return f"the target has no FP16 kernel for {group.op}"
+def _why_not_fp16(group: Group, model: Model, ranges: Ranges | None) -> str:
     for name in _constants(group, model):
         largest = float(np.abs(_weight(model, name)).max(initial=0))
         if largest > FP16_MAX:

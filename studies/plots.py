@@ -9,9 +9,16 @@ from search.precision import Precision
 
 Figure = dict[str, Any]
 
-PRECISION_COLOURS = {precision.label: precision.colour for precision in sorted(Precision)}
 OTHER_COLOUR = "#b0a7c4"
 BLUE, ORANGE, GREY, RED, INK = "#1f6fb2", "#d9730d", "#a3abb5", "#b4332a", "#1d2430"
+
+
+def colour_of(label: str) -> str:
+    """The colour of a precision; one for all whose label is none."""
+    try:
+        return Precision.parse(label).colour
+    except ValueError:
+        return OTHER_COLOUR
 
 
 def frame(x: str, y: str, height: int) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ArtifactError
+from search.precision import Precision
 from studies.config import Limits
 from studies.forecast_figure import forecast_figure
 from studies.forecasts import Forecasts, error_text, ranks_text
 from studies.outputs import check_file
-from studies.plots import BLUE, GREY, ORANGE, OTHER_COLOUR, PRECISION_COLOURS, RED, Figure, frame, plain, widened
+from studies.plots import BLUE, GREY, ORANGE, RED, Figure, colour_of, frame, plain, widened
 from studies.report_targets import SideBySide
 from studies.units import format_bytes, format_metric, format_ms, format_percent
 
@@ -228,7 +229,7 @@ def render(data: ReportData) -> str:
         figures=figures(data),
         plotly=library,
         limits=limit_texts(data),
-        swatches={label: PRECISION_COLOURS.get(label, OTHER_COLOUR) for label in _labels(data)},
+        swatches={label: colour_of(label) for label in _labels(data)},
         hidden=_outside(data, _view(data)),
         beyond=len(data.shown) - len(data.front),
         shows_moves=any(row.moves for row in data.shown),
@@ -348,7 +349,7 @@ def precision_figure(data: ReportData) -> Figure:
         "z": [[labels.index(data.precisions[row.trial][g]) for row in rows] for g in range(len(data.groups))],
         "text": [[_cell(data, row, g) for row in rows] for g in range(len(data.groups))],
         "hovertemplate": "%{text}<extra></extra>",
-        "colorscale": _steps([PRECISION_COLOURS.get(label, OTHER_COLOUR) for label in labels]),
+        "colorscale": _steps([colour_of(label) for label in labels]),
         "zmin": -0.5,
         "zmax": len(labels) - 0.5,
         "showscale": False,
@@ -544,9 +545,9 @@ def _cell(data: ReportData, row: EvaluationRow, group: int) -> str:
 
 
 def _labels(data: ReportData) -> list[str]:
-    """Precisions on the front and in the picks: known ones in the order of their colours, then others by name."""
+    """Precisions on the front and in the picks: known ones from fine to coarse, then others by name."""
     used = {label for row in data.shown for label in data.precisions.get(row.trial, ())}
-    known = list(PRECISION_COLOURS)
+    known = [precision.label for precision in sorted(Precision)]
     return sorted(used, key=lambda label: (known.index(label) if label in known else len(known), label))
 
 

@@ -113,7 +113,9 @@ def _found(
 def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
     """Every group with every precision below FP32 that it is offered."""
     choices = space.choices.items()
-    return [(group, c.precision) for group, some in choices for c in some if c.offered and c.precision]
+    return [
+        (group, c.precision) for group, some in choices for c in some if c.offered and c.precision is not Precision.FP32
+    ]
 
 
 def seconds_for(config: SearchConfig, expected_s: float | None) -> float:

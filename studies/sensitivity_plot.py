@@ -10,7 +10,7 @@ from typing import Any
 from search.errors import ArtifactError
 from search.values import Precision
 from studies.outputs import check_file
-from studies.plots import GREY, OTHER_COLOUR, PRECISION_COLOURS, RED
+from studies.plots import GREY, RED, colour_of
 from studies.records import SensitivityRecord
 from studies.sensitivity_table import Sensitivities, text_of
 
@@ -78,7 +78,7 @@ def _marks(
         "text": [_hover(found, row) for row in rows],
         "hoverinfo": "text",
         "marker": {
-            "color": PRECISION_COLOURS.get(precision.label, OTHER_COLOUR),
+            "color": colour_of(precision.label),
             "size": 9,
             "symbol": symbols,
             "line": {"color": edges, "width": 2},

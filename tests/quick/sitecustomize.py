@@ -39,5 +39,10 @@ if any("evaluators.serve" in argument for argument in sys.orig_argv):
         import refusing  # noqa: F401
     if "BITFRONT_TEST_CUDA" in os.environ:
         import named_cuda  # noqa: F401
+    if "BITFRONT_TEST_TOY" in os.environ:
+        import toy_precision
+
+        toy_precision.add()
+        toy_precision.claim_kernels()
     if "BITFRONT_TEST_TENSORRT" in os.environ:
         import pretended  # noqa: F401
