@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,15 @@ from evaluators.backends.base import (
     RefusedError,
     Session,
 )
-from evaluators.backends.onnxruntime_emulation import quickest
-from evaluators.backends.registry import open_backend
+from evaluators.backends.onnxruntime_emulation import Emulator, beside_others, quickest
+from evaluators.backends.registry import open_backend, prepare_backend
 from evaluators.candidate import Candidate, check_room, is_common, meaning_of
 from evaluators.compare_run import compare_engine, refusals
 from evaluators.cores import usable_processors
 from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.labels import check_labels
 from evaluators.local_noise import Network
+from evaluators.placement import placement_named
 from evaluators.score_order import order_scores
 from evaluators.sensitivity import sensitivity
 from evaluators.stopwatch import Stopwatch, time_spent, use_stopwatch
@@ -90,6 +91,7 @@ class Evaluator:
         self._open_data()
         self._builder: Builder | None = None
         self._baseline: Session | None = None
+        self._loaded: tuple[Path, Session] | None = None
         self._said_alive = 0.0
 
     def _alive(self) -> None:
@@ -195,6 +197,7 @@ class Evaluator:
             "capability": self.backend.capability(),
             "knobs": dict(self.backend.knobs()),
             "engine_file": self.backend.engine_file,
+            "placement": self.backend.placement.name,
             "data": {
                 "digest": self.data.digest,
                 "final_digest": self.final_data.digest,
@@ -531,9 +534,22 @@ class Evaluator:
         finally:
             discard(out)
 
+    def load_engine(self, engine: Path) -> None:
+        """Load an engine file and run it once, in turn with measurements on the device, to `time_engine` it later."""
+        with latency.device_lock(self.backend.lock_name), refusals(f"loading the engine {engine.name}"):
+            session = self.builder.load(engine)
+            session.run(self._first_batch())
+            self._loaded = (engine, session)
+
     def time_engine(self, engine: Path) -> Latency:
-        """Load an engine file and measure its latency alone; for repeatability between processes."""
-        with refusals(f"timing the engine {engine.name}"), closing(self.builder.load(engine)) as session:
+        """Measure the latency of an engine file alone, loading it where that was not done; for repeatability between
+        processes.
+        """
+        if self._loaded is None or self._loaded[0] != engine:
+            self.load_engine(engine)
+        assert self._loaded is not None
+        with refusals(f"timing the engine {engine.name}"), closing(self._loaded[1]) as session:
+            self._loaded = None
             return self._latency(session)
 
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
@@ -611,12 +627,19 @@ class Evaluator:
         )
         return {**found, "samples": len(indices)}
 
-    def sensitivity(self, seconds: float, pairs: Sequence[tuple[str, Precision]] | None = None) -> dict[str, Any]:
+    def sensitivity(
+        self,
+        seconds: float,
+        pairs: Sequence[tuple[str, Precision]] | None = None,
+        placement: str | None = None,
+    ) -> dict[str, Any]:
         """What each group alone in a lower precision adds to the outputs' error, on search samples; builds no engine.
 
         Args:
             seconds: for the whole pass; see `sensitivity.sensitivity`.
             pairs: group id and precision; None for every lower precision that this target offers each group.
+            placement: name of the one that another target lowers by, which a process measures for that has no such
+                device: on the processor, of which one core is left to others. None for this target's own.
 
         Returns:
             `rows` and `notes` of `sensitivity.sensitivity`, and the `device` that it ran on.
@@ -625,8 +648,9 @@ class Evaluator:
             RunError: the model has not been calibrated.
             EvaluatorError: ONNX Runtime cannot run the float model.
         """
-        network = Network(self.model, _read_ranges(self.job.ranges), self.backend.placement)
-        with quickest(self.backend, self.job.device, self.model.graph) as emulator:
+        chosen = self.backend.placement if placement is None else placement_named(placement)
+        network = Network(self.model, _read_ranges(self.job.ranges), chosen)
+        with self._emulator(placement) as emulator:
             found = sensitivity(
                 emulator,
                 network,
@@ -638,6 +662,11 @@ class Evaluator:
                 alive=self._alive,
             )
             return {**found, "device": emulator.device}
+
+    def _emulator(self, placement: str | None) -> AbstractContextManager[Emulator]:
+        if placement is None:
+            return quickest(self.backend, self.job.device, self.model.graph)
+        return beside_others(placement_named(placement))
 
     def _lower_pairs(self, ranges: Ranges) -> list[tuple[str, Precision]]:
         choices = make_space(self.model, self.backend.capability(), ranges).choices
@@ -711,7 +740,9 @@ class Evaluator:
 
 def _open_backend(job: Job) -> Backend:
     try:
-        return open_backend(job.backend, job.device, job.options)
+        turn = latency.device_lock(prepare_backend(job.backend, job.device)) if job.beside else nullcontext()
+        with turn:
+            return open_backend(job.backend, job.device, job.options)
     except BitfrontError:
         raise
     except Exception as error:

@@ -141,8 +141,11 @@ def others(running: set[int], own: Iterable[int]) -> int | None:
 
 
 def _own_pids() -> list[int]:
-    children = psutil.Process().children(recursive=True)
-    return [os.getpid(), *(child.pid for child in children)]
+    """This process, what it started, and what else its keeper started, which measures in turn with it."""
+    own = psutil.Process()
+    parent = own.parent() if os.getsid(0) == own.pid else None  # only an evaluator process has a session of its own
+    started = (parent or own).children(recursive=True)
+    return [own.pid, *(process.pid for process in started)]
 
 
 def _import_pynvml() -> Any:

@@ -23,6 +23,7 @@ class Job:
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
         reference_ms: latency of the baseline that relative latencies are scaled to, once measured.
+        beside: another process measures on the device meanwhile: opening it takes turns with measurements.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Job:
     split_seed: int = 0
     ranges: str | None = None
     reference_ms: float | None = None
+    beside: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

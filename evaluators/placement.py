@@ -78,6 +78,11 @@ TENSORRT = Placement(
 )
 
 
+def placement_named(name: str) -> Placement:
+    """The placement of a target that is a GPU, by its name; KeyError where none has it."""
+    return {placement.name: placement for placement in (ONNXRUNTIME_CUDA, TENSORRT)}[name]
+
+
 @dataclass
 class Plan:
     """Which tensors of one assignment are INT8.

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -84,6 +84,7 @@ class EvaluatorProcess:
         self._child: _Child | None = None
         self._log_start = 0
         self._fresh_deaths = 0
+        self._canceled = False
 
     def __enter__(self) -> EvaluatorProcess:
         return self
@@ -211,6 +212,16 @@ class EvaluatorProcess:
             return self.log.stat().st_size
         return 0
 
+    def cancel(self) -> None:
+        """End the process for good: the request under way, and every later one, raises EvaluatorError.
+
+        The only method that another thread may call than the one that uses this object, which has to `close` it.
+        """
+        self._canceled = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
         """End the process and all that it started; the next request starts a fresh one."""
         child, self._child = self._child, None
@@ -228,12 +239,14 @@ class EvaluatorProcess:
         if self._child is not None and self._child.process.poll() is not None:
             self.close()  # it died with nothing to do
         if self._child is None:
+            self._refuse_canceled()
             self._start()
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._child = _Child(self.log)
         try:
+            self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
             found = self._request("open", {"job": self.job.to_json()}, None)
             self._refuse_changed(found)
             self.description = found
@@ -241,6 +254,10 @@ class EvaluatorProcess:
         except BaseException:
             self.close()  # a process that has opened nothing is of no use
             raise
+
+    def _refuse_canceled(self) -> None:
+        if self._canceled:
+            raise EvaluatorError("the evaluator process was ended, as nobody needs its answer any more")
 
     def _refuse_changed(self, found: Mapping[str, Any]) -> None:
         """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
@@ -383,16 +400,23 @@ class _Child:
         known = {number.value: number.name for number in signal.Signals}
         return f"signal {known.get(-code, -code)}"
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill it and what it started, whether in its session or in others."""
-        # Looked up first: a process whose line is closed ends itself, and with it what tells whom it has started.
-        processes = tree(self.process.pid) if self.process.poll() is None else []
-        self._close_pipes()
+        self._kill(tree(self.process.pid) if self.process.poll() is None else [])
+
+    def _kill(self, processes: Sequence[psutil.Process]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for process in processes:
             with suppress(psutil.Error):
                 process.kill()
+
+    def end(self) -> None:
+        """Kill it and what it started, and close the pipes to it."""
+        # Looked up first: a process whose line is closed ends itself, and with it what tells whom it has started.
+        processes = tree(self.process.pid) if self.process.poll() is None else []
+        self._close_pipes()
+        self._kill(processes)
         with suppress(subprocess.TimeoutExpired):  # stuck in a driver's call: the kernel ends it when that returns
             self.process.wait(timeout=_END_S)
 

@@ -142,6 +142,9 @@ class _Service:
     def time_engine(self, engine: str) -> Any:
         return self._evaluator.time_engine(Path(engine))
 
+    def load_engine(self, engine: str) -> None:
+        self._evaluator.load_engine(Path(engine))
+
     def check_outputs(self, engine: str) -> Any:
         return self._evaluator.check_outputs(Path(engine))
 
@@ -151,8 +154,8 @@ class _Service:
     def compare(self, engine: str, assignment: Any, groups: bool, samples: int) -> Any:
         return self._evaluator.compare(Path(engine), assignment, groups, samples)
 
-    def sensitivity(self, seconds: float, pairs: Any = None) -> Any:
-        return self._evaluator.sensitivity(seconds, pairs)
+    def sensitivity(self, seconds: float, pairs: Any = None, placement: str | None = None) -> Any:
+        return self._evaluator.sensitivity(seconds, pairs, placement)
 
     def compare_latency(self, engine: str, measured: str, rounds: int) -> Any:
         return self._evaluator.compare_latency(Path(engine), Path(measured), rounds)

@@ -25,7 +25,7 @@ from studies.reaching import UnreachableLimitError
 from studies.results import Finished
 from studies.standing import Standing
 from studies.unrelated import pick_warnings
-from studies.words import best_text, nearest_text, obedience_text, regained_text, replaced_text
+from studies.words import band_text, best_text, nearest_text, obedience_text, regained_text, replaced_text
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -201,7 +201,8 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     print_cells(header, cells)
     if now.picks.best is None and why_none:
         _print_nearest(now)
-    for text in (*final_notes(now), regained_text(now)):
+    provisional = band_text(now) if now.band_is_provisional and cells else ""
+    for text in (*final_notes(now), regained_text(now), provisional):
         if text:
             out.print(f"{text}.", markup=False, soft_wrap=True)
 

@@ -10,6 +10,7 @@ from studies import finalists, suggestions, upkeep
 from studies.open_trials import OpenTrials
 from studies.proposals import Proposals
 from studies.standing import Standing, standing
+from studies.tie_band import TieBand
 
 if TYPE_CHECKING:
     from studies.runner import Work
@@ -73,6 +74,7 @@ class Finish:
     def _settle(self) -> None:
         self._give_back()
         self._open_trials.settle_all()
+        TieBand(self._work).complete(self._standing())
         with self._work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
             upkeep.prune(self._work, self._standing())
             self._confirm()

@@ -31,7 +31,7 @@ def make_guidance(work: Work) -> Guidance:
         priors=source.priors,
         unbuildable=lambda: work.store.unbuildable(work.target.id),
         aim=source.aim,
-        latency_band=lambda: work.target.latency_band,
+        latency_band=lambda: work.target.band,
         noise=_measured_noise(work, layout),
     )
 

@@ -74,6 +74,7 @@ def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any
         "search_ms": float(now.table.latency_ms[row]),
         "spread": float(now.table.spread[row]),
         "tie_band": now.band,
+        "tie_band_provisional": now.band_is_provisional,
         "speedup_over_fp32": now.speedup(row),
         "rounds": [
             {

@@ -34,6 +34,7 @@ from search.values import (
 )
 from studies import records, tables
 from studies.database import hide_password, reported
+from studies.repeats import provisional_band
 from studies.retries import retried
 
 if TYPE_CHECKING:
@@ -106,7 +107,16 @@ class Reader:
             .where(t.study_id == study_id)
             .order_by(t.id)
         )
-        return tuple(_target(row) for row in self._rows(query))
+        return tuple(_target(row, self._provisional_band(row)) for row in self._rows(query))
+
+    def _provisional_band(self, target: Row) -> float:
+        return provisional_band(self.repeats(target.id)) if target.latency_band is None else 0.0
+
+    def repeats(self, study_target_id: int) -> tuple[records.RepeatRecord, ...]:
+        """Baselines that were measured again for the tie band, in the order they were."""
+        r = tables.Repeat
+        rows = self._rows(_all(r, r.study_target_id == study_target_id).order_by(r.id))
+        return tuple(records.RepeatRecord(row.evaluation_id, row.kind, row.raw_ms, row.baseline_ms) for row in rows)
 
     def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
         """The groups in topological order; empty until `set_groups`."""
@@ -427,12 +437,13 @@ def _column(name: str, values: Sequence[Any]) -> NDArray[Any]:
     return np.array([-1 if value is None else value for value in values], dtype=np.int64)
 
 
-def _target(row: Row) -> records.TargetRecord:
+def _target(row: Row, provisional: float) -> records.TargetRecord:
     fields = dict(row._mapping)
     description, capability = fields.pop("description"), fields.pop("capability")
     del fields["target_id"]
     known = None if capability is None else Capability.from_json(capability)
-    return records.TargetRecord(target=Target.from_json(description), capability=known, **fields)
+    fields |= {"target": Target.from_json(description), "capability": known, "provisional_band": provisional}
+    return records.TargetRecord(**fields)
 
 
 def _group(row: Row) -> records.GroupRecord:

@@ -15,6 +15,7 @@ from search.errors import BitfrontError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Failure, Latency, Precision, Target
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
+REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
 EXPORT = "export"  # the role of an evaluation that an export built again
 OF_PROFILE = "profile: "  # begins the note of an evaluation that is about its stored profile
 OF_FINAL = "final: "  # and of the one that says why it could not be scored on the final split
@@ -141,6 +142,7 @@ class TargetRecord:
         optuna_study: name of the Optuna study of this pair, in the same database.
         ranges_digest: artifact with the calibrated ranges; None before calibration.
         latency_band: relative half-width inside which two latencies are a tie; None until measured.
+        provisional_band: what counts until then.
         reference_ms: latency of the baseline that relative targets are scaled to.
         options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
             for the study's first target.
@@ -157,6 +159,27 @@ class TargetRecord:
     capability: Capability | None
     details: dict[str, Any]
     options: dict[str, Any] | None = None
+    provisional_band: float = 0.0
+
+    @property
+    def band(self) -> float:
+        """The tie band that counts now: the measured one, else the provisional one."""
+        return self.provisional_band if self.latency_band is None else self.latency_band
+
+
+@dataclass(frozen=True)
+class RepeatRecord:
+    """A uniform baseline measured again for the tie band: built anew (`rebuild`), or its engine in a fresh `process`.
+
+    Attributes:
+        raw_ms: latency on the clock.
+        baseline_ms: of the FP32 baseline that ran in between; None on targets whose latencies are no ratios.
+    """
+
+    evaluation_id: int
+    kind: str
+    raw_ms: float
+    baseline_ms: float | None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from studies.time_table import time_rows, time_table, times_text
 from studies.units import format_bytes, format_duration_s, format_ms, format_percent
 from studies.unrelated import pick_warnings, unrelated_text
 from studies.verdicts import Verdict
-from studies.words import best_text, mix_text, nearest_text, regained_text, replaced_text
+from studies.words import band_text, best_text, mix_text, nearest_text, regained_text, replaced_text
 
 
 def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
@@ -230,8 +230,8 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     resolutions = find_resolutions(store, now)
     notes += [f"WARNING: {text[0].upper()}{text[1:]}." for text in coarse_texts(resolutions, now)]
     notes += [f"{resolution_text(resolutions, now)}."] if resolutions else []
-    if now.target.latency_band is not None:
-        notes.append(f"Latencies within {now.target.latency_band:.1%} of each other count as a tie.")
+    if len(now.table):
+        notes.append(f"L{band_text(now)[1:]}.")
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
     if now.picks.best is not None:
         notes.append(f"{best_label(now)}: {best_text(now)}.")

@@ -31,10 +31,11 @@ from studies.repair import Repairs
 from studies.rescoring import Rescoring
 from studies.resolution import coarse_texts, find_resolutions, resolution_text
 from studies.run_clock import count_parts
-from studies.slower import slower_texts
+from studies.sensitivity_beside import SensitivityBeside
 from studies.standing import Standing, standing
 from studies.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
 from studies.targets import config_of
+from studies.tie_band import TieBand
 from studies.words import death_text
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Runner:
         self.open_trials = OpenTrials(work, proposals, self.repairs)
         self._resolution_told = False
         self._rescoring = Rescoring(work, proposals)
+        self._beside = SensitivityBeside(work)
+        self.band = TieBand(work)
 
     # -- before the loop -------------------------------------------------------------------------------------------
 
@@ -126,30 +129,24 @@ class Runner:
         """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
         repeatability.settle_reference(self.work)
 
-    def settle_band(self, now: Standing) -> Standing:
-        """Once the baselines are there, measure how repeatable a latency is."""
-        if self.work.target.latency_band is not None or now.done < len(self._roles):
-            return now
-        if any(now.table.status[row] == RUNNING for row in now.baselines()):
-            return now
-        if not repeatability.settle_band(self.work, now):
-            return now
-        now = self.standing()
-        for text in slower_texts(self.work.store, now):
-            self.work.progress.note(text)
-        return now
-
     def settle_sensitivities(self, now: Standing) -> None:
         """Let the guided sampler know what each group adds to the error, before it first proposes by itself.
 
-        That is when the uniform assignments are begun. One that is finished says how long an evaluation takes, and so
-        how long the measurement may.
+        That is when the uniform assignments are begun. On a processor one that is finished says how long an evaluation
+        takes, and so how long the measurement may. On a GPU it is made beside the uniform assignments; where it is not
+        finished soon after them the sampler goes on without it, and is told later.
         """
-        if self._unguided and now.done and len(now.table) >= len(self._roles):
-            from studies.guidance import measured  # takes a while, and other samplers do without
+        if not self._unguided or self._trials <= len(self._roles):
+            return
+        beside = not self.work.target.target.relative
+        if beside:
+            self._beside.begin()
+        if not now.done or len(now.table) < len(self._roles) or (beside and not self._beside.wait()):
+            return
+        from studies.guidance import measured  # takes a while, and other samplers do without
 
-            self.proposals.guide(lambda guidance: measured(self.work, guidance))
-            self._unguided = False
+        self.proposals.guide(lambda guidance: measured(self.work, guidance))
+        self._unguided = False
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -166,7 +163,7 @@ class Runner:
             self._tell_resolution(now)
             self._look_at_budget(now)
             if self.work.pace.allows_evaluation(now):
-                now = self._rescoring.run(self.settle_band(now))
+                now = self._rescoring.run(self.band.go_on(now, evaluated=self._finished))
             self.work.lease.store_time()
             reason = self._enough(now)
             if reason:
@@ -378,9 +375,15 @@ class Runner:
             EvaluatorError: the evaluator process dies over it.
         """
         self.work.lease.state("finishing")
+        self.close()
         done = self.standing().done
         complete = done >= self._trials or self.repairs.all_built(done)
         return Finish(self.work, self.proposals, self.open_trials).run(complete=complete)
+
+    def close(self) -> None:
+        """End what runs beside the search."""
+        self._beside.close()
+        self.band.close()
 
     # -- one evaluation --------------------------------------------------------------------------------------------
 
@@ -404,7 +407,7 @@ class Runner:
             self.work.progress.stage(trial, Stage(value).value)
 
     def _early_limits(self) -> EarlyLimits:
-        limits, band = self.work.limits, self.work.target.latency_band or 0.0
+        limits, band = self.work.limits, self.work.target.band
         budget = limits.latency_budget_ms
         late = None if budget is None else budget * (1 + band)
         return EarlyLimits(late, limits.max_drop, limits.accuracy_limit)

@@ -29,6 +29,7 @@ SHARE = 0.05  # of the time that a study is expected to take
 MOST_S = 60.0
 LEAST_S = 5.0
 _SHARE_OF_LEFT, _SHORTEST_S = 0.2, 0.5  # of the time limit
+_SHARE_BESIDE = 0.25
 
 
 @time_spent("sensitivities")
@@ -44,7 +45,7 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    work.lease.once("sensitivity", lambda: _known(work), lambda: take(work) or measure(work))
+    work.lease.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
     return work.store.sensitivities(work.target.id)
 
 
@@ -52,7 +53,7 @@ def take(work: Work) -> bool:
     """Take what holds on another target of the study, where nothing is there; whether something is there now."""
     from studies.siblings import known_sensitivities
 
-    if _known(work):
+    if is_known(work):
         return True
     found = known_sensitivities(work)
     if found:
@@ -61,7 +62,8 @@ def take(work: Work) -> bool:
     return bool(found)
 
 
-def _known(work: Work) -> bool:
+def is_known(work: Work) -> bool:
+    """Whether the target's sensitivities are in the database."""
     return bool(work.store.sensitivities(work.target.id))
 
 
@@ -100,14 +102,19 @@ def _found(
             lambda event, value: progress.step("sensitivity of the groups", *value) if event == "progress" else None,
         )
     except ProcessDiedError as death:
-        raise EvaluatorError(
-            f"measuring the sensitivity of the groups: {death.told()}. Go on without it by another --sampler, or take "
-            "a smaller --batch."
-        ) from death
+        raise EvaluatorError(failure_text(death.told())) from death
     for note in found["notes"]:
         progress.note(f"sensitivity: {note}")
     rows = tuple(SensitivityRecord(**row) for row in found["rows"])
     return rows, tuple(found["notes"]), tuple(found["not_finite"])
+
+
+def failure_text(told: str) -> str:
+    """What to say where the pass failed: why, and what to do."""
+    return (
+        f"measuring the sensitivity of the groups: {told.rstrip('.')}. Go on without it by another --sampler, or take "
+        "a smaller --batch."
+    )
 
 
 def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
@@ -127,6 +134,16 @@ def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
     if config.sensitivity_time_s is not None:
         return config.sensitivity_time_s
     return MOST_S if expected_s is None else min(MOST_S, max(LEAST_S, SHARE * expected_s))
+
+
+def seconds_beside(config: SearchConfig) -> float:
+    """How long the pass may take beside the first builds: as asked for, else 60 s, a quarter of the time limit at most.
+
+    The search does not wait for it, but what comes late helps little.
+    """
+    if config.sensitivity_time_s is not None:
+        return config.sensitivity_time_s
+    return MOST_S if config.time_limit_s is None else min(MOST_S, max(LEAST_S, _SHARE_BESIDE * config.time_limit_s))
 
 
 def _expected_s(work: Work) -> float | None:

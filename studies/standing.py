@@ -72,7 +72,13 @@ class Standing:
 
     @property
     def band(self) -> float:
-        return self.target.latency_band or 0.0
+        """The relative tie band of latency that counts now."""
+        return self.target.band
+
+    @property
+    def band_is_provisional(self) -> bool:
+        """Whether the study has not measured its own tie band yet."""
+        return self.target.latency_band is None
 
     @cached_property
     def latency_ms(self) -> Floats:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
 from search.values import (
     Capability,
+    Latency,
     Precision,
     Target,
 )
@@ -267,6 +268,16 @@ class Store(EvaluationStore, FileStore, Tallies):
             if not replace and connection.scalar(there) is not None:
                 return
             statements.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
+
+    @retried
+    def add_repeat(
+        self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency, *, worker: str = ""
+    ) -> None:
+        """Store that a baseline was measured again for the tie band; `kind` as in `RepeatRecord`."""
+        values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind, "worker": worker}
+        values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
+        with self._writing("store a repetition") as connection:
+            connection.execute(insert(tables.Repeat).values(values))
 
     @retried
     def add_artifact(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:

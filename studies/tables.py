@@ -379,6 +379,18 @@ class Sensitivity(Base):
     samples: Mapped[int]
 
 
+class Repeat(Base):
+    __tablename__ = "bf_repeat"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_target_id: Mapped[int] = _parent("bf_study_target.id", index=True)
+    evaluation_id: Mapped[int] = _parent("bf_evaluation.id", index=True)
+    kind: Mapped[str] = mapped_column(WORD)
+    raw_ms: Mapped[float]
+    baseline_ms: Mapped[float | None]
+    worker: Mapped[str] = mapped_column(NAME)
+    measured_at: Mapped[datetime] = mapped_column(default=utc_now())
+
+
 class Lease(Base):
     __tablename__ = "bf_lease"
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True, autoincrement=False)

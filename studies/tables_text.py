@@ -80,6 +80,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "metric": now.study.metric,
         "limits": vars(now.limits),
         "latency_tie_band": now.band,
+        "latency_tie_band_provisional": now.band_is_provisional,
         "evaluations": now.evaluations,
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),

@@ -69,6 +69,14 @@ def outcome_text(record: EvaluationRecord, standing: Standing) -> str:
     return f"{format_ms(latency.value_ms)}, loss {loss}{early}{named}"
 
 
+def band_text(standing: Standing) -> str:
+    """How far two latencies may differ and count as equal, and whether the study has measured that itself."""
+    text = f"latencies within {standing.band:.1%} of each other count as a tie"
+    if not standing.band_is_provisional:
+        return text
+    return f"{text}: a provisional band, the study has not finished measuring its own"
+
+
 def best_text(standing: Standing) -> str:
     """The recommended evaluation with its loss in the search and on the final split; `none yet` where there is none."""
     row = standing.picks.best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -136,8 +136,7 @@ def run_here(
         database = optuna_storage(config.storage)
         state: str | None = "interrupted"
         try:
-            with optuna_reported(config.storage):
-                runner = Runner(work, _proposals(work, database))
+            with optuna_reported(config.storage), closing(Runner(work, _proposals(work, database))) as runner:
                 begin_search()
                 runner.recover()
                 runner.settle_reference()

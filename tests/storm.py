@@ -80,7 +80,7 @@ def prepare() -> None:
     """In a worker: propose from the list, and measure in a moment."""
     import optuna
 
-    from studies import proposals, repeatability, runner
+    from studies import proposals, repeatability, repeats, runner
 
     evaluate, pause_s = runner.Runner._evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
 
@@ -103,8 +103,8 @@ def prepare() -> None:
 
     proposals.make_sampler = lambda *_: Listed()
     proposals.Proposals.enqueue_neighbour = lambda self, assignment: assignment  # which is on no list
-    repeatability._REPEATS = 1
-    repeatability._process_spread = lambda *_: 0.0
+    repeatability._REPEATS = repeats.BUILDS = 1
+    repeats.PROCESSES = 0
 
 
 def write_list(folder: Path, count: int, seed: int) -> None:

@@ -247,9 +247,9 @@ def test_baselines_alone_keep_the_times_of_their_layers(here: Path) -> None:
 # A process that kills itself right after the moment that the environment names.
 SUICIDE = """
 import os, signal
-from studies import cli, proposals, repeatability, store
-repeatability._REPEATS = 1
-repeatability._process_spread = lambda *_: 0.0
+from studies import cli, proposals, repeatability, repeats, store
+repeatability._REPEATS = repeats.BUILDS = 1
+repeats.PROCESSES = 0
 begun = set()
 
 def after(owner, name, moment, is_it):

@@ -17,6 +17,7 @@ from evaluators.placement import Placement
 from search.errors import EvaluatorError, TargetError
 
 _CUDA = "CUDAExecutionProvider"
+_NICE = 10
 
 
 class Emulator:
@@ -100,6 +101,17 @@ def quickest(backend: Backend, device: str | None, graph: ir.Model) -> Iterator[
         return
     with every_core() as cores:
         yield Emulator(OnnxRuntimeBackend("cpu", threads=cores), backend.placement)
+
+
+@contextmanager
+def beside_others(placement: Placement) -> Iterator[Emulator]:
+    """The emulator for a target that others measure on and build for meanwhile: on all processor cores but one.
+
+    This process yields to every other one that needs a core.
+    """
+    os.nice(_NICE)
+    with every_core() as cores:
+        yield Emulator(OnnxRuntimeBackend("cpu", threads=max(1, cores - 1)), placement)
 
 
 def _on_gpu(backend: Backend, device: str | None, graph: ir.Model) -> Emulator | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evaluators.backends import cuda_device
 from evaluators.backends.base import Backend
 from evaluators.cores import usable_processors
 from search.errors import TargetError
@@ -37,6 +38,22 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
     from evaluators.backends.tensorrt import TensorRTBackend
 
     return TensorRTBackend(device or "cuda", **options)
+
+
+def prepare_backend(name: str, device: str | None) -> str:
+    """Import what a backend on a GPU needs, which takes seconds and no GPU; names the device for `device_lock`.
+
+    Raises:
+        TargetError: its package is not installed or does not load.
+    """
+    if resolve(name) == "tensorrt":
+        from evaluators.backends.tensorrt_api import import_tensorrt
+        from evaluators.backends.tensorrt_device import import_cuda
+
+        import_tensorrt()
+        import_cuda()
+    index = (device or "cuda").partition(":")[2]
+    return cuda_device.lock_name(int(index) if index.isdigit() else 0)
 
 
 def _check_threads(asked: int) -> None:
