@@ -539,18 +539,17 @@ class Evaluator:
         with latency.device_lock(self.backend.lock_name), refusals(f"loading the engine {engine.name}"):
             session = self.builder.load(engine)
             session.run(self._first_batch())
-            self._loaded = (engine, session)
+        self._loaded = (engine, session)
 
     def time_engine(self, engine: Path) -> Latency:
         """Measure the latency of an engine file alone, loading it where that was not done; for repeatability between
         processes.
         """
-        if self._loaded is None or self._loaded[0] != engine:
-            self.load_engine(engine)
-        assert self._loaded is not None
-        with refusals(f"timing the engine {engine.name}"), closing(self._loaded[1]) as session:
-            self._loaded = None
-            return self._latency(session)
+        loaded, self._loaded = self._loaded, None
+        with refusals(f"timing the engine {engine.name}"):
+            session = loaded[1] if loaded is not None and loaded[0] == engine else self.builder.load(engine)
+            with closing(session):
+                return self._latency(session)
 
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 10.0  # that the first mix waits for the pass once the uniform assignments are done
 _POLL_S = 0.1
-_TASK = "sensitivity"
+_TASK = "sensitivity beside"
 
 
 class SensitivityBeside:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from studies.runner import Work
 
 EVERY = 2  # evaluations between two of these measurements
-_TASK = "band"
+_TASK = "tie band"  # held from the first repetition to the last
+_AT_IT = "band"  # held during one
 
 
 class TieBand:
@@ -129,7 +130,8 @@ class TieBand:
             self._work.progress.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
         else:
             self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
-        latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
+        with self._work.lease.try_hold(_AT_IT):
+            latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
         self._work.store.add_repeat(self._work.target.id, number, kind, latency, worker=self._work.lease.name)
         return True
 
@@ -198,4 +200,4 @@ class TieBand:
     def _tell_provisional(self, now: Standing) -> None:
         if not self._told:
             self._told = True
-            self._work.progress.note(f"{band_text(now)}, which is done between the first trials")
+            self._work.progress.note(band_text(now))
