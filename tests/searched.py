@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -140,6 +141,12 @@ def copy_finished(folder: Path) -> None:
     """The finished study as the default database of `folder`."""
     shutil.copy(finished() / DATABASE, folder / DATABASE)
     shutil.copytree(finished() / f"{DATABASE}.artifacts", folder / f"{DATABASE}.artifacts")
+
+
+def evaluator_processes() -> list[int]:
+    """Those that this process has started and that are still there."""
+    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child.pid for child in children if any("evaluators.serve" in word for word in child.cmdline())]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

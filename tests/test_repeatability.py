@@ -8,11 +8,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from evaluators.process import EvaluatorProcess
-from searched import DATABASE, QUICK, ROOT, invoke, ok, write_inputs
+from searched import DATABASE, QUICK, ROOT, evaluator_processes, invoke, ok, write_inputs
 from studies import commands, tie_band
 from studies.records import PROCESS, REBUILD, RepeatRecord
 from studies.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
@@ -201,4 +200,4 @@ def test_on_a_gpu_the_fresh_process_is_started_while_the_search_goes_on(
     assert [kind for (kind,) in rows("select kind from bf_repeat")].count(PROCESS) == 3
     assert rows("select count(*) from bf_repeat where baseline_ms is not null") == [(0,)]
     assert rows("select latency_band is not null from bf_study_target") == [(1,)]
-    assert not psutil.Process().children()
+    assert evaluator_processes() == []

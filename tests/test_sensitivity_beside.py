@@ -14,7 +14,7 @@ import pytest
 from evaluators.process import EvaluatorProcess, ProcessDiedError
 from jobs import case
 from search.errors import EvaluatorError
-from searched import DATABASE, quick, write_inputs
+from searched import DATABASE, evaluator_processes, quick, write_inputs
 from studies import commands, sensitivity_beside
 from studies.background import BackgroundCall
 from studies.proposals import Proposals
@@ -86,7 +86,7 @@ def test_it_begins_with_the_first_build_and_is_there_for_the_first_mix(
     [job] = order.jobs
     assert (job.backend, job.device) == ("onnxruntime", "cpu"), "the GPU is left alone"
     assert stored() == ROWS
-    assert not psutil.Process().children()
+    assert evaluator_processes() == []
 
 
 def test_what_is_not_there_in_time_joins_later(searched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_an_interrupted_search_leaves_no_process_and_a_later_one_measures_again(
     with pytest.raises(KeyboardInterrupt):
         searched(("trials", "5"), ("sensitivity-time", "600s"))
     monkeypatch.setattr(EvaluatorProcess, "evaluate", real)
-    assert not psutil.Process().children()
+    assert evaluator_processes() == []
     commands.resume("s", {})
     assert stored() == ROWS
 
@@ -145,7 +145,7 @@ def test_a_pass_that_fails_ends_the_search_with_what_to_do(searched: Any, monkey
     monkeypatch.setattr(sensitivity_beside.SensitivityBeside, "_store", failed)
     with pytest.raises(EvaluatorError, match=r"sensitivity of the groups: ONNX Runtime refuses .* another --sampler"):
         searched(("trials", "5"))
-    assert not psutil.Process().children()
+    assert evaluator_processes() == []
 
 
 def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
