@@ -54,7 +54,19 @@ class World:
         margin = margins(self.loss, self.error, self.loss, self.error, given, higher_is_better=True)
         band = quantile(two_sided=True) * self.error
         eligible = margin >= 0
-        return Candidates(self.latency, self.loss, self.error, band, margin, 0.01, eligible, nothing, nothing, FP32)
+        return Candidates(
+            latency_ms=self.latency,
+            loss=self.loss,
+            loss_error=self.error,
+            loss_band=band,
+            margin=margin,
+            latency_band=0.01,
+            eligible=eligible,
+            fails=nothing,
+            holds=nothing,
+            on_front=nothing,
+            fp32=FP32,
+        )
 
 
 def world(rng: np.random.Generator, samples: int, limit: float, centre: float) -> World:

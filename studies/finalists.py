@@ -20,12 +20,12 @@ _ROUNDS = 20
 
 
 def finalist_rows(now: Standing) -> list[int]:
-    """Rows worth confirming: picks and the line of `best`, then the front, least loss first, while they are few.
+    """Rows worth confirming, the first first: `best` and its line, other picks, the front while they are few.
 
     Where no limit is kept, the nearest rows.
     """
     front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
-    wanted = list(dict.fromkeys([*now.picks.rows(), *now.picks.line]))
+    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
     rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
     return rows or [near.row for near in now.nearest(early=False)]
 

@@ -27,6 +27,7 @@ Rows = NDArray[np.intp]
 MOST_IN_LINE = 6
 # Losses count as equally sure in steps of an eighth of what the bound asks: within a step the latency decides.
 _STEPS = 8
+_SHOWN = 1e-3  # of four digits that are shown, the last is no more than this share of the number
 NAMES = ("best", "accurate", "fast", "knee")
 _RELATIVE = frozenset({"agreement", "cosine", "mse", "sqnr"})  # to FP32's outputs: FP32 itself is always the best
 
@@ -70,6 +71,7 @@ class Candidates:
         eligible: (n,) bool: keep all limits by what the search measured.
         fails: (n,) bool: do not keep them on the final split.
         holds: (n,) bool: keep them there.
+        on_front: (n,) bool: of the eligible ones.
         fp32: row of the uniform FP32 baseline; None where it was not measured.
     """
 
@@ -82,6 +84,7 @@ class Candidates:
     eligible: Bools
     fails: Bools
     holds: Bools
+    on_front: Bools
     fp32: int | None
 
     @property
@@ -276,20 +279,26 @@ def _best(columns: Candidates, queue: list[int]) -> int | None:
 
 
 def _knee(columns: Candidates, rows: Rows) -> int | None:
-    """The knee of the front that these rows have; one that fails on the final split is no part of it."""
+    """The knee of those of the front that are among these rows and do not fail on the final split.
+
+    Where none of the front is left, that of the front which the rows have without it.
+    """
     good = np.zeros(len(columns.loss), bool)
     good[rows] = True
     good &= ~columns.fails
-    on_front = pareto.front(columns.latency_ms, columns.loss, columns.latency_band, columns.loss_band, good)
+    on_front = columns.on_front & good
+    if not on_front.any():
+        on_front = pareto.front(columns.latency_ms, columns.loss, columns.latency_band, columns.loss_band, good)
     return knee(columns.latency_ms, columns.loss, on_front)
 
 
 def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:
     """The row with the least `first` as it is shown, then the least `second`, then the lowest number."""
-    least = float(first[rows].min())
-    near = rows[first[rows] <= least + 0.01 * abs(least)]
-    shown = np.array([shown_number(float(value)) for value in first[near]])
-    return _least(near[shown == shown.min()], second, first)
+    values = np.unique(first[rows])
+    near = values[values <= values[0] + _SHOWN * abs(values[0])]
+    shown = [shown_number(float(value)) for value in near]
+    same = near[sum(number == shown[0] for number in shown) - 1]  # they rise with the values
+    return _least(rows[first[rows] <= same], second, first)
 
 
 def _least(rows: Rows, first: Floats, second: Floats) -> int:

@@ -189,6 +189,7 @@ class Standing:
             eligible=self.feasible,
             fails=self._looked_at & ~self.keeps_final,
             holds=self._looked_at & self.keeps_final,
+            on_front=self.front,
             fp32=self.row_of("baseline:fp32"),
         )
 
@@ -224,8 +225,11 @@ class Standing:
     @cached_property
     def _final_rows(self) -> NDArray[np.int64]:
         """(n,) the row of `finals` that belongs to each row; -1 where there is none."""
-        places = {int(number): place for place, number in enumerate(self.finals.evaluation_id)}
-        return np.array([places.get(int(number), -1) for number in self.table.id], np.int64)
+        ids, scored = self.table.id, self.finals.evaluation_id
+        result = np.full(len(ids), -1, np.int64)
+        known = np.isin(scored, ids)
+        result[np.searchsorted(ids, scored[known])] = np.flatnonzero(known)  # both are in order of id
+        return result
 
     def _of_final(self, name: str) -> Floats:
         """(n,) a column of `finals`, NaN where there is nothing."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.config import Limits
+from studies.pareto import front
 from studies.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
 from studies.quantiles import quantile
 from studies.units import format_metric, format_ms
@@ -32,7 +33,9 @@ def columns(
     margin = margins(los, errors, los, errors, Limits(max_drop=limit), higher_is_better=True)
     nothing = np.zeros(n, bool)
     given = {"eligible": margin >= 0, "fails": nothing, "holds": nothing, **changes}
-    return Candidates(np.array(latency_ms, float), los, errors, 1.96 * errors, margin, band, fp32=fp32, **given)
+    on_front = front(latency_ms, los, band, 1.96 * errors, given["eligible"])
+    lat = np.array(latency_ms, float)
+    return Candidates(lat, los, errors, 1.96 * errors, margin, band, on_front=on_front, fp32=fp32, **given)
 
 
 def best(aim: Aim, *rows: Any, **more: Any) -> int | None:
