@@ -80,7 +80,7 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     study = store.create_study(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
     store.set_groups(study, [_group(group) for group in groups], [])
     target = store.add_target(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
-    store.settle_target(target, latency_band=0.01, reference_ms=BASELINE_MS)
+    store.settle_target(target, latency_band=0.01)
     choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]
     store.set_choices(target, "0" * 64, choices)
     return target
@@ -152,7 +152,6 @@ def _evaluation(rows: Rows, i: int, first: int, target: int, digest: Callable[[A
         "engine": None if failed else {"layers": 60, "moves": 12, "opaque": 0, "sparse": 0},
     }
     measured = {
-        "latency_ms": float(rows.latency_ms[i]),
         "raw_ms": float(rows.latency_ms[i]),
         "baseline_ms": BASELINE_MS,
         "spread": 0.02,
@@ -174,7 +173,7 @@ def _samples(rows: Rows, i: int, first: int) -> Iterator[dict[str, Any]]:
     if rows.failed[i]:
         return
     for role, ms in (("candidate", float(rows.latency_ms[i])), ("baseline", BASELINE_MS)):
-        row = {"evaluation_id": first + i, "round": 0, "role": role, "value_ms": ms, "raw_ms": ms, "spread": 0.02}
+        row = {"evaluation_id": first + i, "round": 0, "role": role, "raw_ms": ms, "spread": 0.02}
         yield {**row, "baseline_ms": BASELINE_MS, "warnings": [], "samples": os.urandom(4 * synthetic.INFERENCES)}
 
 

@@ -81,7 +81,7 @@ def write_study(url: str, count: int) -> int:
         study = store.create_study(new)
         store.set_groups(study, looked.model.groups, looked.model.edges)
         target = store.add_target(study, looked.target, "digits")
-        store.settle_target(target, latency_band=0.02, reference_ms=4.6)
+        store.settle_target(target, latency_band=0.02)
         synthetic.fill(store, target, range(count), [group.id for group in looked.model.groups], "", {})
     return len(looked.model.groups)
 

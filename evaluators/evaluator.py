@@ -308,7 +308,7 @@ class Evaluator:
         )
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
-        """Go on with a changed job: ranges that have been calibrated, a reference latency that has been measured."""
+        """Go on with a changed job: ranges that have been calibrated."""
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None
@@ -372,7 +372,7 @@ class Evaluator:
         candidate.session = self.builder.load(engine.path)
         self._enter(candidate, Stage.LATENCY)
         watch.turn("latency")
-        candidate.latency = self._latency(candidate.session, _TRIES if profile else 2)
+        candidate.latency = self._latency(candidate.session, limits.reference_ms, _TRIES if profile else 2)
         if profile or self.backend.quick_profile:
             with latency.device_lock(self.backend.lock_name):
                 candidate.layers = self.builder.profile(engine.path, self._first_batch(), _PROFILED)
@@ -386,7 +386,7 @@ class Evaluator:
         candidate.stage = stage
         self.report("stage", stage.value)
 
-    def _latency(self, session: Session, tries: int = 2) -> Latency:
+    def _latency(self, session: Session, reference_ms: float | None, tries: int = 2) -> Latency:
         inputs = self._first_batch()
         session.bind(inputs)
         session.run(inputs)
@@ -396,7 +396,7 @@ class Evaluator:
                 session,
                 statistic=self.target.statistic,
                 baseline=baseline,
-                reference_ms=self.job.reference_ms,
+                reference_ms=reference_ms,
                 spread_limit=self._spread_limit,
                 state=self.backend.device_state,
                 tries=tries,
@@ -442,12 +442,13 @@ class Evaluator:
 
     # -- finalists and exports -------------------------------------------------------------------------------------
 
-    def finalists(self, engines: Mapping[str, str], rounds: int) -> dict[str, Any]:
+    def finalists(self, engines: Mapping[str, str], rounds: int, reference_ms: float | None = None) -> dict[str, Any]:
         """Measure several engines again, interleaved with each other and the baseline, and score them on *final*.
 
         Args:
             engines: any label → engine file.
             rounds: how often each is visited; twice that when the measurement is doubtful, and repeated.
+            reference_ms: what the baseline usually takes, on relative targets.
 
         Returns:
             `latency`: label → Latency; `accuracy`: label → Accuracy on the final split; `reference`: FP32's value
@@ -456,9 +457,7 @@ class Evaluator:
         """
         with ExitStack() as stack, refusals("measuring the finalists"):
             sessions = {label: stack.enter_context(closing(self.builder.load(Path(e)))) for label, e in engines.items()}
-            measured = self._measure_together(
-                sessions, rounds, self.baseline, reference_ms=self.job.reference_ms, again=True
-            )
+            measured = self._measure_together(sessions, rounds, self.baseline, reference_ms=reference_ms, again=True)
             reference = self._reference("final")
             scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
@@ -524,13 +523,13 @@ class Evaluator:
             check_room(out, error)
             raise
 
-    def time_again(self, assignment: Assignment, out: Path) -> Latency:
+    def time_again(self, assignment: Assignment, out: Path, reference_ms: float | None = None) -> Latency:
         """Build an assignment and measure its latency alone; for repeatability and drift."""
         try:
             with refusals("building and timing an engine again", "its builder refuses it, or it cannot be run here"):
                 self._build(assignment, out)
                 with closing(self.builder.load(out)) as session:
-                    return self._latency(session)
+                    return self._latency(session, reference_ms)
         finally:
             discard(out)
 
@@ -541,7 +540,7 @@ class Evaluator:
             session.run(self._first_batch())
         self._loaded = (engine, session)
 
-    def time_engine(self, engine: Path) -> Latency:
+    def time_engine(self, engine: Path, reference_ms: float | None = None) -> Latency:
         """Measure the latency of an engine file alone, loading it where that was not done; for repeatability between
         processes.
         """
@@ -549,7 +548,7 @@ class Evaluator:
         with refusals(f"timing the engine {engine.name}"):
             session = loaded[1] if loaded is not None and loaded[0] == engine else self.builder.load(engine)
             with closing(session):
-                return self._latency(session)
+                return self._latency(session, reference_ms)
 
     def check_outputs(self, engine: Path) -> dict[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.

@@ -22,7 +22,6 @@ class Job:
         metric: name, or None for the default, which follows the model's outputs and the labels.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
-        reference_ms: latency of the baseline that relative latencies are scaled to, once measured.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
     """
 
@@ -40,7 +39,6 @@ class Job:
     preprocess: str | None = None
     split_seed: int = 0
     ranges: str | None = None
-    reference_ms: float | None = None
     beside: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -55,11 +53,14 @@ class Limits:
         latency_ms: most latency.
         drop: most loss.
         value: worst value of the metric itself.
+        reference_ms: what the baseline usually takes on relative targets, by which latencies become milliseconds; None
+            before anything was measured.
     """
 
     latency_ms: float | None = None
     drop: float | None = None
     value: float | None = None
+    reference_ms: float | None = None
 
 
 def discard(out: Path) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.backends.base import Session
+from evaluators.latency_scale import off_reference, scaled
 from evaluators.stopwatch import time_spent
 from search.errors import RunError
 from search.values import Latency
@@ -43,7 +44,6 @@ WARM_UP_TOLERANCE = 0.02
 WARM_UP_BLOCKS = 3  # that many in a row must agree
 MAX_WARM_UP_S = 2.0
 DRIFT_LIMIT = 0.03
-BASELINE_LIMIT = 0.05
 
 
 class DeviceBusyError(RunError):
@@ -78,7 +78,8 @@ def measure(
 ) -> Latency:
     """Measure one engine, alternating with a baseline where one is given; a doubtful measurement is repeated.
 
-    Doubtful is what never became stable, spreads, drifts, or ran while the device was slowed down.
+    Doubtful is what never became stable, spreads, drifts, ran while the device was slowed down, or beside a baseline
+    that takes another time than usual. The last is judged anew whenever the measurement is read, so it is no warning.
 
     Hold `device_lock` meanwhile; on CPUs call `cores.pin_to_one_cpu` first.
 
@@ -86,8 +87,8 @@ def measure(
         session: the candidate, with its inputs bound.
         statistic: `median` or `p20`, as the target names it.
         baseline: an engine measured in between, with its inputs bound.
-        reference_ms: what the baseline took at the study's start, by the same statistic. With a baseline, the value
-            is scaled by `reference_ms` ÷ the baseline's time now, which makes it comparable over the study.
+        reference_ms: what the baseline usually takes, by the same statistic; None where that is not known yet. With a
+            baseline, the value is scaled by `reference_ms` ÷ the baseline's time now.
         seconds: time that the candidate itself runs, at least; twice that when the measurement is repeated.
         max_seconds: time that both run, at most (the block under way is finished); a slow model gives few samples.
         min_samples: samples of each, at least.
@@ -101,10 +102,10 @@ def measure(
     plan = _Plan(statistic, reference_ms, seconds, max_seconds, min_samples, spread_limit, state or dict)
     best = _measure_once(session, baseline, plan)
     for _ in range(1, tries):
-        if not best.warnings:
+        if not _doubtful(best, plan):
             break
         again = _measure_once(session, baseline, replace(plan, seconds=2 * seconds))
-        best = min(again, best, key=lambda latency: (len(latency.warnings), latency.spread))
+        best = min(again, best, key=lambda latency: (_doubtful(latency, plan), latency.spread))
     warnings = (*best.warnings, *_unmended(best, plan))
     return replace(best, warnings=warnings, around_ms=dict(session.around()))
 
@@ -165,8 +166,9 @@ def measure_together(
     reference = baseline if relative else None
     everyone = dict(sessions) if baseline is None else {"": baseline, **sessions}
     best = _together_once(everyone, reference, rounds, plan, alive)
-    if again and any(latency.warnings for latency in best.values()):
-        best = min(_together_once(everyone, reference, 2 * rounds, plan, alive), best, key=_doubtfulness)
+    if again and any(_doubtful(latency, plan) for latency in best.values()):
+        second = _together_once(everyone, reference, 2 * rounds, plan, alive)
+        best = min(second, best, key=lambda found: _doubtfulness(found, plan))
     return {
         name: replace(latency, warnings=(*latency.warnings, *_unmended(latency, plan)))
         for name, latency in best.items()
@@ -254,8 +256,15 @@ def _together_once(
     return found
 
 
-def _doubtfulness(found: Mapping[str, Latency]) -> tuple[int, float]:
-    return sum(len(latency.warnings) for latency in found.values()), max(latency.spread for latency in found.values())
+def _doubtful(latency: Latency, plan: _Plan) -> int:
+    """How many things are doubtful: its warnings, and a baseline away from its usual time."""
+    beside = np.nan if latency.baseline_ms is None else latency.baseline_ms
+    return len(latency.warnings) + int(off_reference(beside, plan.reference_ms))
+
+
+def _doubtfulness(found: Mapping[str, Latency], plan: _Plan) -> tuple[int, float]:
+    latencies = found.values()
+    return sum(_doubtful(latency, plan) for latency in latencies), max(latency.spread for latency in latencies)
 
 
 def _latency_of(rows: list[list[Samples]], stable: bool, conditions: Mapping[str, Any], plan: _Plan) -> Latency:
@@ -263,15 +272,15 @@ def _latency_of(rows: list[list[Samples]], stable: bool, conditions: Mapping[str
     samples = [np.concatenate(blocks) for blocks in rows]
     raw_ms = statistic_of(samples[0], plan.statistic)
     baseline_ms = statistic_of(samples[1], plan.statistic) if len(samples) > 1 else None
-    scale = 1.0 if baseline_ms is None or plan.reference_ms is None else plan.reference_ms / baseline_ms
+    beside = np.nan if baseline_ms is None else baseline_ms
     return Latency(
-        value_ms=raw_ms * scale,
+        value_ms=float(scaled(raw_ms, beside, plan.reference_ms)),
         raw_ms=raw_ms,
         spread=spread_of(samples[0]),
         baseline_ms=baseline_ms,
         samples_ms=samples[0],
         baseline_samples_ms=samples[1] if len(samples) > 1 else np.empty(0),
-        warnings=(*_doubts(rows, scale, stable, plan), *_slowdowns(conditions)),
+        warnings=(*_doubts(rows, stable, plan), *_slowdowns(conditions)),
         conditions=conditions,
     )
 
@@ -342,7 +351,7 @@ def _warm_up(session: Session, statistic: str, block_ms: float) -> tuple[int, bo
     return count, False
 
 
-def _doubts(rows: list[list[Samples]], scale: float, warm: bool, plan: _Plan) -> Iterator[str]:
+def _doubts(rows: list[list[Samples]], warm: bool, plan: _Plan) -> Iterator[str]:
     """What makes a measurement worth repeating, in words."""
     spread, drift = spread_of(np.concatenate(rows[0])), _drift(rows, plan.statistic)
     if not warm:
@@ -351,9 +360,6 @@ def _doubts(rows: list[list[Samples]], scale: float, warm: bool, plan: _Plan) ->
         yield f"spread {spread:.1%} of the median, more than {plan.spread_limit:.0%}"
     if abs(drift) > DRIFT_LIMIT:
         yield f"drift: the second half of the samples is {abs(drift):.1%} {'slower' if drift > 0 else 'faster'}"
-    if abs(1 / scale - 1) > BASELINE_LIMIT:
-        way = "slower" if scale < 1 else "faster"
-        yield f"the baseline ran {abs(1 / scale - 1):.1%} {way} than at the study's start"
 
 
 def _slowdowns(conditions: Mapping[str, Any]) -> Iterator[str]:

@@ -130,17 +130,17 @@ class _Service:
     def evaluate(self, assignment: Any, out: str, limits: dict[str, Any], profile: bool = False) -> Any:
         return self._evaluator.evaluate(assignment, Path(out), Limits(**limits), profile=profile)
 
-    def finalists(self, engines: dict[str, str], rounds: int) -> Any:
-        return self._evaluator.finalists(engines, rounds)
+    def finalists(self, engines: dict[str, str], rounds: int, reference_ms: float | None = None) -> Any:
+        return self._evaluator.finalists(engines, rounds, reference_ms)
 
     def build(self, assignment: Any, out: str) -> None:
         self._evaluator.build(assignment, Path(out))
 
-    def time_again(self, assignment: Any, out: str) -> Any:
-        return self._evaluator.time_again(assignment, Path(out))
+    def time_again(self, assignment: Any, out: str, reference_ms: float | None = None) -> Any:
+        return self._evaluator.time_again(assignment, Path(out), reference_ms)
 
-    def time_engine(self, engine: str) -> Any:
-        return self._evaluator.time_engine(Path(engine))
+    def time_engine(self, engine: str, reference_ms: float | None = None) -> Any:
+        return self._evaluator.time_engine(Path(engine), reference_ms)
 
     def load_engine(self, engine: str) -> None:
         self._evaluator.load_engine(Path(engine))

@@ -57,6 +57,8 @@ class Guidance:
         aim: some limits become a loss only when FP32 has been measured.
         latency_band: relative difference at which two latencies count as a tie; None until it is measured.
         noise: what sensitivities alone say; None where they were not measured.
+        latencies: trial number → milliseconds as they are known now. Optuna was told those of the time, which more
+            measurements of the baseline may since have put on another scale; what is absent is taken from it.
     """
 
     layout: Layout
@@ -65,6 +67,7 @@ class Guidance:
     aim: Callable[[], Aim] = Aim
     latency_band: Callable[[], float | None] = lambda: None
     noise: NoisePrior | None = None
+    latencies: Callable[[], Mapping[int, float]] = dict
 
 
 class GuidedSampler(BaseSampler):
@@ -319,4 +322,4 @@ class GuidedSampler(BaseSampler):
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""
-        return self._historian.history(trials, unbuildable)
+        return self._historian.history(trials, unbuildable, self.guidance.latencies())

@@ -54,8 +54,17 @@ class Historian:
         self.layout = layout
         self._kept: dict[int, tuple[FrozenTrial, tuple[int, ...] | None]] = {}
 
-    def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
-        """Trials as arrays; what failed or did not obey is only remembered as tried."""
+    def history(
+        self,
+        trials: Sequence[FrozenTrial],
+        unbuildable: Set[tuple[str, Precision]] = frozenset(),
+        latencies: Mapping[int, float] | None = None,
+    ) -> History:
+        """Trials as arrays; what failed or did not obey is only remembered as tried.
+
+        Args:
+            latencies: trial number → milliseconds, where that is known better than when the trial was told.
+        """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
         known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
         trials, rows_asked = [trial for trial, _ in known], [row for _, row in known]
@@ -73,7 +82,10 @@ class Historian:
         rows = list(done.values())
         measured = [trials[place].user_attrs.get(MEASURED, (0.01, 0.0, 1.0)) for place in rows]
         spread, loss_std, whole = np.array(measured, dtype=float).reshape(-1, 3).T
-        ms, loss = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2).T
+        told = np.array([trials[place].values for place in rows], dtype=float).reshape(-1, 2)
+        known_ms = latencies or {}
+        ms = np.array([known_ms.get(trials[p].number, ms) for p, ms in zip(rows, told[:, 0], strict=True)], dtype=float)
+        loss = told[:, 1]
         open_ = [place for place, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
         built = self.layout.precisions(codes)
         seen = frozenset(answered) | frozenset(rows_asked)

@@ -329,8 +329,8 @@ class Latency:
     """Latency of one engine in one measurement.
 
     Attributes:
-        value_ms: the target's statistic of `samples_ms`; on relative targets scaled by
-            reference baseline ÷ `baseline_ms`, so that it is comparable over the study.
+        value_ms: the latency in milliseconds: `raw_ms`, on relative targets times what the baseline usually takes ÷
+            `baseline_ms`. It is not stored: whoever reads the measurement derives it from all baselines known by then.
         raw_ms: the statistic of `samples_ms`, unscaled.
         spread: inter-quartile range of `samples_ms` over their median.
         baseline_ms: the statistic of the baseline measured in between; None where none was.

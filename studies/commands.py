@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.analyses import compare, layers, profile, sensitivity
 from studies.config import SearchConfig, from_options
-from studies.judging import judged_by, placed, standing_of
+from studies.judging import standing_of
 from studies.progress import Progress, Quiet
 from studies.records import StudySummary, TargetRecord
 from studies.results import Demo, Finished, Mixes, Shown
 from studies.run_clock import clocked_run
-from studies.standing import Standing, front_standing
+from studies.standing import Standing
 from studies.store import Store, check_usable, default_url
 from studies.targets import config_of
 
@@ -161,19 +161,15 @@ def front(
 
     Args:
         target: which of the study's, see `targets.choose`; None for the first.
-        whole: False reads only what may stand on the front, and the baselines: all that is shown, and quicker where
-            there are very many.
+        whole: False leaves the mixes of evaluations out that a table of the front does not name.
 
     Returns:
         The standing, and evaluation id → its mix in words.
     """
     with Store.open(storage or default_url(), write=False) as store:
-        if whole:
-            now = standing_of(store, name, options, target)
-            return now, Mixes(store.assignments(now.target.id))
-        study, record, limits = judged_by(store, name, options, target)
-        now = placed(store, front_standing(store, study, record, limits))
-        return now, Mixes(store.assignments(now.target.id, [int(now.table.id[row]) for row in now.told_rows()]))
+        now = standing_of(store, name, options, target)
+        ids = None if whole else [int(now.table.id[row]) for row in now.told_rows()]
+        return now, Mixes(store.assignments(now.target.id, ids))
 
 
 def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> Shown:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators import calibration_cache
+from evaluators.latency_scale import scaled
 from evaluators.process import ProcessDiedError
 from search.errors import ArtifactError, ConfigError, EvaluatorError
 from search.values import Assignment, Ranges
@@ -105,7 +106,6 @@ def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -
         ArtifactError: what was written gives other outputs than the engine that was measured, or the folder cannot be
             written; nothing stays behind.
     """
-    _adopt_reference(work)
     final = rebuild.at_final_level(work, request.options)
     if final is work and now.fails_final[row]:
         raise _not_finite(request.trial)
@@ -146,7 +146,6 @@ def confirmed_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]
     Raises:
         StudyError: nothing is left that keeps the limits.
     """
-    _adopt_reference(work)
     for _ in range(MOST_IN_LINE):
         row = chosen_row(now, pick, None)
         if now.looked_at(row):
@@ -154,12 +153,6 @@ def confirmed_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]
         confirm(work, now, [row])
         now = standing(work.store, work.study, work.target, work.limits)
     return now, chosen_row(now, pick, None)
-
-
-def _adopt_reference(work: Work) -> None:
-    """Let the evaluator process scale latencies as the study's were."""
-    if work.target.reference_ms is not None:
-        work.keeper.adopt(reference_ms=work.target.reference_ms)
 
 
 def _confirmed(work: Work, number: int, trial: int) -> _Chosen:
@@ -299,7 +292,7 @@ def _check_latency(work: Work, chosen: _Chosen, written: Path, asked: float | No
         times = _ask(work, "compare_latency", **params)
         ratios.append(float(times["engine"] / times["measured"]))
         warnings += [f"try {len(ratios)}: {warning}" for warning in times["warnings"]]
-    now_ms, measured_ms = _comparable(work, times), float(chosen.now.latency_ms[chosen.row])
+    now_ms, measured_ms = _comparable(chosen.now, times), float(chosen.now.latency_ms[chosen.row])
     if abs(now_ms / measured_ms - 1) > _FAR_OFF * allowed:
         work.progress.note(
             f"the engine takes {now_ms:.4g} ms now, the study measured {measured_ms:.4g} ms: the device is busy, or "
@@ -334,11 +327,9 @@ def _latency_warning(check: Mapping[str, Any]) -> str:
     )
 
 
-def _comparable(work: Work, times: Mapping[str, Any]) -> float:
+def _comparable(now: Standing, times: Mapping[str, Any]) -> float:
     """The written engine's latency on the study's scale."""
-    if work.target.target.relative and work.target.reference_ms:
-        return float(times["engine"] * work.target.reference_ms / times["baseline"])
-    return float(times["engine"])
+    return float(scaled(times["engine"], times.get("baseline", np.nan), now.table.reference_ms))
 
 
 def _ask(work: Work, method: str, **params: Any) -> Any:

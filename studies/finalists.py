@@ -49,7 +49,7 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     try:
         found = work.keeper.call(
             "finalists",
-            {"engines": engines, "rounds": _ROUNDS},
+            {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms},
             lambda event, value: work.progress.step("finalists", value[0], value[1]) if event == "progress" else None,
         )
     except ProcessDiedError as death:

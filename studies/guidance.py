@@ -17,6 +17,8 @@ from search.values import Assignment, Precision
 from studies import sensitivities, siblings
 from studies.runner import Work
 
+_SAME_SCALE = 0.005  # relative difference of the reference within which priors are not made again
+
 
 def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
@@ -33,6 +35,7 @@ def make_guidance(work: Work) -> Guidance:
         aim=source.aim,
         latency_band=lambda: work.target.band,
         noise=_measured_noise(work, layout),
+        latencies=lambda: work.store.trial_latencies(work.target.id),
     )
 
 
@@ -79,7 +82,7 @@ class _Source:
         self._noise = _measured_noise(work, layout)
         self._work_of = _multiply_adds(work, layout)
         self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
-        self._made: tuple[tuple[int, ...], Priors] | None = None
+        self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
     def priors(self) -> Priors | None:
         known = tuple(self._work.store.baselines(self._work.target.id))
@@ -88,9 +91,10 @@ class _Source:
         if self._noise is None:
             self._noise = _measured_noise(self._work, self._layout)
             self._made = None if self._noise is not None else self._made
-        if self._made is None or self._made[0] != known:
-            self._made = (known, self._priors([self._baseline(number) for number in known]))
-        return self._made[1]
+        reference_ms = self._work.store.reference_ms(self._work.target.id)
+        if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
+            self._made = (known, reference_ms, self._priors([self._baseline(number) for number in known]))
+        return self._made[2]
 
     def _priors(self, baselines: list[Baseline]) -> Priors:
         latency = latency_prior(self._layout, baselines, self._work_of)
@@ -116,6 +120,11 @@ class _Source:
         assert evaluation.latency is not None
         precisions = self._layout.precisions_of([evaluation.assignment])[0]
         return Baseline(precisions, evaluation.latency.value_ms, store.profile(number))
+
+
+def _moved(before_ms: float | None, now_ms: float | None) -> bool:
+    """Whether latencies are on another scale than they were, by more than the priors could tell."""
+    return before_ms is not None and now_ms is not None and abs(now_ms / before_ms - 1) > _SAME_SCALE
 
 
 def _multiply_adds(work: Work, layout: Layout) -> NDArray[np.float64]:

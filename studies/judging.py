@@ -50,7 +50,7 @@ def placed(store: Store, now: Standing) -> Standing:
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
     told = now.told_rows()
-    doubts = store.doubts([int(now.table.id[row]) for row in told])
+    doubts = store.doubts([int(now.table.id[row]) for row in told], now.table.reference_ms)
     mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
     return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts)

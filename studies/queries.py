@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Text, and_, case, cast, column, distinct, func, inspect, select, table, true
 from sqlalchemy.engine import URL
 
+from evaluators.latency_scale import baseline_doubt, reference_of, scaled
 from search.errors import StudyError
 from search.forecasts import FORECAST, Predicted
 from search.values import (
@@ -34,6 +35,7 @@ from search.values import (
 )
 from studies import records, tables
 from studies.database import hide_password, reported
+from studies.latencies import confirmed
 from studies.repeats import provisional_band
 from studies.retries import retried
 
@@ -44,9 +46,19 @@ Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude e
 Query = Any
 
 TEXTS = ("digest", "status", "stage", "kind", "role", "artifact")
-INTEGERS = ("id", "samples", "total_samples", "size_bytes", "memory_bytes", "attempts", "not_obeyed", "opaque")
+INTEGERS = (
+    "id",
+    "samples",
+    "total_samples",
+    "size_bytes",
+    "memory_bytes",
+    "attempts",
+    "not_obeyed",
+    "opaque",
+    "doubts",
+)
 FLOATS = (
-    *("latency_ms", "raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
+    *("raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
     *("resemblance", "build_s", "total_s"),
 )
 
@@ -180,18 +192,24 @@ class Reader:
 
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
-        return self._evaluations(study_target_id)
-
-    def _evaluations(self, study_target_id: int, *conditions: Any) -> records.EvaluationTable:
         e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)
         names = (*INTEGERS, *FLOATS, *TEXTS)
         query = (
             select(trials.c.trial, *(e.c[name] for name in names), e.c.engine["moves"].as_integer())
             .outerjoin_from(e, trials, trials.c.evaluation_id == e.c.id)
-            .where(e.c.study_target_id == study_target_id, *conditions)
+            .where(e.c.study_target_id == study_target_id)
             .order_by(e.c.id)
         )
-        return records.EvaluationTable(**_columns(("trial", *names, "moves"), self._rows(query)))
+        columns = _columns(("trial", *names, "moves"), self._rows(query))
+        reference_ms = _reference(columns["baseline_ms"], columns["doubts"], self.rounds_again(study_target_id))
+        latency_ms = scaled(columns["raw_ms"], columns["baseline_ms"], reference_ms)
+        return records.EvaluationTable(**columns, latency_ms=latency_ms, reference_ms=reference_ms)
+
+    @retried
+    def reference_ms(self, study_target_id: int) -> float | None:
+        """What the baseline usually takes on a target, from all clean measurements; None where it has no baseline."""
+        with self._reading("read the baselines") as connection:
+            return _reference_ms(connection, study_target_id)
 
     def finals(self, study_target_id: int) -> records.FinalTable:
         """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""
@@ -285,27 +303,46 @@ class Reader:
         )
         return tuple(_running(row) for row in self._rows(query))
 
-    def confirmed(self, study_target_id: int) -> dict[int, float]:
-        """Evaluation id → latency in ms of the latest round that measured it again; those never repeated are absent."""
-        s, e = tables.Sample, tables.Evaluation
-        query = (
-            select(s.evaluation_id, s.value_ms)
-            .join(e, e.id == s.evaluation_id)
-            .where(e.study_target_id == study_target_id, s.round > 0, s.role == "candidate")
-            .order_by(s.round)
-        )
-        return {row[0]: row[1] for row in self._rows(query)}
+    def rounds_again(self, study_target_id: int) -> records.RoundTable:
+        """What was measured again on a target: all rounds but those of the search."""
+        return _round_table(self._rows(_again(study_target_id)))
 
-    def doubts(self, ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-        """Evaluation id → what is doubtful in its latest latency; those of which nothing is are absent."""
-        s = tables.Sample
+    @retried
+    def trial_latencies(self, study_target_id: int) -> dict[int, float]:
+        """Optuna trial → latency in ms that counts of the evaluation that answers it, where that has been measured."""
+        e, t = tables.Evaluation, tables.Trial
         query = (
-            select(s.evaluation_id, s.warnings)
+            select(t.number, e.id, e.raw_ms, e.baseline_ms, e.doubts)
+            .join(e, e.id == t.evaluation_id)
+            .where(t.study_target_id == study_target_id, e.raw_ms.is_not(None))
+        )
+        with self._reading("read latencies") as connection:
+            reference_ms = _reference_ms(connection, study_target_id)
+            again = _round_table(connection.execute(_again(study_target_id)).all())
+            rows = connection.execute(query).all()
+        trials, ids, raw_ms, baseline_ms, doubts = np.array(rows, dtype=np.float64).reshape(-1, 5).T
+        found = confirmed(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
+        latency_ms = np.where(np.isnan(found), scaled(raw_ms, baseline_ms, reference_ms), found)
+        return dict(zip(trials.astype(np.int64).tolist(), latency_ms.tolist(), strict=True))
+
+    def doubts(self, ids: Sequence[int], reference_ms: float | None) -> dict[int, tuple[str, ...]]:
+        """Evaluation id → what is doubtful in the measurement that counts; those of which nothing is are absent.
+
+        Args:
+            reference_ms: what the baseline usually takes, which tells whether one beside a candidate ran as usual.
+        """
+        s, found = tables.Sample, dict[int, tuple[str, ...]]()
+        query = (
+            select(s.evaluation_id, s.warnings, s.baseline_ms)
             .where(s.evaluation_id.in_(list(ids)), s.role == "candidate")
             .order_by(s.round)
         )
-        latest = {row[0]: tuple(row[1] or ()) for row in self._rows(query)}
-        return {number: warnings for number, warnings in latest.items() if warnings}
+        for number, warnings, baseline_ms in self._rows(query):
+            doubt = baseline_doubt(baseline_ms, reference_ms)
+            told = (*(warnings or ()), *([doubt] if doubt else []))
+            if not told or found.get(number) != ():  # a clean measurement yields to a later clean one alone
+                found[number] = told
+        return {number: warnings for number, warnings in found.items() if warnings}
 
     def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
         """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
@@ -424,6 +461,38 @@ def _lowest_trials(study_target_id: int) -> Any:
     )
 
 
+def _again(study_target_id: int) -> Query:
+    s, e = tables.Sample, tables.Evaluation
+    return (
+        select(s.evaluation_id, s.round, s.raw_ms, s.baseline_ms, s.warnings)
+        .join(e, e.id == s.evaluation_id)
+        .where(e.study_target_id == study_target_id, s.round > 0, s.role == "candidate")
+        .order_by(s.evaluation_id, s.round)
+    )
+
+
+def _round_table(rows: Sequence[Row]) -> records.RoundTable:
+    ids, numbers, raw, baseline, warnings = zip(*rows, strict=True) if rows else [()] * 5
+    clean = np.array([not told for told in warnings], dtype=bool)
+    integers = [np.array(column, dtype=np.int64) for column in (ids, numbers)]
+    raw_ms, baseline_ms = (np.array(column, dtype=np.float64) for column in (raw, baseline))
+    return records.RoundTable(integers[0], integers[1], raw_ms, baseline_ms, clean)
+
+
+def _reference(baseline_ms: NDArray[Any], doubts: NDArray[Any], again: records.RoundTable) -> float | None:
+    """What the baseline usually takes, from what was measured once and what was measured again."""
+    clean = np.concatenate([doubts == 0, again.clean])
+    return reference_of(np.concatenate([baseline_ms, again.baseline_ms]), clean)
+
+
+def _reference_ms(connection: Connection, study_target_id: int) -> float | None:
+    e = tables.Evaluation
+    known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None))
+    rows = connection.execute(select(e.baseline_ms, e.doubts).where(*known)).all()
+    baseline_ms, doubts = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    return _reference(baseline_ms, doubts, _round_table(connection.execute(_again(study_target_id)).all()))
+
+
 def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     return {name: _column(name, values) for name, values in zip(names, columns, strict=True)}
@@ -479,7 +548,8 @@ def _evaluation(connection: Connection, evaluation_id: int) -> records.Evaluatio
         raise KeyError(evaluation_id)
     trials = connection.scalars(select(t.number).where(t.evaluation_id == evaluation_id).order_by(t.number)).all()
     scores = {r.split: _accuracy(r) for r in connection.execute(_all(s, s.evaluation_id == evaluation_id))}
-    rounds, final = _rounds(connection, evaluation_id), scores.get("final")
+    reference_ms = None if row.baseline_ms is None else _reference_ms(connection, row.study_target_id)
+    rounds, final = _rounds(connection, evaluation_id, reference_ms), scores.get("final")
     return records.EvaluationRecord(
         **{name: getattr(row, name) for name in ("id", "study_target_id", "digest", "status", "role", "worker")},
         **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
@@ -537,23 +607,24 @@ def _audit_row(row: Row) -> AuditRow:
     return AuditRow(row.group, Precision.of_id(row.asked), got, row.kernel, row.details or {})
 
 
-def _rounds(connection: Connection, evaluation_id: int) -> tuple[records.Round, ...]:
+def _rounds(connection: Connection, evaluation_id: int, reference_ms: float | None) -> tuple[records.Round, ...]:
     s = tables.Sample
     rows = connection.execute(_all(s, s.evaluation_id == evaluation_id).order_by(s.round)).all()
     baselines = {row.round: _floats(row.samples) for row in rows if row.role == "baseline"}
-    return tuple(_round(row, baselines.get(row.round)) for row in rows if row.role == "candidate")
+    return tuple(_round(row, baselines.get(row.round), reference_ms) for row in rows if row.role == "candidate")
 
 
-def _round(row: Row, baseline: NDArray[np.float64] | None) -> records.Round:
-    details = row.details or {}
+def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float | None) -> records.Round:
+    details, doubt = row.details or {}, baseline_doubt(row.baseline_ms, reference_ms)
+    raw_ms, beside = _number(row.raw_ms), _number(row.baseline_ms)
     latency = Latency(
-        value_ms=_number(row.value_ms),
-        raw_ms=_number(row.raw_ms),
+        value_ms=float(scaled(raw_ms, beside, reference_ms)),
+        raw_ms=raw_ms,
         spread=_number(row.spread),
         baseline_ms=row.baseline_ms,
         samples_ms=_floats(row.samples),
         baseline_samples_ms=np.empty(0) if baseline is None else baseline,
-        warnings=tuple(row.warnings or ()),
+        warnings=(*(row.warnings or ()), *([doubt] if doubt else [])),
         around_ms=details.get("around_ms", {}),
         conditions=details.get("conditions", {}),
     )

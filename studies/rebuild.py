@@ -89,7 +89,9 @@ def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tu
     with _abandoned_when_interrupted(work):
         number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
         out = work.folder / f"{number}.engine"
-        evaluation = work.keeper.evaluate(assignment, out, EarlyLimits())
+        evaluation = work.keeper.evaluate(
+            assignment, out, EarlyLimits(reference_ms=work.store.reference_ms(work.target.id))
+        )
         engine = Path(evaluation.artifact) if evaluation.artifact else None
         with kept_engine(work.store, work.artifacts, engine) as artifact:
             work.store.record(number, evaluation, artifact, worker=work.lease.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -143,7 +143,6 @@ class TargetRecord:
         ranges_digest: artifact with the calibrated ranges; None before calibration.
         latency_band: relative half-width inside which two latencies are a tie; None until measured.
         provisional_band: what counts until then.
-        reference_ms: latency of the baseline that relative targets are scaled to.
         options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
             for the study's first target.
     """
@@ -155,7 +154,6 @@ class TargetRecord:
     space_digest: str | None
     ranges_digest: str | None
     latency_band: float | None
-    reference_ms: float | None
     capability: Capability | None
     details: dict[str, Any]
     options: dict[str, Any] | None = None
@@ -389,6 +387,9 @@ class EvaluationTable:
 
     Floats are float64 with NaN for what was not reached; integers int64 with -1 for it; texts empty for it.
     `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the engine's summary.
+    `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.latency_scale`; `doubts` counts what is
+    doubtful in that measurement by itself. `reference_ms` is no column: what the baseline usually takes, None on
+    targets without one.
     """
 
     id: NDArray[np.int64]
@@ -403,6 +404,7 @@ class EvaluationTable:
     raw_ms: NDArray[np.float64]
     baseline_ms: NDArray[np.float64]
     spread: NDArray[np.float64]
+    doubts: NDArray[np.int64]
     metric_value: NDArray[np.float64]
     loss: NDArray[np.float64]
     loss_low: NDArray[np.float64]
@@ -418,9 +420,29 @@ class EvaluationTable:
     not_obeyed: NDArray[np.int64]
     opaque: NDArray[np.int64]
     moves: NDArray[np.int64]
+    reference_ms: float | None = None
 
     def __len__(self) -> int:
         return len(self.id)
+
+    def only(self, rows: NDArray[np.bool_]) -> EvaluationTable:
+        """Some of the rows."""
+        columns: dict[str, Any] = {n: value[rows] for n, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True)
+class RoundTable:
+    """What was measured again on one target, as columns in order of evaluation and round, which counts from 1.
+
+    `clean`: nothing is doubtful in the measurement by itself.
+    """
+
+    evaluation_id: NDArray[np.int64]
+    number: NDArray[np.int64]
+    raw_ms: NDArray[np.float64]
+    baseline_ms: NDArray[np.float64]
+    clean: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -1,51 +1,42 @@
-"""How far a latency can be trusted: the baseline that relative ones are scaled to, and drift."""
+"""Timing a baseline again: for the tie band, and for drift."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process import EvaluatorProcess, ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
-from search.values import Assignment, Latency, Precision
+from search.values import Assignment, Latency
 from studies.records import TargetRecord
 from studies.standing import Standing
 
 if TYPE_CHECKING:
     from studies.runner import Work
 
-_REPEATS = 3  # builds of the reference
-
-
-def settle_reference(work: Work) -> None:
-    """Measure the float baseline that relative latencies are scaled to, once for all workers of the target."""
-
-    def measure() -> None:
-        work.progress.step("measuring the FP32 baseline", 0, 1)
-        uniform = work.space.uniform(Precision.FP32)
-        # The median of several: every later latency is scaled by it.
-        reference_ms = median(rebuilt(work, uniform).raw_ms for _ in range(_REPEATS))
-        work.store.settle_target(work.target.id, reference_ms=reference_ms)
-
-    if work.target.target.relative:
-        work.lease.once("reference", lambda: reloaded(work).reference_ms is not None, measure)
-        reloaded(work)
-    if work.target.reference_ms is not None:
-        work.keeper.adopt(reference_ms=work.target.reference_ms)
-
 
 def drift(work: Work, now: Standing, row: int) -> float:
-    """Time the FP32 baseline of `row` again, as a further round of its own evaluation; how much slower it runs."""
-    latency = rebuilt(work, assignment_of(work, now, row))
+    """Time the FP32 baseline of `row` again, as a further round of its own evaluation.
+
+    Returns:
+        How much slower it runs, on the clock, than it usually does; where no baseline runs beside candidates, than it
+        did at first.
+    """
+    latency = rebuilt(work, assignment_of(work, now, row), now.table.reference_ms)
     work.store.add_round(work.target.id, {int(now.table.id[row]): latency})
-    return latency.raw_ms / float(now.table.raw_ms[row]) - 1
+    usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
+    return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
 
-def rebuilt(work: Work, assignment: Assignment) -> Latency:
-    """Build an assignment anew in the process that is warm, and measure its latency alone."""
-    return timed(work.keeper, "time_again", {"assignment": assignment, "out": str(work.folder / "again.engine")})
+def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = None) -> Latency:
+    """Build an assignment anew in the process that is warm, and measure its latency alone.
+
+    Args:
+        reference_ms: what the baseline usually takes on a relative target.
+    """
+    out = str(work.folder / "again.engine")
+    return timed(work.keeper, "time_again", {"assignment": assignment, "out": out, "reference_ms": reference_ms})
 
 
 @time_spent("tie band")

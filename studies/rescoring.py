@@ -83,7 +83,7 @@ class Rescoring:
             evaluation = work.keeper.evaluate(
                 assignment,
                 work.folder / f"{record.id}.engine",
-                EarlyLimits(),
+                EarlyLimits(reference_ms=work.store.reference_ms(work.target.id)),
                 lambda event, value: work.progress.stage(trial, Stage(value).value) if event == "stage" else None,
             )
         count_parts(evaluation, uniform=bool(record.role))

@@ -15,7 +15,7 @@ from evaluators.stopwatch import time_spent
 from search.model import Model
 from search.space import Space
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
-from studies import leftovers, repeatability, upkeep
+from studies import leftovers, upkeep
 from studies.artifacts import Artifacts
 from studies.config import Limits, SearchConfig
 from studies.finishing import Finish
@@ -124,10 +124,6 @@ class Runner:
         work = self.work
         baselines = [(a, digest_in(work, self.repairs.buildable(a))) for a in work.space.baselines().values()]
         return [a for a, digest in baselines if work.store.find(work.target.id, digest) is None]
-
-    def settle_reference(self) -> None:
-        """Measure the float baseline that relative latencies are scaled to, once for the whole study."""
-        repeatability.settle_reference(self.work)
 
     def settle_sensitivities(self, now: Standing) -> None:
         """Let the guided sampler know what each group adds to the error, before it first proposes by itself.
@@ -390,7 +386,8 @@ class Runner:
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.folder / f"{number}.engine"
         # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
-        limits = EarlyLimits() if role else self._early_limits()
+        reference_ms = self.work.store.reference_ms(self.work.target.id)
+        limits = EarlyLimits(reference_ms=reference_ms) if role else self._early_limits(reference_ms)
         with time_spent("evaluator"):
             evaluation = self.work.keeper.evaluate(
                 assignment,
@@ -406,11 +403,11 @@ class Runner:
         if event == "stage":
             self.work.progress.stage(trial, Stage(value).value)
 
-    def _early_limits(self) -> EarlyLimits:
+    def _early_limits(self, reference_ms: float | None) -> EarlyLimits:
         limits, band = self.work.limits, self.work.target.band
         budget = limits.latency_budget_ms
         late = None if budget is None else budget * (1 + band)
-        return EarlyLimits(late, limits.max_drop, limits.accuracy_limit)
+        return EarlyLimits(late, limits.max_drop, limits.accuracy_limit, reference_ms)
 
     @contextmanager
     def _given_up_when_interrupted(self, trial: optuna.Trial) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from studies import pareto, verdicts
 from studies.config import Limits
 from studies.failures import AllFailed, all_failed
+from studies.latencies import confirmed_ms
 from studies.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
 from studies.quantiles import quantile
 from studies.queries import Reader
 from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
-from studies.tallies import Tallies
 from studies.verdicts import Disagreement, Verdict
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. Rounded ones correlate by 0.9 and more;
@@ -33,11 +33,11 @@ class Standing:
     """One target's evaluations, judged by limits. Row numbers index `table`.
 
     Attributes:
-        confirmed_ms: (n,) float64, latency measured again beside the other finalists; NaN where it was not.
+        confirmed_ms: (n,) float64, latency measured again; NaN where it was not, or where that was doubtful and the
+            search's own measurement was not.
         number: place of the target in the study, from 1.
         target_name: what tells it from the study's other targets; empty where there is no other.
         finals: scores on the final split, and failures there.
-        counted: evaluations in all, where `table` has only those that may stand on the front, and the baselines.
         failed: what went wrong, where all that are finished failed.
         doubts: evaluation id → what is doubtful in its latency, of those that are shown.
         mismatches: evaluation id → which groups did not run as asked, in words, of those that are shown.
@@ -51,7 +51,6 @@ class Standing:
     confirmed_ms: Floats
     number: int = 1
     target_name: str = ""
-    counted: int | None = None
     failed: AllFailed | None = None
     doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     mismatches: Mapping[int, str] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class Standing:
     @property
     def evaluations(self) -> int:
         """How many there are, finished and running."""
-        return len(self.table) if self.counted is None else self.counted
+        return len(self.table)
 
     @cached_property
     def done(self) -> int:
@@ -82,7 +81,7 @@ class Standing:
 
     @cached_property
     def latency_ms(self) -> Floats:
-        """(n,) the latest word on each latency: measured again, else as the search measured it."""
+        """(n,) what counts of each latency: the latest clean measurement, or the latest where none is clean."""
         return np.where(np.isnan(self.confirmed_ms), self.table.latency_ms, self.confirmed_ms)
 
     @cached_property
@@ -399,23 +398,7 @@ def standing(
     """
     table = reader.evaluations(target.id)
     if not exports:
-        table = _only(table, table.role != EXPORT)
-    return _judged(reader, study, target, limits, table)
-
-
-def front_standing(reader: Tallies, study: StudyRecord, target: TargetRecord, limits: Limits) -> Standing:
-    """As `standing`: the bounds that rank picks depend on how many evaluations keep the limits, so all are counted."""
-    return standing(reader, study, target, limits)
-
-
-def _judged(
-    reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits, table: EvaluationTable
-) -> Standing:
-    again = reader.confirmed(target.id)
-    confirmed = np.array([again.get(int(number), np.nan) for number in table.id], dtype=np.float64)
+        table = table.only(table.role != EXPORT)
+    confirmed = confirmed_ms(table, reader.rounds_again(target.id))
     failed = all_failed(reader, table)
     return Standing(study, target, limits, table, reader.finals(target.id), confirmed, failed=failed)
-
-
-def _only(table: EvaluationTable, rows: Bools) -> EvaluationTable:
-    return EvaluationTable(**{column.name: getattr(table, column.name)[rows] for column in fields(table)})

@@ -92,8 +92,8 @@ def is_round(connection: Connection, round_number: int, latencies: Mapping[int, 
     """Whether a round is of these evaluations, with these latencies."""
     s = tables.Sample
     this = (s.round == round_number, s.role == "candidate", s.evaluation_id.in_(latencies))
-    found = connection.execute(select(s.evaluation_id, s.value_ms).where(*this)).all()
-    return {row[0]: row[1] for row in found} == {i: finite(latency.value_ms) for i, latency in latencies.items()}
+    found = connection.execute(select(s.evaluation_id, s.raw_ms).where(*this)).all()
+    return {row[0]: row[1] for row in found} == {i: finite(latency.raw_ms) for i, latency in latencies.items()}
 
 
 def changed(connection: Connection, statement: Update | Delete) -> bool:
@@ -143,9 +143,9 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
 def unmeasured() -> dict[str, Any]:
     """The columns of `bf_evaluation` that `measures` leaves out where a stage was not reached, or none failed."""
     failure = ("stage", "kind", "message", "log")
-    latency = ("latency_ms", "raw_ms", "baseline_ms", "spread")
+    latency = ("raw_ms", "baseline_ms", "spread")
     accuracy = ("metric_value", "loss", "loss_low", "loss_high", "samples", "total_samples", "resemblance")
-    return dict.fromkeys((*failure, *latency, *accuracy))
+    return {**dict.fromkeys((*failure, *latency, *accuracy)), "doubts": 0}
 
 
 def insert_result(connection: Connection, evaluation_id: int, evaluation: Evaluation, artifact: str | None) -> None:
@@ -209,7 +209,6 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
     owner = {"evaluation_id": evaluation_id, "round": round_number}
     candidate: dict[str, Any] = {
         "role": "candidate",
-        "value_ms": finite(latency.value_ms),
         "raw_ms": finite(latency.raw_ms),
         "baseline_ms": finite(latency.baseline_ms),
         "spread": finite(latency.spread),
@@ -219,8 +218,7 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
     }
     connection.execute(insert(tables.Sample).values(**owner, **candidate))
     if latency.baseline_ms is not None:
-        value = finite(latency.baseline_ms)
-        baseline: dict[str, Any] = {"role": "baseline", "value_ms": value, "raw_ms": value}
+        baseline: dict[str, Any] = {"role": "baseline", "raw_ms": finite(latency.baseline_ms)}
         baseline["samples"] = blob(latency.baseline_samples_ms)
         connection.execute(insert(tables.Sample).values(**owner, **baseline))
 
@@ -372,8 +370,8 @@ def _told(failure: Failure) -> dict[str, str]:
 def _latency(latency: Latency | None) -> dict[str, Any]:
     if latency is None:
         return {}
-    names = {"latency_ms": "value_ms", "raw_ms": "raw_ms", "baseline_ms": "baseline_ms", "spread": "spread"}
-    return {column: finite(getattr(latency, name)) for column, name in names.items()}
+    values: dict[str, Any] = {name: finite(getattr(latency, name)) for name in ("raw_ms", "baseline_ms", "spread")}
+    return {**values, "doubts": len(latency.warnings)}
 
 
 def _surroundings(latency: Latency) -> dict[str, Any] | None:

@@ -21,7 +21,6 @@ HOUR_S = 3600.0
 _TASKS = {
     "calibration": "calibrating",
     "sensitivity": "measuring sensitivities",
-    "reference": "measuring the reference",
     "band": "measuring repeatability",
     "finalists": "confirming finalists",
 }

@@ -196,7 +196,6 @@ class StudyTarget(Base):
     space_digest: Mapped[str | None] = mapped_column(DIGEST)
     ranges_digest: Mapped[str | None] = mapped_column(DIGEST, index=True)
     latency_band: Mapped[float | None]
-    reference_ms: Mapped[float | None]
     capability: Mapped[dict[str, Any] | None]
     details: Mapped[dict[str, Any]]
     options: Mapped[dict[str, Any] | None]
@@ -265,10 +264,10 @@ class Evaluation(Base):
     role: Mapped[str] = mapped_column(WORD)
     worker: Mapped[str] = mapped_column(NAME)
     artifact: Mapped[str | None] = mapped_column(DIGEST, index=True)
-    latency_ms: Mapped[float | None]
     raw_ms: Mapped[float | None]
     baseline_ms: Mapped[float | None]
     spread: Mapped[float | None]
+    doubts: Mapped[int] = mapped_column(default=0)
     metric_value: Mapped[float | None]
     loss: Mapped[float | None]
     loss_low: Mapped[float | None]
@@ -343,7 +342,6 @@ class Sample(Base):
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     role: Mapped[str] = mapped_column(WORD, primary_key=True)
-    value_ms: Mapped[float | None]
     raw_ms: Mapped[float | None]
     baseline_ms: Mapped[float | None]
     spread: Mapped[float | None]

@@ -30,7 +30,8 @@ def check_drift(work: Work, now: Standing) -> None:
     if abs(drift) > _MOST_DRIFT:
         relative = "what slows it as much as the mixes is scaled out, other work on this processor is not: "
         how = f"{relative if work.target.target.relative else ''}latencies measured meanwhile may be off"
-        work.progress.note(f"the FP32 baseline runs {drift:+.0%} against the start; {how}")
+        usual = "its usual time" if work.target.target.relative else "the start"
+        work.progress.note(f"the FP32 baseline runs {drift:+.0%} against {usual}; {how}")
 
 
 def engine_of(work: Work, evaluation: Evaluation) -> Path | None:

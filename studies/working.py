@@ -139,7 +139,6 @@ def run_here(
             with optuna_reported(config.storage), closing(Runner(work, _proposals(work, database))) as runner:
                 begin_search()
                 runner.recover()
-                runner.settle_reference()
                 runner.enqueue_baselines()
                 reason = runner.run()
                 state = "done" if runner.finish() else None

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -64,7 +65,7 @@ def rows(folder: Path, query: str, *values: Any) -> list[Row]:
 
 def stored(folder: Path) -> dict[str, Row]:
     """Finished evaluations: digest → what was measured."""
-    query = "select digest, id, status, latency_ms, loss, samples from bf_evaluation where status <> 'running'"
+    query = "select digest, id, status, raw_ms, loss, samples from bf_evaluation where status <> 'running'"
     return {row[0]: row[1:] for row in rows(folder, query)}
 
 
@@ -202,20 +203,31 @@ def shown_front(folder: Path, name: str) -> set[int]:
     return {row["trial"] for row in found["rows"] if row["on_front"]}
 
 
+def latencies_of(folder: Path) -> dict[int, float]:
+    """Evaluation → its latency: the last clean ratio to the baseline, or the last, times the usual baseline."""
+    query = (
+        "select evaluation_id, raw_ms, baseline_ms, warnings from bf_sample where role = 'candidate' "
+        "and raw_ms is not null order by evaluation_id, round"
+    )
+    every = [(number, raw, beside, not json.loads(said or "[]")) for number, raw, beside, said in rows(folder, query)]
+    usual = median([beside for _, _, beside, clean in every if clean] or [row[2] for row in every])
+    found: dict[int, tuple[float, bool]] = {}
+    for number, raw, beside, clean in every:
+        sound = clean and abs(beside / usual - 1) <= 0.05
+        if sound or not found.get(number, (0.0, False))[1]:
+            found[number] = (raw / beside * usual, sound)
+    return {number: ms for number, (ms, _) in found.items()}
+
+
 def front_of(folder: Path) -> set[int]:
     """The front of a study without limits, by its definition: trial numbers that no other row knocks out."""
     [(band,)] = rows(folder, "select latency_band from bf_study_target")
-    again = dict(
-        rows(
-            folder,
-            "select evaluation_id, value_ms from bf_sample where role = 'candidate' and round > 0 order by round",
-        )
-    )
+    latencies = latencies_of(folder)
     points = [
-        (trial, again.get(number, latency), loss, (high - low) / 2)
-        for number, trial, latency, loss, low, high in rows(
+        (trial, latencies[number], loss, (high - low) / 2)
+        for number, trial, loss, low, high in rows(
             folder,
-            "select e.id, min(t.number), latency_ms, loss, loss_low, loss_high from bf_evaluation e join bf_trial t "
+            "select e.id, min(t.number), loss, loss_low, loss_high from bf_evaluation e join bf_trial t "
             "on t.evaluation_id = e.id where status = 'ok' and samples = total_samples and not_obeyed = 0 "
             "group by e.id",
         )

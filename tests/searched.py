@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from jobs import float_labels
 from networks import Net, images, save
 from search.model import load
-from studies import export, repeatability, repeats
+from studies import export, repeats
 from studies.cli import program_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +66,7 @@ def ok(*arguments: Any) -> str:
 
 
 QUICKLY = (
-    "from studies import export, repeatability, repeats; repeatability._REPEATS = repeats.BUILDS = 1; "
+    "from studies import export, repeats; repeats.BUILDS = 1; "
     "repeats.PROCESSES = 0; export.tolerance = lambda now: 1e9; "
 )
 
@@ -108,7 +108,6 @@ def quick() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-        patch.setattr(repeatability, "_REPEATS", 1)
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
         patch.setattr(export, "tolerance", lambda now: 1e9)

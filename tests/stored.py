@@ -70,7 +70,7 @@ def assignment(*codes: int | Precision) -> Assignment:
 def measured(chosen: Assignment, **changes: Any) -> Evaluation:
     audit = tuple(AuditRow(group, asked, asked, f"kernel of {group}", DETAILS) for group, asked in chosen.items())
     times, baseline = np.array([1.25, 1.5]), np.array([2.0, 2.0])
-    latency = Latency(1.5, 1.25, 0.5, 2.0, times, baseline, ("clocks moved",), AROUND, CONDITIONS)
+    latency = Latency(1.5, 1.5, 0.5, 2.0, times, baseline, ("clocks moved",), AROUND, CONDITIONS)
     accuracy = Accuracy("top1", 0.75, 0.25, 0.125, 0.5, 4, 8, np.array([1.0, 1.0, 1.0, 0.0]))
     whole = Evaluation(chosen, None, audit, latency, accuracy, 1000, 2 << 40, 1.5, 2.5, 2, None, ("note",), ENGINE)
     return replace(whole, **changes)

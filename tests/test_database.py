@@ -273,5 +273,5 @@ def test_the_tables_fit_every_database(dialect: Dialect, blob: str, number: str)
     text = {t.name: str(CreateTable(t).compile(dialect=dialect)) for t in tables.Base.metadata.sorted_tables}
     assert all(name.startswith("bf_") for name in text)
     assert f"scores {blob} NOT NULL" in text["bf_score"]
-    assert f"latency_ms {number}" in text["bf_evaluation"]
+    assert f"raw_ms {number}" in text["bf_evaluation"]
     assert ("log LONGTEXT" in text["bf_evaluation"]) == (dialect.name == "mysql")

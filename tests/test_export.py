@@ -130,7 +130,7 @@ def test_what_is_refused_leaves_nothing(here: Path, arguments: list[str], says: 
 
 def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
     front = json.loads(ok("front", "small", "--json"))
-    searched = "select id, digest, latency_ms, artifact from bf_evaluation where role != 'export' order by id"
+    searched = "select id, digest, raw_ms, artifact from bf_evaluation where role != 'export' order by id"
     before = rows(searched)
     lose_engines()
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
@@ -340,9 +340,9 @@ def test_three_engines_are_timed_in_turn(process: EvaluatorProcess) -> None:
 
 def test_a_much_slower_engine_is_found_out(process: EvaluatorProcess) -> None:
     folder = process.log.parent
-    target = SimpleNamespace(target=SimpleNamespace(relative=True), reference_ms=1.0)
+    target = SimpleNamespace(target=SimpleNamespace(relative=True))
     work: Any = SimpleNamespace(keeper=process, target=target, progress=Quiet())
-    now = SimpleNamespace(band=0.5, latency_ms=[1.0])
+    now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
     chosen: Any = SimpleNamespace(now=now, row=0, engine=folder / "light.onnx")
     check = export._check_latency(work, chosen, folder / "heavy.onnx")
     assert (check["holds"], check["tries"]) == (False, 3)

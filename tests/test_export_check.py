@@ -85,7 +85,7 @@ def asking(evaluator: Evaluator) -> Any:
         return getattr(evaluator, method)(**{k: Path(v) if isinstance(v, str) else v for k, v in params.items()})
 
     keeper = SimpleNamespace(call=call, close=lambda: None)
-    target = SimpleNamespace(target=evaluator.target, reference_ms=1.0)
+    target = SimpleNamespace(target=evaluator.target)
     return SimpleNamespace(keeper=keeper, target=target, progress=Quiet())
 
 
@@ -174,7 +174,7 @@ def checked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         return {**times, "engine": times["measured"] * next(factors)}
 
     work.keeper.call = apart_at_first
-    now = SimpleNamespace(band=0.5, latency_ms=[1.0])
+    now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
     chosen: Any = SimpleNamespace(now=now, row=0, engine=engine)
     return export._check_latency(work, chosen, engine)
 

@@ -18,7 +18,7 @@ from searched import DATABASE, invoke, ok
 from studies import finalists, finishing
 from studies.config import Limits
 from studies.records import OF_FINAL
-from studies.standing import Standing, front_standing, standing
+from studies.standing import Standing, standing
 from studies.store import Store
 
 FAILS = "fails on the final split and is no pick: outputs hold NaN or infinite values"
@@ -223,5 +223,4 @@ def test_where_nothing_else_keeps_the_limits_the_nearest_that_hold_are_named(her
     with Store.open(f"sqlite:///{DATABASE}") as store:
         now = judged(store, Limits(accuracy_limit=bound))
         assert not now.fails_final[finalists.finalist_rows(now)].any()
-        few = judged(store, Limits(accuracy_limit=bound), front_standing)
-    assert set(few.table.trial[few.barred_rows()]) == set(bad)
+    assert set(now.table.trial[now.barred_rows()]) == set(bad)

@@ -361,14 +361,14 @@ def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> Non
 
 def test_of_what_is_found_out_once_the_first_word_stays(store: Store, target: int) -> None:
     """A worker that was stopped over it, and taken for lost, wakes when others use what its successor stored."""
-    at_once(*((lambda i=i: store.settle_target(target, reference_ms=1.0 + i)) for i in range(WORKERS)))
+    at_once(*((lambda i=i: store.settle_target(target, ranges_digest=f"{i}" * 64)) for i in range(WORKERS)))
     (first,) = store.targets(store.study("demo").id)
-    assert first.reference_ms in [1.0 + i for i in range(WORKERS)]
+    assert first.ranges_digest in [f"{i}" * 64 for i in range(WORKERS)]
     store.settle_target(target, details={"rebuild": 0.01}, latency_band=0.01)
     store.settle_target(target, details={"rebuild": 0.5, "late": True}, latency_band=0.5)
-    store.settle_target(target, reference_ms=9.0)
+    store.settle_target(target, ranges_digest="e" * 64)
     (now,) = store.targets(store.study("demo").id)
-    assert (now.reference_ms, now.latency_band, now.details) == (first.reference_ms, 0.01, {"rebuild": 0.01})
+    assert (now.ranges_digest, now.latency_band, now.details) == (first.ranges_digest, 0.01, {"rebuild": 0.01})
 
 
 def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> None:

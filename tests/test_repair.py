@@ -68,13 +68,14 @@ def check_told() -> None:
     assert rows("select count(*) from bf_evaluation where status = 'running'") == [(0,)]
     assert rows("select count(*) from bf_lease") == [(0,)]
     linked = rows(
-        "select o.state, e.status, e.latency_ms, e.loss, o.trial_id from bf_trial t "
+        "select o.state, e.status, e.raw_ms, e.loss, o.trial_id from bf_trial t "
         "join trials o on o.number = t.number join bf_evaluation e on e.id = t.evaluation_id"
     )
-    for state, status, latency_ms, loss, trial in linked:
+    for state, status, raw_ms, loss, trial in linked:
         told = rows("select value from trial_values where trial_id = ? order by objective", trial)
         assert state == ("COMPLETE" if status == "ok" else "FAIL")
-        assert told == ([(latency_ms,), (loss,)] if status == "ok" else [])
+        assert [value for (value,) in told[1:]] == ([loss] if status == "ok" else [])
+        assert (len(told) == 2 and told[0][0] > 0 and raw_ms > 0) if status == "ok" else not told
     complete = rows("select count(*) from trials where state = 'COMPLETE'")[0][0]
     assert complete == sum(state == "COMPLETE" for state, *_ in linked)
 

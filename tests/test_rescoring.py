@@ -25,7 +25,7 @@ from studies.commands import Mixes
 from studies.config import Limits
 from studies.finalists import finalist_rows
 from studies.records import LostEvaluationError
-from studies.standing import Standing, front_standing, standing
+from studies.standing import Standing, standing
 from studies.store import Store
 from studies.words import nearest_text, regained_text
 from test_status import add, evaluated, make_study
@@ -79,8 +79,6 @@ def test_regained_is_what_was_stopped_and_may_keep_the_limits(filled: Store, lim
     now = judged(filled, limits)
     assert trials(now, now.regained) == wanted
     assert not (now.regained & now.front).any()
-    quick = front_standing(filled, now.study, now.target, limits)
-    assert trials(quick, quick.regained) == wanted
 
 
 def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_missed(filled: Store) -> None:
@@ -133,7 +131,8 @@ def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
     assert plain(found.evaluation.latency) == plain(whole.latency)
     assert (found.evaluation.audit, found.evaluation.size_bytes) == (audit, 7)
     assert (found.trials, found.digest, found.worker) == ((5,), before.digest, "w1")
-    assert store.confirmed(target) == {number: 2.0}  # what was measured again stays
+    again = store.rounds_again(target)
+    assert (list(again.evaluation_id), list(again.raw_ms)) == ([number], [2.0])  # what was measured again stays
     now = judged(store, Limits())
     assert (trials(now, now.complete), trials(now, now.stopped)) == ([5], [])
     with pytest.raises(LostEvaluationError):

@@ -68,7 +68,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
     do(store.set_choices, target, "s" * 64, [Choice("g000", Precision.INT8, 0, True, "")])
     do(store.mark_unbuildable, target, "g000", Precision.INT8)
     do(store.update_study, study, state="running")
-    do(store.settle_target, target, details={"rebuild": 0.1}, reference_ms=1.5)
+    do(store.settle_target, target, details={"rebuild": 0.1}, latency_band=0.1)
     do(store.add_details, target, seen=1)
     step()
     worker = store.join_worker(target, host="here", device="CPU", pid=1)

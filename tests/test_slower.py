@@ -37,7 +37,7 @@ def judged(
     store.settle_target(target, details={}, latency_band=0.01)
     for trial, (precision, (latency_ms, engine)) in enumerate(uniforms.items()):
         chosen = assignment(precision, precision, *held)
-        latency = replace(measured(chosen).latency, value_ms=latency_ms)
+        latency = replace(measured(chosen).latency, raw_ms=latency_ms, baseline_ms=None)
         number = store.begin(target, chosen, chosen.digest, "w0", trial, f"baseline:{precision.label}")
         store.record(number, measured(chosen, latency=latency, engine=engine), None)
     record = store.study(STUDY.name)

@@ -34,10 +34,10 @@ def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:
 def test_fields_can_be_set_later(store: Store, target: int) -> None:
     study = store.study("demo")
     store.update_study(study.id, state="searching", config={"trials": 100})
-    store.settle_target(target, reference_ms=1.5, latency_band=0.02, ranges_digest="b" * 64)
+    store.settle_target(target, latency_band=0.02, ranges_digest="b" * 64)
     assert (store.study("demo").state, store.study("demo").config) == ("searching", {"trials": 100})
     (record,) = store.targets(study.id)
-    assert (record.reference_ms, record.latency_band, record.ranges_digest) == (1.5, 0.02, "b" * 64)
+    assert (record.latency_band, record.ranges_digest) == (0.02, "b" * 64)
     with pytest.raises(ValueError, match="cannot set name; fields are config"):
         store.update_study(study.id, name="other")
 
@@ -276,15 +276,26 @@ def test_measuring_again_adds_rounds(store: Store, target: int) -> None:
     assert list(store.evaluations(target).latency_ms) == [1.5, 1.5]
 
 
-def test_doubts_are_those_of_the_latest_measurement(store: Store, target: int) -> None:
+def test_doubts_are_those_of_the_latest_measurement_until_one_is_clean(store: Store, target: int) -> None:
     one, two = finish(store, target, 0, 1), finish(store, target, 1, 2)
-    assert store.doubts([one, two]) == dict.fromkeys([one, two], ("clocks moved",))
+    assert store.doubts([one, two], None) == dict.fromkeys([one, two], ("clocks moved",))
     steady = Latency(1.75, 1.75, 0.25, None, np.array([1.75]), np.empty(0), ())
+    doubtful = replace(steady, warnings=("too few samples", "throttled"))
+    store.add_round(target, {one: doubtful})
+    assert store.doubts([one], None) == {one: ("too few samples", "throttled")}
     store.add_round(target, {one: steady})
-    assert store.doubts([one, two]) == {two: ("clocks moved",)}
-    store.add_round(target, {one: replace(steady, warnings=("too few samples", "throttled"))})
-    assert store.doubts([one]) == {one: ("too few samples", "throttled")}
-    assert store.doubts([]) == {}
+    assert store.doubts([one, two], None) == {two: ("clocks moved",)}
+    store.add_round(target, {one: doubtful})
+    assert store.doubts([one], None) == {}
+    assert store.doubts([], None) == {}
+
+
+def test_a_baseline_away_from_its_usual_time_is_a_doubt_when_read(store: Store, target: int) -> None:
+    clean = Latency(1.5, 1.5, 0.5, 2.0, np.array([1.5]), np.array([2.0]), ())
+    one = finish(store, target, 0, 1, latency=clean)
+    two = finish(store, target, 1, 2, latency=replace(clean, baseline_ms=2.2))
+    assert store.doubts([one, two], 2.0) == {two: ("the baseline ran 10.0% slower than usual",)}
+    assert store.doubts([one, two], 2.2) == {one: ("the baseline ran 9.1% faster than usual",)}
 
 
 def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:

@@ -152,25 +152,6 @@ def test_a_total_raised_while_a_search_begins_stays(workers: Workers) -> None:
 STOP = "    os.kill(os.getpid(), signal.SIGSTOP)\n"
 
 
-def test_one_that_wakes_keeps_to_the_reference_that_others_measured(workers: Workers) -> None:
-    """It was stopped between measuring and storing, for longer than its lease."""
-    code = "import os, signal\nfrom studies import repeatability\nplain = repeatability.median\n"
-    code += "def median(values):\n    repeatability.median, found = plain, plain(list(values))\n"
-    code += f"{STOP}    return found * 2\n"
-    options = ("--trials", 4, "--lease", "2s", "--sampler", "random")
-    asleep = workers.start(*search(*options), first=f"{code}repeatability.median = median")
-    workers.wait_until_stopped(asleep)
-    assert workers.value("select name from bf_task") == "reference"
-    workers.start("worker", "s")
-    stored = workers.wait_until(lambda: workers.value("select reference_ms from bf_study_target"))
-    asleep.send_signal(signal.SIGCONT)
-    assert workers.wait() == [0, 0], workers.all_said()
-    assert workers.value("select reference_ms from bf_study_target") == stored
-    scales = workers.rows("select latency_ms * baseline_ms / raw_ms from bf_evaluation")
-    assert [scale for (scale,) in scales] == pytest.approx([stored] * 4)
-    assert workers.left_behind() == NOTHING
-
-
 def test_one_that_wakes_keeps_to_the_ranges_that_others_calibrated(workers: Workers) -> None:
     """Its own differ, as between processors that round otherwise."""
     code = "import os, signal\nfrom studies import artifacts\nplain = artifacts.Artifacts.put_bytes\n"
@@ -302,7 +283,7 @@ def lose_one(made: Workers, *, takeovers: int) -> tuple[int, int]:
     for table in ("bf_audit", "bf_sample", "bf_score"):
         made.change(f"delete from {table} where evaluation_id = :number", number=number)
     made.change(
-        "update bf_evaluation set status = 'running', latency_ms = null, loss = null, takeovers = :takeovers "
+        "update bf_evaluation set status = 'running', raw_ms = null, loss = null, takeovers = :takeovers "
         "where id = :number",
         number=number,
         takeovers=takeovers,

@@ -257,7 +257,7 @@ def listed(codes: Mapping[str, Sequence[int]], trials: int) -> list[dict[str, in
 
 def figures(url: str) -> dict[str, Any]:
     """What the database says of a finished run; `latency_ms` by digest."""
-    found = rows(url, "select digest, worker, status, latency_ms, finished_at from bf_evaluation "
+    found = rows(url, "select digest, worker, status, raw_ms, finished_at from bf_evaluation "
                       "where role = '' order by finished_at")  # fmt: skip
     ends = defaultdict(list)
     for _, worker, _, _, moment in found:

@@ -1,0 +1,54 @@
+"""From what was timed to milliseconds: candidates are timed beside a baseline, which itself is timed again and again.
+
+On relative targets the truth of a measurement is a ratio: what the candidate took over what the baseline took in
+between. Milliseconds are that ratio times the reference, which is what the baseline usually takes. It is derived from
+all measurements whenever they are read, so that one bad moment decides nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+BASELINE_LIMIT = 0.05  # of a baseline's time away from the reference, beyond which a measurement is doubtful
+
+
+def reference_of(baseline_ms: ArrayLike, clean: ArrayLike) -> float | None:
+    """What the baseline usually takes: the median over the clean measurements; over all where none is clean.
+
+    Args:
+        baseline_ms: (n,) what it took beside each measurement, NaN where there was no baseline.
+        clean: (n,) bool, whether nothing is doubtful in that measurement.
+
+    Returns:
+        Milliseconds; None where no measurement had a baseline.
+    """
+    times, good = np.asarray(baseline_ms, dtype=np.float64), np.asarray(clean, dtype=bool)
+    known = np.isfinite(times)
+    chosen = times[known & good] if (known & good).any() else times[known]
+    return float(np.median(chosen)) if len(chosen) else None
+
+
+def scaled(raw_ms: ArrayLike, baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray[np.float64]:
+    """Latencies in milliseconds: raw × reference ÷ baseline; as timed where there was no baseline, or no reference."""
+    raw, times = np.asarray(raw_ms, dtype=np.float64), np.asarray(baseline_ms, dtype=np.float64)
+    if reference_ms is None:
+        return np.array(raw)
+    result: NDArray[np.float64] = np.where(np.isnan(times), raw, raw * (reference_ms / times))
+    return result
+
+
+def off_reference(baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray[np.bool_]:
+    """Whether a baseline ran so far from its usual time that what was measured beside it is doubtful."""
+    times = np.asarray(baseline_ms, dtype=np.float64)
+    if reference_ms is None:
+        return np.zeros(times.shape, dtype=bool)
+    return np.asarray(np.abs(times / reference_ms - 1) > BASELINE_LIMIT)
+
+
+def baseline_doubt(baseline_ms: float | None, reference_ms: float | None) -> str:
+    """The doubt about a baseline in words; empty where there is none."""
+    if baseline_ms is None or reference_ms is None or not off_reference(baseline_ms, reference_ms):
+        return ""
+    off = baseline_ms / reference_ms - 1
+    return f"the baseline ran {abs(off):.1%} {'slower' if off > 0 else 'faster'} than usual"
