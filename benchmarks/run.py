@@ -84,6 +84,19 @@ def lowering(m: Measures) -> list[Figure]:
     ]
 
 
+def scoring(m: Measures) -> list[Figure]:
+    targets = {"miou": 1.5, "top1": None, "sqnr": None}
+    return [
+        Figure(
+            f"scoring an evaluation by {name}: plain NumPy ÷ ours",
+            f"{m[f'{name}.ratio']:.1f}x, {m[f'{name}.s']:.2f} s",
+            "" if most is None else f"≤ {most} s",
+            None if most is None else m[f"{name}.s"] <= most,
+        )
+        for name, most in targets.items()
+    ]
+
+
 def start(m: Measures) -> list[Figure]:
     return [Figure("start of an evaluator: with SymPy ÷ without", f"{m['ratio']:.2f}x, {m['late_s']:.2f} s without")]
 
@@ -114,6 +127,7 @@ def _mix(m: Measures, name: str) -> tuple[str]:
 FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
     "start": start,
     "mixes": mixes,
+    "scoring": scoring,
     "lowering": lowering,
     "repeatability": repeatability,
     "obedience": obedience,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,9 @@ from evaluators import resemblance
 from evaluators.backends.base import Arrays, Session
 from evaluators.intervals import Z99, bootstrap_interval, paired_interval
 from evaluators.metrics import Metric
-from search.errors import BitfrontError, DataError
+from evaluators.scoring import Batch, Tally
+from evaluators.stopwatch import time_spent
+from search.errors import DataError
 from search.values import Accuracy
 
 Floats = NDArray[np.float64]
@@ -25,35 +29,6 @@ SUBSET_SHARE = 0.2
 SUBSET_SAMPLES = 64
 MANIFEST = "reference.json"
 EXCERPT = "excerpt.npz"
-
-
-class NonFiniteError(BitfrontError):
-    """An engine's outputs hold NaN or infinity. The caller records a failure of kind `non_finite`.
-
-    Attributes:
-        counts: how many such values each output has, in the batch where they were first seen.
-    """
-
-    def __init__(self, counts: dict[str, int], first: int, rows: int) -> None:
-        self.counts = counts
-        named = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        super().__init__(f"outputs hold NaN or infinite values on samples {first} to {first + rows - 1} ({named})")
-
-
-class Batch(Protocol):
-    """Samples as the model takes them; the last batch may be filled up with rows beyond `count` that do not count."""
-
-    @property
-    def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """Every model input by name, all with the same first axis."""
-
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """Labels, `count` of them or more; None where the data have none."""
-
-    @property
-    def count(self) -> int:
-        """How many of the rows are real."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +56,11 @@ class Reference:
         return sum(self.counts)
 
     def batch(self, index: int) -> Arrays | None:
-        """FP32's outputs on the real rows of one batch; None where the metric does not need them."""
+        """FP32's outputs on the real rows of one batch, mapped from disk; None where the metric does not need them."""
         if not self.outputs:
             return None
-        with np.load(_batch_file(self.folder, index), allow_pickle=False) as stored:
-            return {name: stored[f"arr_{i}"] for i, name in enumerate(self.outputs)}
+        files = {name: _output_file(self.folder, index, place) for place, name in enumerate(self.outputs)}
+        return {name: np.load(file, mmap_mode="r", allow_pickle=False) for name, file in files.items()}
 
     def excerpt(self) -> tuple[resemblance.Rows, Arrays]:
         """What is kept of FP32's outputs under any metric, to see whether an engine has anything in common with it."""
@@ -116,16 +91,17 @@ def reference(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    tally = _Tally(metric)
     excerpt = resemblance.Excerpt(resemblance.first_rows() if kept is None else kept)
     names: tuple[str, ...] = ()
-    for index, batch in enumerate(batches):
-        outputs = _run(session, batch, tally.samples)
-        excerpt.add(outputs, tally.samples, batch.count)
-        if metric.needs_reference:
-            names = tuple(outputs)
-            np.savez(_batch_file(folder, index), *outputs.values())
-        tally.add(batch, outputs, outputs)
+    with Tally(metric) as tally:
+        for index, batch in enumerate(batches):
+            outputs = _run(session, batch)
+            if metric.needs_reference:
+                kinds = {name: array.dtype.kind for name, array in outputs.items()}
+                names = tuple(metric.outputs_read(kinds))
+                _save_outputs(folder, index, [outputs[name] for name in names])
+            excerpt.add(outputs, tally.samples, batch.count)
+            tally.add(batch, outputs, partial(_same, outputs))
     _check_enough(metric, tally)
     resemblance.save(excerpt, folder / EXCERPT)
     made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
@@ -178,13 +154,13 @@ def evaluate(
     Accumulating metrics always see the whole split: neither early stop nor `max_samples` applies to them.
 
     Raises:
-        NonFiniteError: outputs hold NaN or infinity; raised at the first such batch.
+        NonFiniteError: outputs hold NaN or infinity; of the first such batch.
         MetricError: the metric raised or gave NaN.
         DataError: the batches are not those of the reference.
     """
     if metric.name != reference.metric:
         raise DataError(f"the FP32 reference was made with metric {reference.metric}, not {metric.name}: make it anew")
-    tally = _Tally(metric)
+    start, run_s = time.perf_counter(), 0.0
     rows, kept = reference.excerpt()
     excerpt = resemblance.Excerpt(rows)
     gathers = metric.kind == "accumulating"
@@ -192,67 +168,33 @@ def evaluate(
     least = 2 if clusters is None or gathers else _until_two(clusters)
     last = max(last, least)
     look = max(least, subset_size(reference.samples) if subset is None else subset)
-    for index, batch in enumerate(_matching(batches, reference)):
-        outputs = _run(session, batch, tally.samples)
-        excerpt.add(outputs, tally.samples, batch.count)
-        tally.add(batch, outputs, reference.batch(index))
-        if tally.samples >= last:
-            break
-        if gathers or allowed_drop is None or tally.samples < look:
-            continue
-        # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves three or four.
-        look = 2 * tally.samples
-        losses = _losses(metric, tally, reference)
-        if paired_interval(losses, ratio=metric.ratio, z=Z99, clusters=_first(clusters, losses))[0] > allowed_drop:
-            break
+    with Tally(metric) as tally:
+        for index, batch in enumerate(_matching(batches, reference)):
+            began = time.perf_counter()
+            with time_spent("run"):
+                outputs = _run(session, batch)
+            run_s += time.perf_counter() - began
+            excerpt.add(outputs, tally.samples, batch.count)
+            tally.add(batch, outputs, partial(reference.batch, index))
+            if tally.samples >= last:
+                break
+            if gathers or allowed_drop is None or tally.samples < look:
+                continue
+            # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves a few.
+            look = 2 * tally.samples
+            tally.settle()
+            losses = _losses(metric, tally, reference)
+            if paired_interval(losses, ratio=metric.ratio, z=Z99, clusters=_first(clusters, losses))[0] > allowed_drop:
+                break
+    found = _accuracy(metric, tally, reference, clusters)
     likeness = resemblance.resemblance(kept, excerpt.arrays())
-    return replace(_accuracy(metric, tally, reference, clusters), resemblance=likeness)
+    return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
 
 
-class _Tally:
-    """Scores so far, batch after batch; accumulating metrics have one accumulator over everything besides."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-        self._whole = metric.accumulator() if metric.kind == "accumulating" else None
-        self._scores: list[Floats] = []
-        self.counts: list[int] = []
-
-    @property
-    def samples(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def scores(self) -> Floats:
-        return np.concatenate([np.empty(0), *self._scores])
-
-    @property
-    def value(self) -> float:
-        return float(np.mean(self.scores)) if self._whole is None else self._whole.compute()
-
-    def add(self, batch: Batch, outputs: Arrays, reference: Arrays | None) -> None:
-        labels, count, first = _labels(self._metric, batch), batch.count, self.samples
-        if self._whole is None:
-            scores = self._metric.scores(outputs, labels, reference, count=count, first=first)
-        else:
-            alone = self._metric.accumulator()
-            for accumulator in (self._whole, alone):
-                accumulator.update(outputs, labels, count=count, first=first)
-            scores = np.array([alone.compute()])
-        self._scores.append(scores)
-        self.counts.append(count)
-
-
-def _run(session: Session, batch: Batch, first: int) -> Arrays:
-    """Outputs of one batch, real rows only, all finite."""
+def _run(session: Session, batch: Batch) -> Arrays:
+    """Outputs of one batch, real rows only."""
     rows = len(next(iter(batch.inputs.values())))
-    outputs = {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}
-    floats = {name: array for name, array in outputs.items() if array.dtype.kind == "f"}
-    counts = {name: int(array.size - np.isfinite(array).sum()) for name, array in floats.items()}
-    bad = {name: count for name, count in counts.items() if count}
-    if bad:
-        raise NonFiniteError(bad, first, batch.count)
-    return outputs
+    return {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}
 
 
 def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]:
@@ -267,15 +209,6 @@ def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]
     )
 
 
-def _labels(metric: Metric, batch: Batch) -> NDArray[Any] | None:
-    if batch.labels is None and metric.needs_labels:
-        raise DataError(
-            f"metric {metric.name} needs labels, but the data have none; add labels, choose agreement, cosine or sqnr, "
-            "or set needs_labels = False on a metric of your own"
-        )
-    return None if batch.labels is None else batch.labels[: batch.count]
-
-
 def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]:
     """The batches, each checked to be as large as the one FP32 saw; raises DataError where they are not."""
     counts = iter(reference.counts)
@@ -288,7 +221,7 @@ def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]
         raise DataError(f"the data end {left} samples before those that FP32 saw: make the FP32 reference anew")
 
 
-def _losses(metric: Metric, tally: _Tally, reference: Reference) -> Floats:
+def _losses(metric: Metric, tally: Tally, reference: Reference) -> Floats:
     """Loss of each sample (or batch) seen so far."""
     scores = tally.scores
     return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
@@ -305,7 +238,7 @@ def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int
 
 
 def _accuracy(
-    metric: Metric, tally: _Tally, reference: Reference, clusters: NDArray[np.int64] | None = None
+    metric: Metric, tally: Tally, reference: Reference, clusters: NDArray[np.int64] | None = None
 ) -> Accuracy:
     value, losses = tally.value, _losses(metric, tally, reference)
     clusters = _first(clusters, losses)
@@ -318,7 +251,7 @@ def _accuracy(
     return Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
 
 
-def _check_enough(metric: Metric, tally: _Tally) -> None:
+def _check_enough(metric: Metric, tally: Tally) -> None:
     """Intervals need two of what is resampled."""
     units = "batches" if metric.kind == "accumulating" else "samples"
     if len(tally.scores) < 2:
@@ -328,8 +261,18 @@ def _check_enough(metric: Metric, tally: _Tally) -> None:
         )
 
 
-def _batch_file(folder: Path, index: int) -> Path:
-    return folder / f"outputs-{index:06d}.npz"
+def _same(outputs: Arrays) -> Arrays:
+    """FP32's outputs, where it is FP32 that is scored."""
+    return outputs
+
+
+def _output_file(folder: Path, index: int, place: int) -> Path:
+    return folder / f"outputs-{index:06d}-{place}.npy"
+
+
+def _save_outputs(folder: Path, index: int, arrays: Sequence[NDArray[Any]]) -> None:
+    for place, array in enumerate(arrays):
+        np.save(_output_file(folder, index, place), array, allow_pickle=False)
 
 
 def _save(made: Reference) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import psutil
@@ -43,6 +43,37 @@ def pin_to_one_cpu() -> int | None:
 def usable_processors() -> int:
     """How many this process may run on: workers that share a host are each bound to a share of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spare_cpus() -> frozenset[int]:
+    """CPUs for work beside a measuring thread: none that it or another process's evaluators are bound to.
+
+    A process that measures on a CPU is bound to one, its parent is not. Where nothing else is left, the thread's own.
+    Empty where the system cannot bind.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset()
+    mine = os.sched_getaffinity(0)
+    others = os.sched_getaffinity(os.getppid()) - mine
+    if len(mine) > 1 or not others:
+        return frozenset(mine)
+    kept = _kept_cpus(others)
+    return frozenset(others - kept) or frozenset(mine)
+
+
+def bind_thread(cpus: Set[int]) -> None:
+    """Let this thread run on these CPUs alone; on none in particular where there are none."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+
+
+def _kept_cpus(cpus: Set[int]) -> set[int]:
+    """Those that a process keeps for its evaluators, read from the list of locks: to try a lock would be to hold it."""
+    try:
+        held = {line.split()[-3].rpartition(":")[2] for line in Path("/proc/locks").read_text().splitlines()}
+    except (OSError, IndexError):
+        return set()
+    return {cpu for cpu in cpus if Path(_path(cpu)).exists() and str(_path(cpu).stat().st_ino) in held}
 
 
 def _keep(cpu: int) -> bool:

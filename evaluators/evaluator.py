@@ -7,7 +7,7 @@ import math
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,9 @@ from evaluators.job import ALIVE, Job, Limits, discard
 from evaluators.labels import check_labels
 from evaluators.local_noise import Network
 from evaluators.placement import placement_named
+from evaluators.prefetch import read_ahead
 from evaluators.score_order import order_scores
+from evaluators.scoring import NonFiniteError
 from evaluators.sensitivity import sensitivity
 from evaluators.stopwatch import Stopwatch, time_spent, use_stopwatch
 from search import model as models
@@ -244,7 +246,7 @@ class Evaluator:
                 self._try_labels(session, few, Path(folder))
             except RefusedError as error:
                 raise ModelError(f"running the float model on the first samples: {error}") from error
-            except accuracy.NonFiniteError as error:
+            except NonFiniteError as error:
                 raise DataError(_float_not_finite("first", error)) from error
 
     def _try_labels(self, session: Session, few: int, folder: Path) -> None:
@@ -342,7 +344,7 @@ class Evaluator:
                 self._take_through(candidate, limits, profile, watch)
         except RefusedError as error:
             candidate.failed(FailureKind.REFUSED, str(error), error.group)
-        except accuracy.NonFiniteError as error:
+        except NonFiniteError as error:
             candidate.failed(FailureKind.NON_FINITE, f"{error}; {self._where_non_finite(assignment)}")
         except OSError as error:
             raise meaning_of(error, out) from error
@@ -409,15 +411,16 @@ class Evaluator:
     def _accuracy(self, session: Session, measured: Latency, limits: Limits) -> Accuracy:
         reference = self._reference("search")
         late = limits.latency_ms is not None and measured.value_ms > limits.latency_ms
-        return accuracy.evaluate(
-            session,
-            self.metric,
-            self._scored_batches("search"),
-            reference,
-            allowed_drop=self._allowed_drop(limits, reference.value),
-            max_samples=accuracy.subset_size(reference.samples) if late else None,
-            clusters=self.score_orders["search"].clusters,
-        )
+        with closing(self._scored_batches("search")) as batches:
+            return accuracy.evaluate(
+                session,
+                self.metric,
+                batches,
+                reference,
+                allowed_drop=self._allowed_drop(limits, reference.value),
+                max_samples=accuracy.subset_size(reference.samples) if late else None,
+                clusters=self.score_orders["search"].clusters,
+            )
 
     def _allowed_drop(self, limits: Limits, reference: float) -> float | None:
         """The loss beyond which an evaluation is lost: of both limits, the narrower."""
@@ -462,12 +465,12 @@ class Evaluator:
             scores, failed = {}, {}
             for done, (label, session) in enumerate(sessions.items()):
                 self.report("progress", [done + 1, len(sessions)])
-                batches = self._scored_batches("final")
                 try:
-                    scores[label] = accuracy.evaluate(
-                        session, self.metric, batches, reference, clusters=self.score_orders["final"].clusters
-                    )
-                except accuracy.NonFiniteError as error:
+                    with closing(self._scored_batches("final")) as batches:
+                        scores[label] = accuracy.evaluate(
+                            session, self.metric, batches, reference, clusters=self.score_orders["final"].clusters
+                        )
+                except NonFiniteError as error:
                     failed[label] = str(error)
             return {"latency": measured, "accuracy": scores, "reference": reference.value, "failed": failed}
 
@@ -715,17 +718,21 @@ class Evaluator:
         if stored is not None and stored.metric == self.metric.name and stored.samples == samples:
             return stored
         try:
-            # The search may stop after the first samples; on the final split all are seen, in the order of the data.
-            kept = resemblance.first_rows(samples) if split == "search" else resemblance.spread_rows(samples)
-            return accuracy.reference(self.baseline, self.metric, self._scored_batches(split), folder, kept=kept)
-        except accuracy.NonFiniteError as error:
+            # A search may stop after the first samples; elsewhere all are seen, in an order where neighbours are alike.
+            stops = split == "search" and self.metric.kind == "per_sample"
+            kept = resemblance.first_rows(samples) if stops else resemblance.spread_rows(samples)
+            with closing(self._scored_batches(split)) as batches:
+                return accuracy.reference(self.baseline, self.metric, batches, folder, kept=kept)
+        except NonFiniteError as error:
             raise DataError(_float_not_finite(split, error)) from error
 
-    def _batches(self, dataset: data.Dataset, indices: NDArray[np.int64]) -> Iterator[data.Batch]:
+    def _batches(self, dataset: data.Dataset, indices: NDArray[np.int64]) -> Generator[data.Batch, None, None]:
         yield from self._tell_alive(data.batches(dataset, indices, self.model.batch))
 
-    def _scored_batches(self, split: str) -> Iterator[data.Batch]:
-        yield from self._tell_alive(self.score_orders[split].batches(self.model.batch))
+    def _scored_batches(self, split: str) -> Generator[data.Batch, None, None]:
+        """Those of a whole split, read while the engine runs."""
+        with closing(read_ahead(self.score_orders[split].batches(self.model.batch))) as batches:
+            yield from self._tell_alive(batches)
 
     def _tell_alive(self, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
         for batch in batches:
@@ -757,7 +764,7 @@ def _all_warnings(found: Mapping[str, Latency]) -> list[str]:
     return list(dict.fromkeys(warning if warning in common else f"{name}: {warning}" for name, warning in told))
 
 
-def _float_not_finite(split: str, error: accuracy.NonFiniteError) -> str:
+def _float_not_finite(split: str, error: NonFiniteError) -> str:
     return (
         f"running the FP32 model on the {split} samples: {error}. What it computes in FP32 has to be finite: find the "
         "samples that are out of its range and leave them out."

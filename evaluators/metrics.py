@@ -10,18 +10,20 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.array_passes import comparable, largest_class, row_blocks
 from search.errors import BitfrontError, ConfigError, DataError, MetricError
 
 Outputs = Mapping[str, NDArray[Any]]
 Labels = NDArray[Any] | None
 Scores = NDArray[np.float64]
+_Product = Callable[[Scores, Scores], tuple[Scores, Scores]]
 SQNR_CAP_DB = 100.0
 IGNORED_LABEL = 255
 
@@ -176,6 +178,12 @@ class Gathering:
         self._metric._check_rows(outputs, count)
         self._metric._call(where, self._inner.update, dict(outputs), labels)
 
+    def merge(self, other: Gathering) -> None:
+        """Take in all that another accumulator of the same built-in metric has taken in."""
+        if not isinstance(self._inner, MeanIoU) or not isinstance(other._inner, MeanIoU):
+            raise TypeError(f"accumulators of metric {self._metric.name} cannot be merged: feed each every batch")
+        self._inner.merge(other._inner)
+
     def compute(self) -> float:
         """The metric over everything taken in, finite; raises MetricError otherwise."""
         raw = self._metric._call("in compute", self._inner.compute)
@@ -320,9 +328,20 @@ def _top(outputs: Outputs, labels: Labels, k: int) -> Scores:
     if classes < k:
         raise DataError(f"metric {metric} needs at least {k} classes, the model has {classes}; use top1")
     wanted = _class_labels(labels, rows, classes, metric)[:, None]
+    if k == 1:
+        return np.asarray(largest_class(scores) == wanted[:, 0], dtype=np.float64)
+    right = np.empty(rows)
+    for part in row_blocks(scores):
+        right[part] = _count_ahead(comparable(scores[part]), wanted[part]) < k
+    return right
+
+
+def _count_ahead(scores: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n,) how many classes come before the wanted one, (n, 1), by (n, classes) scores."""
     own = np.take_along_axis(scores, wanted, axis=1)
-    ahead = (scores > own) | ((scores == own) & (np.arange(classes) < wanted))
-    return np.asarray(ahead.sum(axis=1) < k, dtype=np.float64)
+    lower = np.arange(scores.shape[1]) < wanted
+    ahead: NDArray[np.int64] = np.count_nonzero((scores > own) | ((scores == own) & lower), axis=1)
+    return ahead
 
 
 def _top1(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
@@ -341,8 +360,8 @@ def _fit_classes(metric: str) -> Callable[[Outputs, NDArray[Any]], object]:
 
 
 def _agreement(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
-    mine = _class_scores(outputs, "agreement").argmax(axis=1)
-    theirs = _class_scores(_given(reference), "agreement").argmax(axis=1)
+    mine = largest_class(_class_scores(outputs, "agreement"))
+    theirs = largest_class(_class_scores(_given(reference), "agreement"))
     return np.asarray(mine == theirs, dtype=np.float64)
 
 
@@ -352,8 +371,8 @@ def _given(reference: Outputs | None) -> Outputs:
     return reference
 
 
-def _float_pairs(outputs: Outputs, reference: Outputs | None) -> list[tuple[Scores, Scores]]:
-    """Float outputs of candidate and FP32 as (n, values) float64 each."""
+def _float_pairs(outputs: Outputs, reference: Outputs | None) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Float outputs of candidate and FP32 as (n, values) each."""
     theirs = _given(reference)
     names = [name for name, array in theirs.items() if array.dtype.kind == "f"]
     if not names:
@@ -361,30 +380,47 @@ def _float_pairs(outputs: Outputs, reference: Outputs | None) -> list[tuple[Scor
     return [(_flat(outputs[name]), _flat(theirs[name])) for name in names]
 
 
-def _flat(array: NDArray[Any]) -> Scores:
-    return array.reshape(len(array), -1).astype(np.float64)
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape(len(array), -1)
 
 
-def _dots(pairs: Iterable[tuple[Scores, Scores]]) -> Scores:
-    """(n,) inner products, per sample over all outputs as if they were one long vector."""
-    products: list[Scores] = [np.einsum("ij,ij->i", a, b) for a, b in pairs]
-    return np.asarray(np.sum(products, axis=0), dtype=np.float64)
+def _dots(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]], *products: _Product) -> list[Scores]:
+    """(n,) sums of products, per sample over all outputs as if they were one long vector; in float64, block by block.
+
+    Args:
+        products: each makes two factors, (n, values), of a block of the candidate's values and one of FP32's.
+    """
+    sums = [np.zeros(len(pairs[0][0])) for _ in products]
+    for mine, theirs in pairs:
+        for part in row_blocks(mine):
+            a, b = mine[part].astype(np.float64), theirs[part].astype(np.float64)
+            for found, product in zip(sums, products, strict=True):
+                found[part] += np.einsum("ij,ij->i", *product(a, b))
+    return sums
+
+
+def _noise(a: Scores, b: Scores) -> tuple[Scores, Scores]:
+    difference = a - b
+    return difference, difference
+
+
+def _signal(a: Scores, b: Scores) -> tuple[Scores, Scores]:
+    return b, b
 
 
 def _cosine(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
     """Cosine of the angle between all float outputs and FP32's; two zero vectors are alike (1), one is not (0)."""
     pairs = _float_pairs(outputs, reference)
-    mine, theirs = _dots((a, a) for a, _ in pairs), _dots((b, b) for _, b in pairs)
+    mine, theirs, both = _dots(pairs, lambda a, b: (a, a), _signal, lambda a, b: (a, b))
     lengths = np.sqrt(mine) * np.sqrt(theirs)
     alike: Scores = np.asarray((mine == 0) & (theirs == 0), dtype=np.float64)
-    np.divide(_dots(pairs), lengths, out=alike, where=lengths > 0)
+    np.divide(both, lengths, out=alike, where=lengths > 0)
     return alike
 
 
 def _sqnr(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
     """Signal-to-noise ratio against FP32 in dB, held to ±100 dB so that FP32 against itself is a number."""
-    pairs = _float_pairs(outputs, reference)
-    signal, noise = _dots((b, b) for _, b in pairs), _dots((a - b, a - b) for a, b in pairs)
+    signal, noise = _dots(_float_pairs(outputs, reference), _signal, _noise)
     bound = 10.0 ** (SQNR_CAP_DB / 10)
     ratio = np.divide(signal, noise, out=np.full_like(noise, bound), where=noise > 0)
     decibels: Scores = 10.0 * np.log10(np.clip(ratio, 1 / bound, bound))
@@ -395,7 +431,7 @@ def _mse(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Scores:
     """Mean square of the difference from FP32 over all float outputs."""
     pairs = _float_pairs(outputs, reference)
     values = sum(a.shape[1] for a, _ in pairs)
-    return np.asarray(_dots((a - b, a - b) for a, b in pairs) / values, dtype=np.float64)
+    return np.asarray(_dots(pairs, _noise)[0] / values, dtype=np.float64)
 
 
 class MeanIoU:
@@ -418,13 +454,13 @@ class MeanIoU:
                 f"but {name!r} has shape {scores.shape}; choose another --metric"
             )
         _check_classes("miou", name, scores.shape)
-        classes = scores.shape[1]
-        wanted = _class_maps(labels, scores.shape)
-        predicted = scores.argmax(axis=1)
-        counted = wanted < classes
-        cells = wanted[counted] * classes + predicted[counted]
-        counts = np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+        counts = _count_cells(_class_maps(labels, scores.shape), scores)
         self._counts = counts if self._counts is None else self._counts + counts
+
+    def merge(self, other: MeanIoU) -> None:
+        """Take in all that another one has taken in."""
+        if other._counts is not None:
+            self._counts = other._counts if self._counts is None else self._counts + other._counts
 
     def compute(self) -> float:
         """The mean over classes seen; raises DataError when no pixel counted."""
@@ -436,8 +472,22 @@ class MeanIoU:
         return float(np.mean(both[union > 0] / union[union > 0]))
 
 
-def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Labels as (n, H, W) int64, each a class or 255."""
+def _count_cells(wanted: NDArray[Any], scores: NDArray[Any]) -> NDArray[np.int64]:
+    """(C, C) positions by label and by the class of the largest score; those labelled as no class are left out."""
+    classes = scores.shape[1]
+    cell = np.min_scalar_type((classes + 1) * classes)
+    counts = np.zeros((classes + 1) * classes, np.int64)
+    for part in row_blocks(wanted):
+        cells = wanted[part].astype(cell)
+        np.minimum(cells, cell.type(classes), out=cells)  # all that are no class become one row, the last
+        cells *= cell.type(classes)
+        cells += largest_class(scores[part])
+        counts += np.bincount(cells.ravel(), minlength=len(counts))
+    return counts.reshape(classes + 1, classes)[:classes]
+
+
+def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Labels, (n, H, W) integers, each a class or 255."""
     rows, classes, height, width = shape
     if labels is None:
         raise DataError("metric miou needs labels, but the data have none")
@@ -446,10 +496,11 @@ def _class_maps(labels: Labels, shape: tuple[int, ...]) -> NDArray[np.int64]:
             f"metric miou needs integer labels of shape {(rows, height, width)}, "
             f"got {labels.dtype} of shape {labels.shape}"
         )
-    outside = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]
-    if outside.size:
-        raise DataError(f"metric miou: label {outside[0]} is neither one of {classes} classes nor 255 (ignored)")
-    return labels.astype(np.int64)
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+        outside = labels[((labels < 0) | (labels >= classes)) & (labels != IGNORED_LABEL)]
+        if outside.size:
+            raise DataError(f"metric miou: label {outside[0]} is neither one of {classes} classes nor 255 (ignored)")
+    return labels
 
 
 def _fit_class_maps(outputs: Outputs, labels: NDArray[Any]) -> object:
