@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -115,3 +116,31 @@ def test_one_core_that_is_allowed_is_left_as_it_is(two_cores: set[int]) -> None:
     with started(PIN) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "None"
+
+
+SPARE = (
+    "from evaluators.cores import pin_to_one_cpu, spare_cpus, bind_thread; import os, threading; free = spare_cpus(); "
+    "pin_to_one_cpu(); spare = spare_cpus(); found = []; "
+    "thread = threading.Thread(target=lambda: (bind_thread(spare), found.append(os.sched_getaffinity(0)))); "
+    "thread.start(); thread.join(); import json; "
+    "print(json.dumps([sorted(cpus) for cpus in (free, spare, found[0], os.sched_getaffinity(0))]), flush=True)"
+)
+
+
+def test_threads_beside_a_measuring_one_are_bound_elsewhere(two_cores: set[int]) -> None:
+    with started(SPARE) as alone:
+        assert alone.stdout is not None
+        free, spare, thread, own = json.loads(alone.stdout.readline())
+    assert set(free) == two_cores, "nothing is measured where nothing is bound"
+    assert len(own) == 1, "binding a thread binds no other"
+    assert set(spare) == set(thread) == two_cores - set(own)
+
+
+def test_they_leave_the_core_of_another_evaluator_alone(two_cores: set[int]) -> None:
+    with started(WORKER) as other:
+        kept = {said(other), said(other)}
+        with started(SPARE) as mine:
+            assert mine.stdout is not None
+            _, spare, thread, own = json.loads(mine.stdout.readline())
+    assert set(own) == two_cores - kept
+    assert spare == thread == own, "rather its own than that one's"
