@@ -158,6 +158,7 @@ def test_data_given_apart_are_used_whole(tmp_path: Path) -> None:
         "calibration": 10,
         "search": SAMPLES,
         "final": 10,
+        "clusters": {},
     }
 
 
