@@ -25,6 +25,7 @@ from searched import ROOT, child, command, environment, invoke, write_inputs
 from servers import postgresql_server, postgresql_url
 from studies import fleet
 from studies.fleet import Fleet
+from studies.run_clock import clocked_run, limit_start
 from studies.slots import Slot, usable_cores
 from studies.store import Store
 from working import assert_whole, finished, rows, tree, until
@@ -83,6 +84,18 @@ def test_a_worker_gets_the_url_in_its_environment_alone(worker: Callable[..., No
     shown = "open('/proc/self/cmdline').read().count('none' + '.db')"
     worker(f"print(os.environ['BITFRONT_STORAGE']); print(sys.argv); print({shown})")
     assert run(tmp_path)[1] == ["cpu 0: sqlite:///none.db", "cpu 0: ['-c', 'worker', 's']", "cpu 0: 0"]
+
+
+def test_a_time_limit_of_workers_counts_from_the_start_of_their_parents_command(
+    worker: Callable[..., None], tmp_path: Path
+) -> None:
+    worker(
+        "sys.path.insert(0, os.environ['PYTHONPATH'])\nfrom studies.run_clock import clocked_run, limit_start\n"
+        "with clocked_run(): print(limit_start())"
+    )
+    with clocked_run():
+        began = limit_start()
+        assert run(tmp_path)[1] == [f"cpu 0: {began}"]
 
 
 def test_a_worker_is_bound_to_its_processors(worker: Callable[..., None], tmp_path: Path) -> None:

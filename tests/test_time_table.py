@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from evaluators.stopwatch import Stopwatch, use_stopwatch
 from searched import DATABASE, invoke, ok, quick, write_inputs
 from studies import commands
+from studies.leases import WorkerLease
 from studies.records import WorkerTime
 from studies.run_clock import KINDS
 from studies.store import Store
@@ -88,6 +90,27 @@ def test_a_second_run_is_added_and_the_pause_between_is_not(tmp_path: Path, monk
     assert found.workers == 2
     assert found.wall_s == pytest.approx(found.busy_s, abs=0.1)
     assert found.wall_s < 1800
+
+
+def test_a_worker_that_is_killed_leaves_what_it_stored_every_few_seconds(store: Store, target: int) -> None:
+    """Nobody ends it here, as nobody does after a `kill -9`."""
+    with use_stopwatch(Stopwatch(time.monotonic() - 30, "start")) as watch:
+        with watch.measure("builds"):
+            lease = WorkerLease(store, target, lease_s=60.0)
+            lease.name = store.join_worker(target, host="here", device="cpu", pid=1)
+            lease.store_time()
+            assert store.worker_times(target) == ()  # the first few seconds are not over
+            lease._last_spent -= 10
+            lease.store_time()
+        [found] = store.worker_times(target)
+        assert found.name == lease.name
+        assert found.seconds["start"] == pytest.approx(30, abs=1)
+        assert "builds" in found.seconds
+        store.beat(lease.name)
+        assert store.worker_times(target) == (found,)
+        store.beat(lease.name, {"start": 31.0})
+        store.end_worker(lease.name, "failed", {"start": 32.0})
+    assert [dict(each.seconds) for each in store.worker_times(target)] == [{"start": 32.0}]
 
 
 def test_a_run_that_ends_by_an_error_keeps_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
