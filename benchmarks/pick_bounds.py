@@ -7,7 +7,7 @@ mixes around the allowed loss on one split, and its candidates are scored on ano
 Compared are bounds for the fastest mix that keeps the allowed loss surely, and orders of the line of candidates that
 are looked at on the final split.
 
-usage: python benchmarks/pick_bounds.py [--worlds 150]
+usage: python benchmarks/pick_bounds.py [--worlds 100]
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _slower(found: World, row: int | None) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, default=150, help="of each kind")
+    parser.add_argument("--worlds", type=int, default=100, help="of each kind")
     count = parser.parse_args().worlds
     for centre, limit in ((c, limit) for c in (1.4, 0.6) for limit in (0.005, 0.01, 0.02)):
         for samples in (300, 1000, 2000):
