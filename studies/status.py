@@ -34,6 +34,7 @@ class Point:
     Attributes:
         speedup: against the latest measurement of uniform FP32, None where there is none.
         final: what the final split says of the limits, in words.
+        unrelated: whether its outputs have nothing in common with FP32's.
     """
 
     trial: int | None
@@ -41,6 +42,7 @@ class Point:
     loss: float
     speedup: float | None
     final: str = "not confirmed"
+    unrelated: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,4 +223,5 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
 def _point(now: Standing, row: int) -> Point:
     trial = int(now.table.trial[row])
     loss, latency_ms = float(now.table.loss[row]), float(now.latency_ms[row])
-    return Point(None if trial < 0 else trial, latency_ms, loss, now.speedup(row), now.verdict(row).value)
+    final, unrelated = now.verdict(row).value, bool(now.unrelated[row])
+    return Point(None if trial < 0 else trial, latency_ms, loss, now.speedup(row), final, unrelated)

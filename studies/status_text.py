@@ -15,6 +15,7 @@ from studies.status import Point, StudyStatus, TargetStatus
 from studies.tallies import FinishedRow
 from studies.time_table import time_rows, times_text
 from studies.units import format_duration_s, format_metric, format_ms
+from studies.unrelated import MARK
 from studies.words import replaced_text
 
 TIME_COLUMNS = ("seconds", "share", "spent on")
@@ -80,7 +81,8 @@ def failures_text(failures: Mapping[tuple[str, str], int]) -> str:
 def point_text(point: Point, metric: Mapping[str, Any]) -> str:
     speedup = "" if point.speedup is None else f", {point.speedup:.2f}x as fast as FP32"
     loss = format_metric(point.loss, metric["unit"], metric["ratio"])
-    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}, {point.final}"
+    broken = f", {MARK}" if point.unrelated else ""
+    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}, {point.final}{broken}"
 
 
 def finished_text(row: FinishedRow, metric: Mapping[str, Any]) -> str:

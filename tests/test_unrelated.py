@@ -105,6 +105,12 @@ def test_front_and_show_tell_it(here: Path) -> None:
     assert json.loads(ok("show", "s", fp32["trial"], "--json"))["warnings"] == []
 
 
+def test_status_tells_it(here: Path) -> None:
+    assert MARK in ok("status", "s")
+    [target] = json.loads(ok("status", "s", "--json"))["targets"]
+    assert target["picks"]["accurate"]["unrelated"] is True
+
+
 def test_an_export_of_it_never_just_holds(here: Path, tmp_path: Path) -> None:
     pick = accurate()
     result = invoke("export", "s", "--pick", "accurate", "--out", tmp_path / "engine")
