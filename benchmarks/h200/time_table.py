@@ -48,14 +48,14 @@ def of_study(database: Path, started: float, ended: float) -> dict[str, Any]:
 
 
 def _evaluation(row: sqlite3.Row, started: float) -> dict[str, Any]:
-    """What is told of one evaluation; `stage_s` holds every time of it that its tree stores."""
+    """What is told of one evaluation; `clock_ms` is its latency by the clock, `stage_s` what its parts took."""
     end = row["finished_at"]
     return {
         "role": row["role"],
         "status": row["status"],
         "start_s": _since(row["started_at"], started),
         "end_s": None if end is None else _since(end, started),
-        "latency_ms": row["latency_ms"],
+        "clock_ms": row["raw_ms"],
         "loss": row["loss"],
         "samples": row["samples"],
         "stage_s": dict(_times(row)),
