@@ -46,6 +46,7 @@ OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose opt
 OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--needs", "--shard"}  # the proof on a GPU
 OTHER_PROGRAMS |= {"--seconds", "--dry-run", "--python", "--train-python", "--wait", "--parts", "--models"}  # its lease
 OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py
+OTHER_PROGRAMS |= {"--docs"}  # benchmarks/trust/run.py
 USERS_OWN = (
     "engine",
     "demo",

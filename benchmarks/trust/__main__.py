@@ -1,0 +1,5 @@
+"""`python -m benchmarks.trust`."""
+
+from benchmarks.trust.run import main
+
+main()

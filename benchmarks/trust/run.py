@@ -1,0 +1,122 @@
+"""Do picks hold? Five networks, five split seeds each, and 10,000 fresh samples that no split of any study had.
+
+    python benchmarks/trust/run.py                                  # all that is not done: under half an hour, 2 cores
+    python benchmarks/trust/run.py --only encoder --seeds 0 1       # pieces; repeatable
+    python benchmarks/trust/run.py --table                          # of what is done
+    python benchmarks/trust/run.py --docs                           # the same, into docs/benchmarks.md
+    python benchmarks/trust/run.py --only heads --seeds 0 --trials 6 --fresh 500 --out /tmp/try.json
+
+Every study is a search and an export by the command line, with the defaults but for what `studies.NETWORKS` states.
+Results go to benchmarks/results/trust.json after every study. A study that is there, made by the git commit that is
+checked out, is not made again; one of another commit is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if not __package__:  # started as a script
+    sys.path[:1] = [str(ROOT)]
+
+from benchmarks.h200 import tables  # noqa: E402
+from benchmarks.trust import studies, verdicts  # noqa: E402
+from benchmarks.trust.fresh import Fresh  # noqa: E402
+from benchmarks.trust.studies import NETWORKS  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "trust.json"
+DOCS = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- trust begin: made by benchmarks/trust/run.py --docs -->", "<!-- trust end -->"
+SEEDS = range(5)
+_PRODUCT = ("search", "evaluators", "studies", "examples", "benchmarks/trust")
+
+
+def commit() -> str:
+    """The commit that is checked out, marked where what is measured differs from it."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", *_PRODUCT]
+    changed = subprocess.run(changes, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return head.stdout.strip()[:12] + ("-changed" if changed else "")
+
+
+def stored(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"runs": {}}
+    return found
+
+
+def keep(out: Path, name: str, run: dict[str, Any]) -> None:
+    """Add one study to the results, which are whole at any time."""
+    found = stored(out)
+    runs = {**found["runs"], name: run}
+    order = [f"{network}-{seed}" for network in NETWORKS for seed in SEEDS]
+    found["runs"] = dict(sorted(runs.items(), key=lambda item: order.index(item[0])))
+    found["counts"] = [{**vars(each), "met": each.met} for each in verdicts.counts(found["runs"])]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = out.with_suffix(".draft")
+    draft.write_text(json.dumps(found, indent=1) + "\n")
+    draft.replace(out)
+
+
+def run_network(network: str, arguments: argparse.Namespace, made_by: str) -> None:
+    """Its studies that are not done, one after another; the fresh samples are drawn and scored in FP32 once."""
+    wanted, work = NETWORKS[network], arguments.work.resolve()
+    fresh = Fresh(network, studies.model_of(network), wanted.metric, arguments.fresh)
+    for seed in arguments.seeds:
+        name = f"{network}-{seed}"
+        done = stored(arguments.out)["runs"].get(name, {})
+        if done.get("commit") == made_by and not arguments.again:
+            continue
+        start = time.monotonic()
+        found = studies.run(network, seed, work, fresh, arguments.trials)
+        seconds = round(time.monotonic() - start, 1)
+        about = {"commit": made_by, "date": f"{datetime.date.today()}", "load": round(os.getloadavg()[0], 1)}
+        keep(arguments.out, name, {**about, "fresh_samples": arguments.fresh, "wall_s": seconds, **found})
+        tell(name, found, seconds)
+
+
+def tell(name: str, run: dict[str, Any], seconds: float) -> None:
+    losses = ", ".join(f"{100 * run[part]['loss']:.2f} {part}" for part in ("search", "final", "fresh"))
+    over = run["fastest"]["best_over_it"]
+    best = "none holds" if over is None else f"{over:.3f} × the fastest that holds"
+    pick = "FP32" if run["is_fp32"] else run["pick"]
+    print(f"{name}: {pick}, {run['over_fp32']:.3f} × FP32; loses {losses}; {run['verdict']}; {best}; {seconds:.0f} s")
+    sys.stdout.flush()
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(NETWORKS), help="this network; repeatable")
+    parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS), metavar="N")
+    parser.add_argument("--work", type=Path, default=ROOT / "proof" / "trust", help="folder of the studies")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--trials", type=int, help="of every study, for a quick try")
+    parser.add_argument("--fresh", type=int, default=studies.FRESH, help="fresh samples")
+    parser.add_argument("--again", action="store_true", help="also what is done")
+    parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
+    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks.md")
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parsed()
+    start, made_by = time.monotonic(), commit()
+    for network in () if arguments.table or arguments.docs else arguments.only or NETWORKS:
+        run_network(network, arguments, made_by)
+    found = verdicts.text(stored(arguments.out)["runs"])
+    print(f"{found}\n\n{time.monotonic() - start:.0f} s, commit {made_by}")
+    if arguments.docs:
+        DOCS.write_text(tables.inserted(DOCS.read_text(), found, BEGIN, END))
+
+
+if __name__ == "__main__":
+    main()
