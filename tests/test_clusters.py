@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from evaluators.data import Splits, open_data, split
 from evaluators.score_order import order_scores
 from search.errors import DataError
-from search.model import TensorSpec
+from search.model import TensorSpec, load
+from studies.commands import example_files
 
 IMAGE = (TensorSpec("image", "float32", (4, 2)),)
 READ = "import numpy as np\n\n\ndef read(path):\n    return np.zeros(2, np.float32)\n"
@@ -306,3 +307,15 @@ class TestScoreOrder:
             seen.setdefault(block, set()).update(ids[here].tolist())
         assert start == len(ids)
         assert sum(map(len, seen.values())) == len(sizes), "no cluster is in two blocks"
+
+
+def test_scenes_of_the_example_belong_to_the_digits_they_were_made_of() -> None:
+    model, samples = example_files()
+    opened = open_data(str(samples), load(model, batch=16).inputs)
+    assert opened.clusters is not None
+    labels = opened.labels(np.arange(len(opened)))
+    assert labels is not None
+    known, first, counts = np.unique(opened.clusters, return_index=True, return_counts=True)
+    assert len(known) == 797
+    assert set(counts.tolist()) == {6, 7}
+    np.testing.assert_array_equal(labels, labels[first][opened.clusters])

@@ -11,7 +11,8 @@ What it does, in order:
 2. trains on fresh 32x32 scenes every epoch: a turned, shifted, scaled digit in low contrast among clutter and noise;
 3. rescales some residual streams channel by channel with powers of two (see `rescale_streams`), which leaves the
    float outputs as they are, checks just that, and so gives those streams the uneven ranges that real MobileNets have;
-4. exports the network to ONNX and writes scenes of held-out digits with their labels.
+4. exports the network to ONNX and writes scenes of held-out digits with their labels and with the number of the
+   original that each was made of.
 """
 
 import argparse
@@ -222,12 +223,12 @@ def export(network: Network, path: Path) -> None:
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
 
-def evaluation_scenes(images: torch.Tensor, labels: torch.Tensor, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`samples` scenes of held-out digits, every original about equally often, in mixed order."""
+def evaluation_scenes(images: torch.Tensor, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`samples` scenes of held-out digits, every original about equally often, in mixed order; and their originals."""
     generator = torch.Generator().manual_seed(3)
     rounds = -(-samples // len(images))
     order = torch.cat([torch.randperm(len(images), generator=generator) for _ in range(rounds)])[:samples]
-    return scenes(images[order], generator), labels[order]
+    return scenes(images[order], generator), order
 
 
 def main() -> None:
@@ -251,13 +252,17 @@ def main() -> None:
         if args.weights:
             torch.save(network.state_dict(), args.weights)
 
-    pixels, labels = evaluation_scenes(*held_out, args.samples)
+    images, labels_of = held_out
+    pixels, originals = evaluation_scenes(images, args.samples)
+    labels = labels_of[originals]
     top1 = (logits_of(network, pixels).argmax(1) == labels).float().mean()
     print(f"float top-1 on {len(labels)} held-out scenes: {top1:.2%}")
     if not args.even:
         rescale_checked(network, pixels[:500])
     export(network.to(memory_format=torch.contiguous_format), args.out / "digits.onnx")
-    np.savez_compressed(args.out / "digits.npz", image=pixels.numpy(), labels=labels.numpy())
+    # Scenes of one original belong together: what is hard about it is hard in all of them.
+    arrays = {"image": pixels, "labels": labels, "clusters": originals}
+    np.savez_compressed(args.out / "digits.npz", **{name: array.numpy() for name, array in arrays.items()})
 
 
 if __name__ == "__main__":
