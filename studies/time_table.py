@@ -59,7 +59,8 @@ def time_table(store: LeaseStore, study_target_id: int) -> TimeTable:
 def table_of(workers: Iterable[WorkerTime]) -> TimeTable:
     """Add workers up."""
     found = list(workers)
-    seconds = {kind: sum(worker.seconds.get(kind, 0.0) for worker in found) for kind in KINDS}
+    kinds = dict.fromkeys([*KINDS, *(kind for worker in found for kind in worker.seconds)])
+    seconds = {kind: sum(worker.seconds.get(kind, 0.0) for worker in found) for kind in kinds}
     spans = sorted((worker.until - timedelta(seconds=worker.total_s), worker.until) for worker in found)
     return TimeTable(
         {kind: each for kind, each in seconds.items() if each > 0},
@@ -93,7 +94,7 @@ def times_text(times: TimeTable) -> str:
 def time_rows(times: TimeTable) -> list[tuple[str, str, str]]:
     """Seconds, share of the busy time, and what they were spent on; the most first, and no kind below 0.05 s."""
     shown = sorted(((s, kind) for kind, s in times.seconds.items() if s >= 0.05), reverse=True)
-    return [(f"{s:.1f}", f"{times.share(kind):.1%}", KINDS[kind]) for s, kind in shown]
+    return [(f"{s:.1f}", f"{times.share(kind):.1%}", KINDS.get(kind, kind)) for s, kind in shown]
 
 
 @dataclass(frozen=True)

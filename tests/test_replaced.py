@@ -77,7 +77,7 @@ def test_what_each_part_of_an_evaluation_took_is_stored_with_it(
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 3, "--sampler", "random")
     for trial in range(3):
         shown = json.loads(ok("show", "s", trial, "--json"))
-        assert {"lower", "build", "audit", "load", "latency", "score"} <= shown["stage_s"].keys()
+        assert {"lower", "build", "audit", "load", "latency", "run", "score"} <= shown["stage_s"].keys()
         assert sum(shown["stage_s"].values()) == pytest.approx(shown["total_s"], rel=0.01, abs=0.005)
         assert shown["stage_s"]["build"] == pytest.approx(shown["build_s"], rel=0.1, abs=0.01)
     assert invoke("show", "s", 0).exit_code == 0
