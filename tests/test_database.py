@@ -18,11 +18,15 @@ from sqlalchemy.schema import CreateTable
 
 import toy_step
 from search.errors import StudyError
+from search.model import Edge
+from search.values import Precision
+from stored import LAYERS, assignment
 from studies import database, migrations, tables
 from studies.database import artifact_folder, close_optuna, default_url, hide_password
 from studies.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
+STORED = Path(__file__).parent / "data" / f"schema_v{tables.VERSION}.db"
 STUDY = NewStudy("demo", "model.onnx", "a" * 64, {}, {}, {}, {}, {})
 NOBODY = 65534
 
@@ -46,6 +50,15 @@ def columns(path: Path) -> dict[str, set[tuple[str, str, bool]]]:
     shape = {name: {(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(name)} for name in ours}
     engine.dispose()
     return shape
+
+
+def indexes(path: Path) -> set[tuple[str, tuple[str | None, ...]]]:
+    engine = create_engine(url_of(path))
+    found = inspect(engine)
+    ours = [name for name in found.get_table_names() if name.startswith("bf_")]
+    there = {(str(i["name"]), tuple(i["column_names"])) for name in ours for i in found.get_indexes(name)}
+    engine.dispose()
+    return there
 
 
 def test_reading_never_creates_a_database(tmp_path: Path) -> None:
@@ -132,10 +145,9 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A database of the present version with a study, and Optuna's tables."""
+    """A stored database of the present version, see `data/make_schema.py`, with Optuna's tables."""
     path = tmp_path / "old.db"
-    with Store.open(url_of(path), create=True) as store:
-        store.create_study(STUDY)
+    shutil.copy(STORED, path)
     close_optuna(optuna_storage(url_of(path)))
     return path
 
@@ -145,6 +157,34 @@ def asked(path: Path, query: str) -> list[tuple[object, ...]]:
     rows = connection.execute(query).fetchall()
     connection.close()
     return rows
+
+
+def test_the_stored_database_is_read_with_its_rows(old: Path, tmp_path: Path) -> None:
+    with Store.open(url_of(old)) as store:
+        study = store.study("demo")
+        (target,) = store.targets(study.id)
+        assert [group.id for group in store.groups(study.id)] == ["g000", "g001"]
+        assert store.edges(study.id) == (Edge("g000", "g001", "x", 3),)
+        assert list(store.evaluations(target.id).status) == ["ok", "failed", "running"]
+        good = store.evaluation(target.id, 0)
+        assert good.evaluation.assignment == assignment(0, 2)
+        assert [row.got for row in good.evaluation.audit] == [Precision.FP32, Precision.INT8]
+        assert good.evaluation.latency is not None
+        assert list(good.evaluation.latency.samples_ms) == [1.25, 1.5]
+        assert store.profile(good.id) == LAYERS
+        failure = store.evaluation(target.id, 1).evaluation.failure
+        assert failure is not None
+        assert failure.message == "no such kernel"
+        assert store.sensitivities(target.id) == {("g000", Precision.INT8): 1e-3}
+        (worker,) = store.workers(target.id)
+        assert (worker.host, worker.trial) == ("here", 2)
+
+
+def test_the_stored_database_has_the_tables_of_its_version(old: Path, tmp_path: Path) -> None:
+    """Else the tables were changed without a step; before the first release, make the stored database again."""
+    Store.open(url_of(tmp_path / "new.db"), create=True).close()
+    assert columns(old) == columns(tmp_path / "new.db"), "run tests/data/make_schema.py, or add a step of migration"
+    assert indexes(old) == indexes(tmp_path / "new.db")
 
 
 @pytest.mark.parametrize("write", [False, True])
