@@ -44,11 +44,11 @@ class Network:
     samples: int
     batch: int = 16
     drop: float = 0.01
-    trials: int = 28
+    trials: int = 24
 
 
 NETWORKS = {
-    "digits": Network("top1", 0, trials=24),
+    "digits": Network("top1", 0, trials=20),
     "residual": Network("top1", 5000),
     "heads": Network("benchmarks.trust.scores:both_tops", 5000),
     "segmentation": Network("miou", 2000, batch=8),
