@@ -474,6 +474,21 @@ class Evaluator:
                     failed[label] = str(error)
             return {"latency": measured, "accuracy": scores, "reference": reference.value, "failed": failed}
 
+    def time_together(
+        self, engines: Mapping[str, str], rounds: int, reference_ms: float | None = None
+    ) -> dict[str, Latency]:
+        """Measure several engines in turn with each other and the baseline, as finalists are, and score nothing.
+
+        Args:
+            engines, rounds, reference_ms: as `finalists` has them.
+
+        Returns:
+            Label → Latency.
+        """
+        with ExitStack() as stack, refusals("measuring engines in turn"):
+            sessions = {label: stack.enter_context(closing(self.builder.load(Path(e)))) for label, e in engines.items()}
+            return self._measure_together(sessions, rounds, self.baseline, reference_ms=reference_ms, again=True)
+
     def _measure_together(
         self,
         sessions: Mapping[str, Session],

@@ -133,6 +133,9 @@ class _Service:
     def finalists(self, engines: dict[str, str], rounds: int, reference_ms: float | None = None) -> Any:
         return self._evaluator.finalists(engines, rounds, reference_ms)
 
+    def time_together(self, engines: dict[str, str], rounds: int, reference_ms: float | None = None) -> Any:
+        return self._evaluator.time_together(engines, rounds, reference_ms)
+
     def build(self, assignment: Any, out: str) -> None:
         self._evaluator.build(assignment, Path(out))
 

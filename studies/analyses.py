@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from studies.targets import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.profiles import Profiled
+    from studies.remeasuring import Remeasured
     from studies.sensitivity_table import Sensitivities, Thresholds
 
 
@@ -73,6 +74,45 @@ def profile(
     return profile_trials(
         url, now, trials, count=count, again=again, options=options or {}, progress=progress or Quiet()
     )
+
+
+def remeasure(
+    name: str,
+    trials: Sequence[int] = (),
+    *,
+    every: bool = False,
+    options: Mapping[str, Any] | None = None,
+    storage: str | None = None,
+    progress: Progress | None = None,
+    target: str | None = None,
+) -> tuple[Remeasured, ...]:
+    """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure`.
+
+    Each is measured until nothing is doubtful in it, a few times at most. Older measurements stay stored.
+
+    Args:
+        trials: these, doubtful or not; empty for what is doubtful and matters: uniform baselines, front, picks and
+            what is within reach of the latency budget.
+        every: of all that is doubtful, whether it matters or not.
+        options: `model`, `data` where files have moved.
+
+    Returns:
+        What changed, in order of the evaluations; empty where nothing was to be measured.
+
+    Raises:
+        ConfigError: `trials` and `every` are both given.
+        StudyError: no such study or trial, a trial without a latency, another process works on the study on SQLite, or
+            model, data or target are not the study's.
+        EvaluatorError: engines cannot be loaded or run here.
+    """
+    from studies.remeasuring import remeasure_study
+
+    if trials and every:
+        raise ConfigError("measuring again: --trial and --all were both given; give one.")
+    url = storage or default_url()
+    with Store.open(url, write=False) as store:
+        now = standing_of(store, name, None, target)
+    return remeasure_study(url, now, tuple(trials), every=every, options=options or {}, progress=progress or Quiet())
 
 
 def compare(

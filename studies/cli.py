@@ -28,6 +28,7 @@ VERBS = {
     "report": "cli_results",
     "layers": "cli_analyses",
     "profile": "cli_analyses",
+    "remeasure": "cli_analyses",
     "compare": "cli_analyses",
     "sensitivity": "cli_analyses",
     "studies": "cli_reading",

@@ -40,6 +40,7 @@ from studies.cli_base import (
     progress_for,
     verb,
 )
+from studies.remeasuring import change_text
 
 
 @verb
@@ -115,6 +116,40 @@ def profile(
         _print_delta(found, delta)
     else:
         _print_profile(found[0], sort)
+
+
+@verb
+def remeasure(
+    study: Study,
+    trial: Annotated[
+        list[int] | None, typer.Option("--trial", help="Measure this trial again; repeatable.", metavar="TRIAL")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Measure all that is doubtful again.")] = False,
+    model: ModelPath = None,
+    data: DataPath = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Measure doubtful latencies again, beside the baseline."""
+    with progress_for(False) as progress:
+        found = commands.remeasure(
+            study,
+            trial or (),
+            every=every,
+            options=given_options({"model": model, "data": data}),
+            storage=storage,
+            progress=progress,
+            target=target,
+        )
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    for one in found:
+        name = "an engine built again for an export" if one.trial is None else f"trial {one.trial}"
+        out.print(change_text(name, one), markup=False)
+    if not found:
+        out.print(f"no latency{'' if every else ' that matters'} is doubtful; nothing was measured", markup=False)
 
 
 @verb

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
-from studies.analyses import compare, layers, profile, sensitivity
+from studies.analyses import compare, layers, profile, remeasure, sensitivity
 from studies.config import SearchConfig, from_options
 from studies.judging import standing_of
 from studies.progress import Progress, Quiet
@@ -46,6 +46,7 @@ __all__ = [
     "front",
     "layers",
     "profile",
+    "remeasure",
     "report",
     "resume",
     "search",

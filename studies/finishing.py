@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from studies import finalists, suggestions, upkeep
 from studies.open_trials import OpenTrials
 from studies.proposals import Proposals
+from studies.remeasuring import settle_doubts
 from studies.standing import Standing, standing
 from studies.tie_band import TieBand
 
@@ -77,6 +78,7 @@ class Finish:
         TieBand(self._work).complete(self._standing())
         with self._work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
             upkeep.prune(self._work, self._standing())
+            settle_doubts(self._work)
             self._confirm()
         self._work.store.add_details(self._work.target.id, **{_CONFIRMED_BY: self._work.lease.name})
 

@@ -93,11 +93,15 @@ class Pace:
 
     def finalists_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""
-        raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
-        block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
-        timing_s = (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s)
+        timing_s = self.timing_s(now, count)
         scoring_s = _most(self._scoring_s) if self._scoring_s else self.evaluation_s(now)
         return timing_s + count * _most(self._load_s) + (count + 1) * scoring_s * self._final
+
+    def timing_s(self, now: Standing, count: int) -> float:
+        """Seconds that measuring so many engines takes, in turn with each other and the baseline."""
+        raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
+        block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
+        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s)
 
     def finalists_in_time(self, now: Standing, wanted: int) -> int:
         """How many of the finalists can be confirmed in the time that is left."""

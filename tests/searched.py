@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from jobs import float_labels
 from networks import Net, images, save
 from search.model import load
-from studies import export, repeats
+from studies import export, remeasuring, repeats
 from studies.cli import program_for
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +66,7 @@ def ok(*arguments: Any) -> str:
 
 
 QUICKLY = (
-    "from studies import export, repeats; repeats.BUILDS = 1; "
+    "from studies import export, remeasuring, repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
     "repeats.PROCESSES = 0; export.tolerance = lambda now: 1e9; "
 )
 
@@ -104,12 +104,13 @@ def quick() -> Iterator[None]:
     """Searches in this process measure quickly, and repeat the baseline once instead of three times.
 
     Nor do they start fresh processes to time it there, which takes longer than the rest: test_repeatability.py does.
-    What is measured that quickly is too rough for an export to be held to it.
+    What is measured that quickly is too rough for an export to be held to it, and for doubts to be settled.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
+        patch.setattr(remeasuring, "TRIES", 0)
         patch.setattr(export, "tolerance", lambda now: 1e9)
         yield
 
