@@ -183,7 +183,7 @@ class Standing:
             loss=t.loss,
             loss_error=verdicts.standard_error(t.loss_low, t.loss_high),
             loss_band=self.loss_band,
-            margin=self._margins(t.loss, t.loss_low, t.loss_high, t.metric_value, t.samples),
+            margin=self._margins("search", t.loss, t.loss_low, t.loss_high, t.metric_value, t.samples),
             latency_band=self.band,
             eligible=self.feasible,
             fails=self._looked_at & ~self.keeps_final,
@@ -239,11 +239,15 @@ class Standing:
     @cached_property
     def _final_margins(self) -> Floats:
         names = ("loss", "loss_low", "loss_high", "value", "samples")
-        return self._margins(*(self._of_final(name) for name in names))
+        return self._margins("final", *(self._of_final(name) for name in names))
 
-    def _margins(self, loss: Floats, low: Floats, high: Floats, value: Floats, samples: Any) -> Floats:
-        """(n,) standard errors from these estimates to the nearest accuracy limit."""
+    def _margins(self, split: str, loss: Floats, low: Floats, high: Floats, value: Floats, samples: Any) -> Floats:
+        """(n,) standard errors from these estimates of a split to the nearest accuracy limit.
+
+        Samples of one cluster may all be right or wrong together, so a cluster counts as one.
+        """
         metric, error = self.study.metric, verdicts.standard_error(low, high)
+        samples = self.study.clusters(split) or samples
         relative, ratio = is_relative(metric["name"]), bool(metric.get("ratio", False))
         of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=ratio)
         return verdicts.margins(loss, error, value, of_value, self.limits, higher_is_better=self.higher_is_better)

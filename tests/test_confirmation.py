@@ -169,6 +169,13 @@ def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None
     assert not judged(store, Limits(accuracy_limit=0.2)).not_sure(2)
 
 
+def test_samples_of_one_cluster_count_once_for_the_bound_of_a_value(store: Store) -> None:
+    now = judged(store, Limits(accuracy_limit=0.6))
+    assert not now.not_sure(4), "of eight samples 0.9 is three standard errors from it"
+    together = replace(now.study, data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
+    assert replace(now, study=together).not_sure(4)
+
+
 def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: Store, url: str) -> None:
     target = judged(store).target.id
     other = evaluated((2, 2, 0, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)

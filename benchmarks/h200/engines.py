@@ -75,7 +75,7 @@ def export(setting: Setting) -> None:
     budget_ms = setting.result("search")["budget_ms"]
     limits = {"latency-budget": f"{1000 * budget_ms:.3f}us"}
     now, _ = commands.front(setting.study, limits, setting.storage)
-    row = now.picks.accurate
+    row = now.picks.best
     if row is None:
         raise RuntimeError(f"{setting.network}: no evaluation keeps the latency budget; run the search first")
     folder = setting.folder / "exported"

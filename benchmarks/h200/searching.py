@@ -224,7 +224,7 @@ def compare(setting: Setting) -> None:
         free_choice(setting)  # gone on a fresh machine
     wanted, chosen = _uniforms(setting), {}
     free = setting.result("uniform").get("together", {}).get("free")
-    found = {"pick": now.picks.accurate, "match": matching(now, free["loss"]) if free else None}
+    found = {"pick": now.picks.best, "match": matching(now, free["loss"]) if free else None}
     with setting.store() as (store, study, target):
         assignments = store.assignments(target.id)
         groups = [group.id for group in store.groups(study.id)]
