@@ -20,9 +20,8 @@ def loss_text(now: Standing, loss: float, digits: int = 4) -> str:
 
 def best_label(now: Standing) -> str:
     """What the recommended evaluation is called: the best by the limits, or the knee where they leave that open."""
-    if now.limits == Limits():
-        return "best without limits, the knee of the front"
-    return "best within the limits, the knee of the front" if now.aim is Aim.KNEE else "best within the limits"
+    label = "best" if now.limits == Limits() else "best within the limits"
+    return f"{label}, the knee of the front" if now.aim is Aim.KNEE else label
 
 
 def best_numbers(now: Standing, row: int) -> str:

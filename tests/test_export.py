@@ -244,7 +244,7 @@ def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> No
     rebuilt = "select id from bf_evaluation where role = 'export'"
     assert len(rows(rebuilt)) == 1
     ok("report", "small", "--out", "before.html")
-    other = f"case asked when {INT8:d} then {FP32:d} else {INT8:d} end"
+    other = f"case asked when {INT8.id} then {FP32.id} else {INT8.id} end"
     rows(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         number = store.targets(store.study("small").id)[0].id

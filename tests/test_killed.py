@@ -175,7 +175,7 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
     assert process.returncode == 130, screen
     assert "go on with: bitfront resume s" in screen
     assert "Traceback" not in screen
-    for shown in ("best within the limits", "front", "rate", "failures", "left"):
+    for shown in ("best, the knee of the front", "front", "rate", "failures", "left"):
         assert shown in screen
     assert screen.rfind("\x1b[?25h") > screen.rfind("\x1b[?25l")  # the cursor is shown again
     assert rows(here, "select state from bf_study") == [("interrupted",)]
