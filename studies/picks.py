@@ -294,7 +294,7 @@ def _knee(columns: Candidates, rows: Rows) -> int | None:
 
 def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:
     """The row with the least `first` as it is shown, then the least `second`, then the lowest number."""
-    values = np.unique(first[rows])
+    values = np.array(sorted(set(first[rows].tolist())))  # np.unique imports what reading verbs do without
     near = values[values <= values[0] + _SHOWN * abs(values[0])]
     shown = [shown_number(float(value)) for value in near]
     same = near[sum(number == shown[0] for number in shown) - 1]  # they rise with the values
