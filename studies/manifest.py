@@ -38,10 +38,10 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "ranges_digest": work.target.ranges_digest,
         "metric": work.study.metric,
         "latency": _latency(now, row, record),
-        "search": _accuracy(evaluation.accuracy),
+        "search": _accuracy(evaluation.accuracy, work.study.clusters("search")),
         "unrelated_to_fp32": bool(now.unrelated[row]),
         "warnings": [text] if (text := unrelated_text(now, row)) else [],
-        "final": {**_accuracy(record.final), **_judged(now, row)},
+        "final": {**_accuracy(record.final, work.study.clusters("final")), **_judged(now, row)},
         "limits": asdict(work.limits),
         "target": work.target.target.to_json(),
         "target_fingerprint": work.target.target.fingerprint,
@@ -88,9 +88,10 @@ def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any
     }
 
 
-def _accuracy(accuracy: Any) -> dict[str, Any]:
+def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
     names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
-    return {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
+    found = {name: getattr(accuracy, name) for name in names} if accuracy is not None else {}
+    return found | ({"clusters": clusters} if found else {})
 
 
 def _judged(now: Standing, row: int) -> dict[str, Any]:

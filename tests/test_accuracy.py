@@ -95,6 +95,28 @@ def test_candidates_near_the_limit_are_looked_at_again_after_twice_as_many(fp32:
     assert paired_interval(losses[: accuracy.samples // 2], ratio=True, z=Z99)[0] <= 0
 
 
+def test_clusters_that_are_alike_need_more_samples_to_stop(fp32: Reference) -> None:
+    """Of 1000 samples 133 are lost: far beyond a limit of 5 % if each counts, but not if all are of one cluster."""
+    wrong = np.arange(TOTAL) % 10 == 0
+    lost = (np.arange(TOTAL) % 6 == 0) & ~wrong
+    clusters = np.where(lost, 0, 1 + np.arange(TOTAL) % 12)
+    session = Table(y=logits(wrong | lost))
+    batches = lambda: batched(TOTAL, 32, LABELS)  # noqa: E731
+    alone = evaluate(session, TOP1, batches(), fp32, allowed_drop=0.05, subset=224)
+    together = evaluate(session, TOP1, batches(), fp32, allowed_drop=0.05, subset=224, clusters=clusters)
+    assert not alone.complete
+    assert together.complete
+    assert together.loss == pytest.approx(lost.mean())
+    assert together.loss_low < 0.05 < together.loss_high
+
+
+def test_a_first_look_waits_for_a_second_cluster(fp32: Reference) -> None:
+    clusters = (np.arange(TOTAL) >= 300).astype(np.int64)
+    found = evaluate(candidate(0.9), TOP1, batched(TOTAL, 32, LABELS), fp32, max_samples=64, clusters=clusters)
+    assert found.samples == 320
+    assert np.isfinite([found.loss_low, found.loss_high]).all()
+
+
 def test_no_limit_no_stop(fp32: Reference) -> None:
     assert evaluate(candidate(0.9), TOP1, batched(TOTAL, 32, LABELS), fp32).complete
 
