@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tempfile
 import time
 import traceback
@@ -94,6 +95,7 @@ class Evaluator:
         self._builder: Builder | None = None
         self._baseline: Session | None = None
         self._loaded: tuple[Path, Session] | None = None
+        self._first: tuple[Assignment, Engine, float] | None = None
         self._said_alive = 0.0
 
     def _alive(self) -> None:
@@ -310,10 +312,14 @@ class Evaluator:
         )
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
-        """Go on with a changed job: ranges that have been calibrated."""
+        """Go on with a changed job: ranges that have been calibrated, an optimization level."""
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None
+        if "options" in changes:
+            backend: Any = self.backend  # TensorRT's, the only one with something that can change
+            backend.set_optimization_level(int(changes["options"]["optimization_level"]))
+            self._first = None
 
     def _calibration_threads(self) -> int:
         """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
@@ -364,9 +370,7 @@ class Evaluator:
         lowered = self.builder.lower(candidate.assignment)
         self._enter(candidate, Stage.BUILD)
         watch.turn("build")
-        start = time.perf_counter()
-        engine = self._built(lowered, candidate.out)
-        candidate.engine, candidate.build_s = engine, time.perf_counter() - start
+        engine = self._first_or_new(candidate, lowered)
         self._enter(candidate, Stage.AUDIT)
         watch.turn("audit")
         candidate.audit = self.builder.audit(engine, candidate.assignment)
@@ -540,6 +544,33 @@ class Evaluator:
         except RefusedError as error:
             check_room(out, error)
             raise
+
+    def first_build(self, assignment: Assignment) -> float:
+        """Build an assignment, and keep the engine for the evaluation of it; the seconds that the build took.
+
+        Raises:
+            EvaluatorError: the engine's builder refuses it.
+        """
+        out = self.folder / "first.engine"
+        with refusals("building the first engine", "its builder refuses it"):
+            start = time.perf_counter()
+            engine = self._built(self.builder.lower(assignment), out)
+            seconds = time.perf_counter() - start
+        self._first = (assignment, engine, seconds)
+        return seconds
+
+    def _first_or_new(self, candidate: Candidate, lowered: Any) -> Engine:
+        """The engine that `first_build` made, where it is of a candidate's assignment, else a new one."""
+        first, self._first = self._first, None
+        if first is not None and first[0] == candidate.assignment:
+            shutil.move(first[1].path, candidate.out)  # the one may lie on another file system than the other
+            engine, candidate.build_s = replace(first[1], path=candidate.out), first[2]
+        else:
+            start = time.perf_counter()
+            engine = self._built(lowered, candidate.out)
+            candidate.build_s = time.perf_counter() - start
+        candidate.engine = engine
+        return engine
 
     def time_again(self, assignment: Assignment, out: Path, reference_ms: float | None = None) -> Latency:
         """Build an assignment and measure its latency alone; for repeatability and drift."""

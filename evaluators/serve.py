@@ -139,6 +139,9 @@ class _Service:
     def build(self, assignment: Any, out: str) -> None:
         self._evaluator.build(assignment, Path(out))
 
+    def first_build(self, assignment: Any) -> float:
+        return float(self._evaluator.first_build(assignment))
+
     def time_again(self, assignment: Any, out: str, reference_ms: float | None = None) -> Any:
         return self._evaluator.time_again(assignment, Path(out), reference_ms)
 

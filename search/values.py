@@ -313,6 +313,7 @@ class EngineSummary:
         moves_ms: what the moves take, from a profiled run; None where none was made.
         profiled_ms: what all layers take in that run.
         build_threads: that the builder was allowed; None where it cannot be told, or was not used.
+        optimization_level: of TensorRT's builder; None on other backends.
     """
 
     layers: int
@@ -322,6 +323,7 @@ class EngineSummary:
     moves_ms: float | None = None
     profiled_ms: float | None = None
     build_threads: int | None = None
+    optimization_level: int | None = None
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,10 @@ def search(
     repair: Annotated[Many, option("repair", "Repairs of a refused assignment. [default: 0]", "N")] = None,
     typing: Typing = None,
     workspace: Annotated[Many, option("workspace", "Scratch memory of TensorRT. [default: 4GiB]", "SIZE")] = None,
-    optimization_level: Annotated[Many, option("optimization-level", "Of TensorRT: 0 to 5. [default: 3]", "N")] = None,
+    optimization_level: Annotated[
+        Many,
+        option("optimization-level", "Of TensorRT: 0 to 5, or by the first build. [default: auto]", "N"),
+    ] = None,
     final_optimization_level: Annotated[
         Many, option("final-optimization-level", "Of exports. [default: the search's]", "N")
     ] = None,

@@ -40,6 +40,7 @@ class SearchConfig:
     by one of the two.
 
     Attributes:
+        optimization_level: of TensorRT's builder; None: chosen by what the first build of a target takes.
         final_optimization_level: what exports are built with; None for `optimization_level`.
         timing_cache: a folder, `none`, or None for the one beside the engines.
         sensitivity_time_s: for the sensitivity pass; None for a share of the study.
@@ -83,7 +84,7 @@ class SearchConfig:
     quiet: bool = False
     typing: str = "auto"
     workspace_bytes: int = 4 << 30
-    optimization_level: int = 3
+    optimization_level: int | None = None
     final_optimization_level: int | None = None
     tf32: bool = True
     sparsity: bool = False
@@ -319,6 +320,16 @@ def _lease(text: str, option: str) -> float:
     return seconds
 
 
+def _level(text: str, option: str) -> int | None:
+    """TensorRT's optimization level; None for `auto`."""
+    if text == "auto":
+        return None
+    try:
+        return units.parse_count(text, option, 0, 5)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("from 0 to 5", "auto, or a whole number from 0 to 5")) from None
+
+
 def _whole(least: int = 1, most: int = 2**31 - 1) -> Callable[[str, str], int]:
     return lambda text, option: units.parse_count(text, option, least, most)
 
@@ -383,7 +394,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("quiet", "quiet", _text, flag=True),
         Option("typing", "typing", _choice(*TYPINGS), backend="tensorrt"),
         Option("workspace", "workspace_bytes", units.parse_size_bytes, backend="tensorrt"),
-        Option("optimization-level", "optimization_level", _whole(least=0, most=5), backend="tensorrt"),
+        Option("optimization-level", "optimization_level", _level, backend="tensorrt"),
         Option("final-optimization-level", "final_optimization_level", _whole(least=0, most=5), backend="tensorrt"),
         Option("tf32", "tf32", _switch, switch=True, backend="tensorrt"),
         Option("sparsity", "sparsity", _text, flag=True, backend="tensorrt"),

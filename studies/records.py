@@ -143,6 +143,8 @@ class TargetRecord:
         ranges_digest: artifact with the calibrated ranges; None before calibration.
         latency_band: relative half-width inside which two latencies are a tie; None until measured.
         provisional_band: what counts until then.
+        optimization_level: of TensorRT's builder, once for all workers of the target; None before it is settled, and
+            on other backends. `details["level_reason"]` says why.
         options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
             for the study's first target.
     """
@@ -157,6 +159,7 @@ class TargetRecord:
     capability: Capability | None
     details: dict[str, Any]
     options: dict[str, Any] | None = None
+    optimization_level: int | None = None
     provisional_band: float = 0.0
 
     @property

@@ -10,6 +10,7 @@ from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
 from studies.failures import nobody_text, nothing_text
 from studies.final_words import best_label, final_notes, ties_text
+from studies.levels import level_texts
 from studies.picks import NAMES
 from studies.records import FAILED, OK, EvaluationRecord
 from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
@@ -232,6 +233,7 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     notes += [f"{resolution_text(resolutions, now)}."] if resolutions else []
     if len(now.table):
         notes.append(f"L{band_text(now)[1:]}.")
+    notes += [f"{text}." for text in level_texts(now.target)]
     notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
     if now.picks.best is not None:
         notes.append(f"{best_label(now)}: {best_text(now)}.")

@@ -26,6 +26,7 @@ from search.values import Capability, Ranges, Target
 from studies import environment
 from studies.config import OPTIONS, Limits, SearchConfig, limits_for
 from studies.deletion import reported_deletion
+from studies.levels import START_LEVEL
 from studies.mistakes import run_checks
 from studies.places import artifacts_folder as artifacts_of
 from studies.places import bucket_of, local_folder, open_artifacts
@@ -333,7 +334,10 @@ def add_target(store: Store, study: StudyRecord, good: Checked, progress: Progre
     """Let the study have the target that this process is, with the options it was given; once is enough."""
     known = own(store.targets(study.id), good.target)
     if known is None:
-        options = options_of(study, resolved(good.config))
+        told = resolved(good.config)
+        if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
+            told["optimization_level"] = study.config.get("optimization_level")
+        options = options_of(study, told)
         name = f"{study.name}@{good.target.fingerprint[:12]}"
         store.add_target(study.id, good.target, name, capability=good.capability, options=options)
     else:
@@ -369,6 +373,8 @@ def backend_options(config: SearchConfig) -> dict[str, Any]:
         return options
     names = ("typing", "workspace_bytes", "optimization_level", "tf32", "sparsity", "native_instancenorm")
     options |= {name: getattr(config, name) for name in names}
+    if config.optimization_level is None:
+        options["optimization_level"] = START_LEVEL
     options["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
     options["timing_cache"] = _timing_cache(config)
     options["build_threads"] = config.build_threads

@@ -290,6 +290,7 @@ def engine_text(engine: EngineSummary) -> str:
     parts += [f"{engine.sparse} layer{'s' * (engine.sparse > 1)} on sparse weights"] if engine.sparse else []
     threads = engine.build_threads
     parts += [f"built on {threads} thread{'s' * (threads > 1)}"] if threads else []
+    parts += [f"at optimization level {engine.optimization_level}"] if engine.optimization_level is not None else []
     return ", ".join(parts)
 
 

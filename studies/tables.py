@@ -196,6 +196,7 @@ class StudyTarget(Base):
     space_digest: Mapped[str | None] = mapped_column(DIGEST)
     ranges_digest: Mapped[str | None] = mapped_column(DIGEST, index=True)
     latency_band: Mapped[float | None]
+    optimization_level: Mapped[int | None]
     capability: Mapped[dict[str, Any] | None]
     details: Mapped[dict[str, Any]]
     options: Mapped[dict[str, Any] | None]

@@ -132,6 +132,8 @@ def config_of(study: StudyRecord, target: TargetRecord | None, url: str | None =
         url: of its database.
     """
     stored = {**study.config, **((target.options if target is not None else None) or {})}
+    if target is not None and stored.get("optimization_level") is None:
+        stored["optimization_level"] = target.optimization_level  # chosen when it was first worked on
     return SearchConfig.from_json(stored) if url is None else SearchConfig.from_json(stored, url)
 
 

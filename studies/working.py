@@ -16,6 +16,7 @@ from studies.fleet_run import as_in, crew_of, run_fleet
 from studies.joining import prepared, target_of
 from studies.judging import placed, standing_of
 from studies.lease_length import at_work, change_lease
+from studies.levels import check_level, settle_level
 from studies.pace import Pace
 from studies.progress import Progress
 from studies.proposals import Proposals
@@ -69,6 +70,7 @@ def join(
             if which.new:
                 add_target(store, study, good, progress)
             mine = target_of(store, study, good)
+            check_level(study.name, mine, config)
             _check_total(store, config, mine)
             change_lease(store, study, mine, config)
             shipping.keep(store, study, config, progress)
@@ -138,6 +140,7 @@ def run_here(
         try:
             with optuna_reported(config.storage), closing(Runner(work, _proposals(work, database))) as runner:
                 begin_search()
+                settle_level(work)
                 runner.recover()
                 runner.enqueue_baselines()
                 reason = runner.run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ class TensorRTBackend:
             timing_cache=self._timing_cache_file(timing_cache),
             threads=build_threads,
         )
+        self._builders: list[TensorRTBuilder] = []  # the one in use
         self._state = GpuState(gpu_uuid(self.index) or self.index)
 
     def _timing_cache_file(self, folder: str | None) -> Path | None:
@@ -145,7 +148,7 @@ class TensorRTBackend:
         try:
             network, _parser = api.parse_network(
                 self.trt,
-                api.make_builder(self.trt, log, self._check_device),
+                self._shared_builder,
                 log,
                 model_bytes(model.graph),
                 strong=self.builder_knobs.typing == api.STRONG,
@@ -162,10 +165,25 @@ class TensorRTBackend:
     def check(self) -> None:
         log = api.shared_log(self.trt)
         api.make_runtime(self.trt, log, self._check_device)
-        api.make_builder(self.trt, log, self._check_device)
+        assert self._shared_builder is not None
+
+    @cached_property
+    def _shared_builder(self) -> Any:
+        """TensorRT's builder, one for the process: on an H200 each takes 11 to 12 s to make, also the second one."""
+        return api.make_builder(self.trt, api.shared_log(self.trt), self._check_device)
 
     def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:
-        return TensorRTBuilder(self.trt, model, ranges, self.builder_knobs, self._check_device)
+        made = TensorRTBuilder(
+            self.trt, model, ranges, self.builder_knobs, self._check_device, lambda: self._shared_builder
+        )
+        self._builders = [made]
+        return made
+
+    def set_optimization_level(self, level: int) -> None:
+        """Build at another level from now on, with what the builder has learnt of tactics' times by now."""
+        self.builder_knobs = replace(self.builder_knobs, optimization_level=level)
+        for made in self._builders:
+            made.knobs = self.builder_knobs
 
     def _check_device(self) -> None:
         check_device(self.cuda)

@@ -24,7 +24,7 @@ from evaluators.cores import usable_processors
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
 from search.model import Model
-from search.values import Assignment, LayerTime, Precision, Ranges
+from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
 
 GIB = 1 << 30
 _LOCK_S = 60.0  # for other processes to write the timing cache; each takes milliseconds
@@ -103,6 +103,7 @@ class TensorRTBuilder:
         ranges: calibrated range of every float tensor.
         knobs: of all builds.
         check_device: raises DeviceError where the device is out of order, which TensorRT reports as a refusal.
+        make_builder: gives TensorRT's builder, which the process may have already; None for a new one.
     """
 
     opens_engines = False  # a plan has only the outputs it was built with
@@ -114,12 +115,14 @@ class TensorRTBuilder:
         ranges: Ranges,
         knobs: BuilderKnobs,
         check_device: Callable[[], object] = lambda: None,
+        make_builder: Callable[[], Any] | None = None,
     ) -> None:
         self.trt = trt
         self.model = model
         self.ranges = ranges
         self.knobs = knobs
         self._check_device = check_device
+        self._make_builder = make_builder or (lambda: api.make_builder(trt, self.log, check_device))
         self.log = api.shared_log(trt)
         load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
@@ -133,7 +136,7 @@ class TensorRTBuilder:
     @cached_property
     def _builder(self) -> Any:
         """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
-        builder = api.make_builder(self.trt, self.log, self._check_device)
+        builder = self._make_builder()
         self.threads = api.set_threads(builder, self.knobs.threads or usable_processors())
         return builder
 
@@ -274,7 +277,11 @@ class TensorRTBuilder:
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         layers = tensorrt_audit.parse(self.inspect(engine.path))
         rows = tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
-        return Audit(rows, replace(tensorrt_audit.summary(layers), build_threads=self.threads))
+        return Audit(rows, self._summary(layers))
+
+    def _summary(self, layers: Sequence[tensorrt_audit.EngineLayer]) -> EngineSummary:
+        level = self.knobs.optimization_level
+        return replace(tensorrt_audit.summary(layers), build_threads=self.threads, optimization_level=level)
 
     def inspect(self, path: Path) -> str:
         """The engine inspector's JSON of a plan."""
