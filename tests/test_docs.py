@@ -169,7 +169,7 @@ def test_search_page_names_every_choice_and_default():
         "keep-engines",
         "split-seed",
     }
-    defaults |= {"split-seed", "repair", "typing", "optimization-level"}
+    defaults |= {"split-seed", "repair", "typing"}
     fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")

@@ -11,11 +11,12 @@ import pytest
 from search.errors import ConfigError, TargetError
 from searched import copy_finished, invoke, ok, write_inputs
 from studies.config import SearchConfig, from_options
+from studies.levels import START_LEVEL
 from studies.setup import backend_options, check_backend_options, final_options, resolved
 
 BASE = {"model": "m.onnx", "data": "d.npz"}
 PLAIN = {
-    "threads": 1, "typing": "auto", "workspace_bytes": 4 << 30, "optimization_level": 3, "tf32": True,
+    "threads": 1, "typing": "auto", "workspace_bytes": 4 << 30, "optimization_level": START_LEVEL, "tf32": True,
     "sparsity": False, "native_instancenorm": True, "plugins": [], "build_threads": None,
 }  # fmt: skip
 
