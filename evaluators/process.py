@@ -99,9 +99,7 @@ class EvaluatorProcess:
         return self._child.process.pid if self._child is not None else None
 
     def adopt(self, **changes: Any) -> None:
-        """Change the job, of the running process and of those that replace it: `ranges`, or the optimization level among
-        the `options`.
-        """
+        """Change the job of the running process and of those that replace it: `ranges`, or a level in `options`."""
         self.job = replace(self.job, **changes)
         if self._child is not None:
             with suppress(ProcessDiedError):  # its replacement opens the changed job
