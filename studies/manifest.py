@@ -31,7 +31,12 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "study": work.study.name,
         "trial": trial,
         "pick": pick,
-        "evaluation": {"id": record.id, "digest": record.digest, "rebuilt": record.role == "export"},
+        "evaluation": {
+            "id": record.id,
+            "digest": record.digest,
+            "rebuilt": record.role == "export",
+            "build_s": evaluation.build_s,
+        },
         "model": {"path": work.study.model_path, "digest": work.study.model_digest, **work.study.model},
         "precision": {node: evaluation.assignment[g.id].label for g in names.values() for node in g.anchors},
         "groups": _groups(record, names),

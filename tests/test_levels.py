@@ -99,6 +99,7 @@ def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
     ok("export", "s", "--trial", "1", "--out", "out")
     manifest = json.loads(Path("out/manifest.json").read_text())
     assert (manifest["knobs"]["optimization_level"], manifest["evaluation"]["rebuilt"]) == (str(level), False)
+    assert manifest["evaluation"]["build_s"] > 0
 
 
 def test_a_level_that_is_asked_for_is_taken_and_no_other_one_later(builds: Levels) -> None:
