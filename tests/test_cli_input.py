@@ -597,7 +597,7 @@ def test_resume_on_another_target(studied: Path) -> None:
 
 
 def test_resume_with_another_space(studied: Path) -> None:
-    change(config=lambda config: {**config, "keep": [{"pattern": "first", "precision": 0}]})
+    change(config=lambda config: {**config, "keep": [{"pattern": "first", "precision": "fp32"}]})
     message = refused("resume", "small", "--trials", 9, says=["space", "--keep", "new study"])
     assert "Traceback" not in message
 
