@@ -76,7 +76,7 @@ def front(
     if as_json:
         print_json(tables_text.front_json(now, mixes))
     elif as_csv:
-        print_csv(tables_text.front_rows(now, mixes))
+        print_csv(tables_text.front_csv(now, mixes))
     else:
         print_front(now, mixes)
     print_warnings(now)

@@ -33,6 +33,7 @@ from studies.cli_base import (
     progress_for,
     verb,
 )
+from studies.final_levels import compared_levels_text
 from studies.units import format_metric, parse_tolerance
 from studies.unrelated import MARK
 
@@ -187,6 +188,8 @@ def _print_exported(done: Any) -> None:
     sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
     tried = f"; {final['tried']} were tried" if final["tried"] > 1 else ""
     out.print(f"exported trial {done.trial} to {done.folder}", markup=False)
+    if text := compared_levels_text(done.manifest):
+        out.print(text, markup=False, soft_wrap=True)
     ratio = done.manifest["metric"]["ratio"]
     unit = done.manifest["metric"]["unit"]
     low, high = (format_metric(final[key], unit, ratio) for key in ("loss_low", "loss_high"))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.analyses import compare, layers, profile, remeasure, sensitivity
 from studies.config import SearchConfig, from_options
+from studies.final_levels import find_final_levels
 from studies.judging import standing_of
 from studies.progress import Progress, Quiet
 from studies.records import StudySummary, TargetRecord
@@ -181,7 +182,8 @@ def show(name: str, trial: int, storage: str | None = None, target: str | None =
         refused = store.refused(now.target.id, record.asked) if record.asked is not None else ()
         groups = {group.id: group for group in store.groups(now.study.id)}
         forecast = store.forecasts(now.target).get(record.id)
-        return Shown(record, groups, now, refused, store.profile(record.id), forecast)
+        levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())
+        return Shown(record, groups, now, refused, store.profile(record.id), forecast, levels)
 
 
 def export(

@@ -10,6 +10,7 @@ from search.errors import StudyError
 from search.values import Precision
 from studies import suggestions
 from studies.config import Limits, SearchConfig, limits_for
+from studies.final_levels import find_final_levels
 from studies.records import StudyRecord, TargetRecord
 from studies.standing import Standing, standing
 from studies.store import Store
@@ -45,15 +46,20 @@ def judged_by(
 
 
 def placed(store: Store, now: Standing) -> Standing:
-    """With the place of its target in the study, and what is doubtful or did not run as asked of what a table names."""
+    """With the place of its target in the study, and more of what a table names.
+
+    That is what is doubtful, what did not run as asked, and what it takes at other optimization levels.
+    """
     known = store.targets(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
     told = now.told_rows()
-    doubts = store.doubts([int(now.table.id[row]) for row in told], now.table.reference_ms)
+    ids = [int(now.table.id[row]) for row in told]
+    doubts = store.doubts(ids, now.table.reference_ms)
     mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
-    return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts)
+    levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
+    return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts, final_levels=levels)
 
 
 def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:

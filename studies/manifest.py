@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from studies import __version__
 from studies.final_words import disagreement_text
-from studies.records import EvaluationRecord, GroupRecord
+from studies.records import EvaluationRecord, FinalLevel, GroupRecord
 from studies.runner import Work
 from studies.standing import Standing
 from studies.unrelated import unrelated_text
@@ -43,6 +46,7 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "ranges_digest": work.target.ranges_digest,
         "metric": work.study.metric,
         "latency": _latency(now, row, record),
+        **_levels(now, row, trial, record),
         "search": _accuracy(evaluation.accuracy, work.study.clusters("search")),
         "unrelated_to_fp32": bool(now.unrelated[row]),
         "warnings": [text] if (text := unrelated_text(now, row)) else [],
@@ -91,6 +95,25 @@ def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any
             for r in record.rounds
         ],
     }
+
+
+def _levels(now: Standing, row: int, trial: int, record: EvaluationRecord) -> dict[str, Any]:
+    """Figures at the exported engine's level and of its trial at the search's; None where the levels are the same."""
+    engine, level = record.evaluation.engine, now.target.optimization_level
+    final = None if engine is None else engine.optimization_level
+    if level is None or final is None or final == level:
+        return {"final_level": None, "search_level": None}
+    of_trial = int(np.flatnonzero(now.table.trial == trial)[0])
+    return {
+        "final_level": _figures(now, row, final),
+        "search_level": _figures(now, of_trial, level),
+    }
+
+
+def _figures(now: Standing, row: int, level: int) -> dict[str, Any]:
+    t, build_s = now.table, float(now.table.build_s[row])
+    known_s = None if math.isnan(build_s) else build_s
+    return FinalLevel(int(t.id[row]), level, float(now.latency_ms[row]), known_s, int(t.not_obeyed[row])).to_json()
 
 
 def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:

@@ -233,6 +233,17 @@ class Reader:
             query = query.where(e.id.in_(list(ids)))
         return records.Assignments({row[0]: row[1] for row in self._rows(query)})
 
+    def exports(self, study_target_id: int) -> tuple[records.ExportRecord, ...]:
+        """What exports built again on one target and went well, oldest first."""
+        e = tables.Evaluation.__table__
+        names = ("id", "assignment", "raw_ms", "baseline_ms", "doubts", "build_s", "not_obeyed")
+        ok = (e.c.study_target_id == study_target_id, e.c.status == records.OK, e.c.role == records.EXPORT)
+        level = e.c.engine["optimization_level"].as_integer()
+        rows = self._rows(select(*(e.c[name] for name in names), level.label("level")).where(*ok).order_by(e.c.id))
+        return tuple(
+            records.ExportRecord(**{**row._mapping, "assignment": Assignment.from_json(row.assignment)}) for row in rows
+        )
+
     @retried
     def evaluation(self, study_target_id: int, trial: int) -> records.EvaluationRecord:
         """Everything stored of the evaluation that answers this Optuna trial.

@@ -264,6 +264,42 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True)
+class ExportRecord:
+    """An evaluation that an export built again, and that went well.
+
+    Attributes:
+        level: TensorRT's optimization level of its build; None on other backends.
+        doubts: how many things are doubtful in its first measurement.
+        not_obeyed: how many groups do not run in what was asked.
+    """
+
+    id: int
+    assignment: Assignment
+    level: int | None
+    raw_ms: float | None
+    baseline_ms: float | None
+    doubts: int
+    build_s: float | None
+    not_obeyed: int
+
+
+@dataclass(frozen=True)
+class FinalLevel:
+    """What an assignment takes at another optimization level than the search's, by an export at that level."""
+
+    evaluation_id: int
+    level: int
+    latency_ms: float
+    build_s: float | None
+    not_obeyed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """`obeyed` tells whether all groups run in what was asked, as far as the engine tells."""
+        figures = {"level": self.level, "latency_ms": self.latency_ms, "build_s": self.build_s}
+        return {**figures, "obeyed": self.not_obeyed == 0}
+
+
+@dataclass(frozen=True)
 class DeathRecord:
     """An evaluator process that ended in the middle of an evaluation: at which stage, how and why.
 

@@ -17,10 +17,12 @@ from typing import Any
 from search.errors import ArtifactError
 from search.precision import Precision
 from studies.config import Limits
+from studies.final_levels import final_level_cells, levels_of
 from studies.forecast_figure import forecast_figure
 from studies.forecasts import Forecasts, error_text, ranks_text
 from studies.outputs import check_file
 from studies.plots import BLUE, GREY, ORANGE, RED, Figure, colour_of, frame, plain, widened
+from studies.records import FinalLevel
 from studies.report_targets import SideBySide
 from studies.units import format_bytes, format_metric, format_ms, format_percent
 
@@ -53,6 +55,7 @@ class EvaluationRow:
         text: further lines about it for the hover box.
         moves: layers of its engine that only change format or type, and what they take, in words.
         remarks: what is noteworthy of it: doubts about its latency, notes of the builder.
+        final_levels: its newest export at each other optimization level.
     """
 
     trial: int
@@ -74,6 +77,7 @@ class EvaluationRow:
     text: str = ""
     moves: str = ""
     remarks: Sequence[str] = ()
+    final_levels: Sequence[FinalLevel] = ()
 
     @property
     def baseline(self) -> bool:
@@ -232,6 +236,8 @@ def render(data: ReportData) -> str:
         swatches={label: colour_of(label) for label in _labels(data)},
         hidden=_outside(data, _view(data)),
         beyond=len(data.shown) - len(data.front),
+        levels=levels_of(row.final_levels for row in data.shown),
+        level_cells=final_level_cells,
         shows_moves=any(row.moves for row in data.shown),
         shows_remarks=any(row.remarks for row in data.shown),
     )

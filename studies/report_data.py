@@ -9,6 +9,7 @@ from typing import Any
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies import forecasts
 from studies.failures import nobody_text, nothing_text
+from studies.final_levels import final_level_text
 from studies.final_words import best_label, final_notes, ties_text
 from studies.levels import level_texts
 from studies.picks import NAMES
@@ -110,6 +111,7 @@ def _evaluation(now: Standing, row: int, assignment: Assignment, record: Evaluat
         complete=complete,
         text=_detail(now, row),
         moves=_moves(record.evaluation.engine) if record is not None else "",
+        final_levels=now.final_levels_of(row),
         remarks=[*_beyond(now, row), *_broken(now, row), *_remarks(record)] if record is not None else (),
     )
 
@@ -158,6 +160,7 @@ def _detail(now: Standing, row: int) -> str:
         lines.append(f"memory {format_bytes(int(t.memory_bytes[row]))}")
     if t.moves[row] >= 0:
         lines.append(f"moves {t.moves[row]}")
+    lines += [final_level_text(each) for each in now.final_levels_of(row)]
     if now.fails_final[row]:
         lines.append("fails on the final data")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search.values import Answer, LayerTime, Precision
-from studies.records import Assignments, DeathRecord, EvaluationRecord, GroupRecord
+from studies.records import Assignments, DeathRecord, EvaluationRecord, FinalLevel, GroupRecord
 from studies.standing import Standing
 from studies.words import mix_text
 
@@ -61,6 +61,7 @@ class Shown:
 
     `refused` are the evaluations of its proposal that were refused, where it is a repair.
     `forecast` is what was predicted of it; None where nothing was.
+    `final_levels` are the newest exports of it at other optimization levels.
     """
 
     record: EvaluationRecord
@@ -69,6 +70,7 @@ class Shown:
     refused: tuple[EvaluationRecord, ...] = ()
     profile: tuple[LayerTime, ...] = ()
     forecast: Predicted | None = None
+    final_levels: tuple[FinalLevel, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from search.forecasts import Predicted
 from search.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
+from studies.final_levels import final_level_text, final_levels_json
 from studies.records import EvaluationRecord, Round, StudyRecord
 from studies.results import Shown
 from studies.units import format_bytes, format_duration_s, format_metric, format_ms
@@ -51,6 +52,7 @@ def shown_json(shown: Shown) -> dict[str, Any]:
         "final_failure": record.final_failure or None,
         "warnings": [text] if (text := _unrelated(shown)) else [],
         "rounds": [_round_json(again) for again in record.rounds],
+        **final_levels_json(shown.final_levels),
         "size_bytes": evaluation.size_bytes,
         "memory_bytes": evaluation.memory_bytes,
         "build_s": evaluation.build_s,
@@ -174,6 +176,7 @@ def shown_lines(shown: Shown) -> list[str]:
     if shown.forecast is not None:
         lines.append(_forecast_line(shown.forecast, metric))
     lines += _latency_lines(record)
+    lines += [f"exported {final_level_text(each)}" for each in shown.final_levels]
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
             lines.append(_accuracy_line(name, accuracy, shown.standing.study))

@@ -17,7 +17,7 @@ from studies.latencies import confirmed_ms
 from studies.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
 from studies.quantiles import quantile
 from studies.queries import Reader
-from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalTable, StudyRecord, TargetRecord
+from studies.records import EXPORT, OK, RUNNING, EvaluationTable, FinalLevel, FinalTable, StudyRecord, TargetRecord
 from studies.verdicts import Disagreement, Verdict
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. An INT8 engine that loses ten points of
@@ -42,6 +42,8 @@ class Standing:
         failed: what went wrong, where all that are finished failed.
         doubts: evaluation id → what is doubtful in its latency, of those that are shown.
         mismatches: evaluation id → which groups did not run as asked, in words, of those that are shown.
+        final_levels: evaluation id → the newest export at each other optimization level, the lowest first, of those
+            that are shown.
     """
 
     study: StudyRecord
@@ -55,6 +57,7 @@ class Standing:
     failed: AllFailed | None = None
     doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     mismatches: Mapping[int, str] = field(default_factory=dict)
+    final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
 
     @property
     def evaluations(self) -> int:
@@ -373,6 +376,10 @@ class Standing:
         f = self.finals
         found = np.flatnonzero((f.evaluation_id == self.table.id[row]) & (f.samples > 0))
         return int(found[0]) if len(found) else None
+
+    def final_levels_of(self, row: int) -> tuple[FinalLevel, ...]:
+        """The exports of this evaluation at other optimization levels; of rows that are shown alone."""
+        return self.final_levels.get(int(self.table.id[row]), ())
 
     def final_failure(self, row: int) -> str:
         """Why this evaluation could not be scored on the final split; empty where it was, or was not tried."""

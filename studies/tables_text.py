@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from studies.final_levels import final_level_cells, final_levels_csv, final_levels_json, levels_of
 from studies.final_words import disagreement_text, final_notes, final_text, ties_text
 from studies.results import Layers
 from studies.standing import Standing
@@ -21,6 +22,17 @@ def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     None stands where nothing was measured.
     """
     return [_front_row(now, row, mixes) for row in _ordered(now)]
+
+
+def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
+    """As `front_rows`, with columns of their own for other optimization levels, none where no export is at one."""
+    levels, rows = levels_of(now.final_levels.values()), []
+    for place in _ordered(now):
+        row = _front_row(now, place, mixes)
+        for name in final_levels_json(()):
+            del row[name]
+        rows.append(row | final_levels_csv(now.final_levels_of(place), levels))
+    return rows
 
 
 def _ordered(now: Standing) -> list[int]:
@@ -64,6 +76,7 @@ def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, A
         "not_sure": now.not_sure(row),
         "picks": names,
         "ties": [f"{name} {text}" for name in names if (text := ties_text(now, name))],
+        **final_levels_json(now.final_levels_of(row)),
         "mix": mixes[int(t.id[row])],
     }
 
@@ -94,7 +107,9 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
 def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], list[list[str]]]:
     """Header and cells for people."""
     metric = now.study.metric
-    header = ["trial", "latency", "× fp32", f"loss ({metric['name']})", "final loss", "mix", ""]
+    levels = levels_of(now.final_levels.values())
+    others = [name for level in levels for name in (f"level {level}", "built in")]
+    header = ["trial", "latency", "× fp32", *others, f"loss ({metric['name']})", "final loss", "mix", ""]
     cells = []
     for place in _ordered(now):
         row = _front_row(now, place, mixes)
@@ -111,6 +126,7 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], lis
                 str(row["trial"]),
                 format_ms(row["latency_ms"]) if row["latency_ms"] is not None else row["status"],
                 f"{row['speedup']:.2f}" if row["speedup"] is not None and row["latency_ms"] is not None else "",
+                *(cell for level in levels for cell in final_level_cells(now.final_levels_of(place), level)),
                 _loss_text(row, metric),
                 final_text(now, place) or (row["final"] if row["picks"] else ""),
                 row["mix"],
