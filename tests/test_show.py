@@ -94,7 +94,7 @@ def test_show_as_json_has_everything(stored: Path) -> None:
     shown = json.loads(ok("show", "demo", 1, "--json"))
     assert shown["engine"] == {
         "layers": 9, "moves": 3, "opaque": 1, "sparse": 2, "moves_ms": 0.125, "profiled_ms": 1.5,
-        "build_threads": None,
+        "build_threads": None, "optimization_level": None,
     }  # fmt: skip
     assert (shown["latency"]["around_ms"], shown["latency"]["conditions"]) == (AROUND, CONDITIONS)
     assert shown["rounds"][0]["warnings"] == ["slowed down: power cap"]

@@ -15,7 +15,7 @@ from search.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
 from stored import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, measured, plain
 from studies import database, tables
-from studies.records import Choice, KnownEvaluationError, LostEvaluationError
+from studies.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
 from studies.store import Store, optuna_storage
 
 
@@ -96,6 +96,18 @@ def test_an_evaluation_comes_back_whole(store: Store, target: int) -> None:
     assert store.find(target, "f" * 64) is None
     with pytest.raises(KeyError):
         store.load(evaluation_id + 1)
+
+
+def test_exports_come_back_with_their_levels(store: Store, target: int) -> None:
+    finish(store, target, 0, 1)
+    levels = (4, None)
+    numbers = [store.begin(target, assignment(1), str(level) * 9, "w0", None, "export") for level in levels]
+    store.begin(target, assignment(1), "f" * 64, "w0", None, "export")  # it still runs
+    for number, level in zip(numbers, levels, strict=True):
+        store.record(number, measured(assignment(1), engine=replace(ENGINE, optimization_level=level)), None)
+    four, other = store.exports(target)
+    assert four == ExportRecord(numbers[0], assignment(1), 4, 1.5, 2.0, 1, 1.5, 0)
+    assert (other.id, other.level) == (numbers[1], None)
 
 
 def test_what_was_not_told_of_an_engine_comes_back_as_nothing(store: Store, target: int) -> None:
