@@ -79,8 +79,8 @@ TENSORRT = Placement(
 
 
 def placement_named(name: str) -> Placement:
-    """The placement of a target that is a GPU, by its name; KeyError where none has it."""
-    return {placement.name: placement for placement in (ONNXRUNTIME_CUDA, TENSORRT)}[name]
+    """The placement of that name; KeyError where none has it."""
+    return {placement.name: placement for placement in (ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, TENSORRT)}[name]
 
 
 @dataclass
