@@ -115,7 +115,7 @@ def fill_both(url: str, count: int) -> None:
         target = store.targets(study.id)[0]
         variables = {choice.group for choice in store.choices(target.id) if choice.precision is Precision.INT8}
         groups = [group.id for group in store.groups(study.id)]
-        first = int(store.evaluations(target.id).trial.max()) + 1
+        first = int(store.evaluations(target.id).trial[:].max()) + 1
         trials = range(first, first + count - FIRST)
         made = synthetic.fill(store, target.id, trials, groups, target.ranges_digest or "", _knobs())
     add_trials(url, target.optuna_study, trials, made, variables)

@@ -164,7 +164,7 @@ def fill_study(url: str, count: int) -> None:
         digests = [evaluation_digest(every.assignment(row), ranges, knobs) for row in range(count)]
         new = [row for row, digest in enumerate(digests) if digest not in set(there.digest)]
         rows = bulk.part(every, new[: count - len(there)])
-        first = int(there.trial.max()) + 1
+        first = int(there.trial[:].max()) + 1
         trials = range(first, first + len(rows))
         bulk.fill(store, target.id, rows, trials, lambda assignment: evaluation_digest(assignment, ranges, knobs))
     bulk.add_trials(url, target, rows, trials, free)

@@ -55,6 +55,7 @@ def placed(store: Store, now: Standing) -> Standing:
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
     told = now.told_rows()
     ids = [int(now.table.id[row]) for row in told]
+    now.table.details.read(ids)
     doubts = store.doubts(ids, now.table.reference_ms)
     mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}

@@ -9,9 +9,9 @@ from evaluators.latency_scale import off_reference, scaled
 from studies.records import EvaluationTable, RoundTable
 
 
-def confirmed_ms(table: EvaluationTable, again: RoundTable) -> NDArray[np.float64]:
+def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
     """(n,) latency in ms of the round that counts of each evaluation; NaN where that is the search's own."""
-    return confirmed(table.id, table.baseline_ms, table.doubts, again, table.reference_ms)
+    return confirmed(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
 
 
 def confirmed(
@@ -35,7 +35,7 @@ def confirmed(
     clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
     again_ms = scaled(again.raw_ms, again.baseline_ms, reference_ms)
     again_clean = again.clean & ~off_reference(again.baseline_ms, reference_ms)
-    places = {int(number): row for row, number in enumerate(ids)}
+    places = {int(ids[row]): int(row) for row in np.flatnonzero(np.isin(ids, again.evaluation_id))}
     for i, number in enumerate(again.evaluation_id):  # in the order they were measured
         row = places.get(int(number))
         if row is not None and (again_clean[i] or not clean[row]):

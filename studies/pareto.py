@@ -67,7 +67,11 @@ def _knocked_out(lat: Floats, los: Floats, latency_band: float, band: Floats) ->
     order = np.argsort(lat, kind="stable")
     lat, los, band = lat[order], los[order], band[order]
     out = np.empty(len(lat), bool)
-    out[order] = _beaten_in_latency(lat, los, latency_band, band) | _beaten_in_loss(lat, los, latency_band, band)
+    beaten = _beaten_in_latency(lat, los, latency_band, band)
+    beaten |= _plainly_beaten_in_loss(lat, los, latency_band, band)
+    if (~beaten & _maybe_beaten_in_loss(lat, los, latency_band, band)).any():
+        beaten |= _beaten_in_loss(lat, los, latency_band, band)
+    out[order] = beaten
     return out
 
 
@@ -80,6 +84,23 @@ def _beaten_in_latency(lat: Floats, los: Floats, latency_band: float, band: Floa
     least = _prefix_minima(los)[faster]
     least_low = _prefix_minima(los - band)[faster]
     return (least <= los + band) | (least_low <= los)
+
+
+def _plainly_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats) -> Bools:
+    """As `_beaten_in_loss`, of one row j alone: that of the least upper end. With equal bands no other can do more."""
+    end = np.searchsorted(lat, lat * (1 + latency_band), side="right")
+    uppers = los + band
+    new = uppers < _prefix_minima(uppers)[:-1]
+    least = np.maximum.accumulate(np.where(new, np.arange(len(lat)), 0))[end - 1]
+    result: Bools = (uppers[least] < los) & (los[least] + band < los)
+    return result
+
+
+def _maybe_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats) -> Bools:
+    """What `_beaten_in_loss` asks of one row, asked of any two: False where that cannot be True."""
+    end = np.searchsorted(lat, lat * (1 + latency_band), side="right")
+    result: Bools = (_prefix_minima(los + band)[end] < los) & (_prefix_minima(los)[end] + band < los)
+    return result
 
 
 def _beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats) -> Bools:

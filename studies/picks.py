@@ -294,8 +294,8 @@ def _knee(columns: Candidates, rows: Rows) -> int | None:
 
 def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:
     """The row with the least `first` as it is shown, then the least `second`, then the lowest number."""
-    values = np.array(sorted(set(first[rows].tolist())))  # np.unique imports what reading verbs do without
-    near = values[values <= values[0] + _SHOWN * abs(values[0])]
+    values, least = first[rows], first[rows].min()
+    near = np.array(sorted(set(values[values <= least + _SHOWN * abs(least)].tolist())))  # np.unique imports much
     shown = [shown_number(float(value)) for value in near]
     same = near[sum(number == shown[0] for number in shown) - 1]  # they rise with the values
     return _least(rows[first[rows] <= same], second, first)
@@ -303,7 +303,15 @@ def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:
 
 def _least(rows: Rows, first: Floats, second: Floats) -> int:
     """The row with the least `first`, then the least `second`, then the lowest number."""
-    return int(rows[np.lexsort((rows, second[rows], first[rows]))[0]])
+    return int(_with_least(_with_least(rows, first), second).min())
+
+
+def _with_least(rows: Rows, column: Floats) -> Rows:
+    """The rows where a column is least, NaN aside; all rows where it is NaN in each."""
+    values = column[rows]
+    least = np.fmin.reduce(values)
+    found: Rows = rows if np.isnan(least) else rows[values == least]
+    return found
 
 
 def _scaled(values: Floats) -> Floats:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from search.values import (
 )
 from studies import records, tables
 from studies.database import hide_password, reported
+from studies.detail_columns import DetailColumn, Details, column_of
+from studies.evaluation_columns import DETAILS, detail_column, detail_rows, judged_columns, number_columns, plain_rows
 from studies.latencies import confirmed
 from studies.repeats import provisional_band
 from studies.retries import retried
@@ -44,24 +47,6 @@ if TYPE_CHECKING:
 
 Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude each other
 Query = Any
-
-TEXTS = ("digest", "status", "stage", "kind", "role", "artifact")
-INTEGERS = (
-    "id",
-    "samples",
-    "total_samples",
-    "size_bytes",
-    "memory_bytes",
-    "attempts",
-    "not_obeyed",
-    "opaque",
-    "doubts",
-)
-FLOATS = (
-    *("raw_ms", "baseline_ms", "spread", "metric_value", "loss", "loss_low", "loss_high"),
-    *("resemblance", "build_s", "total_s"),
-)
-
 
 # Optuna's tables, as far as they are read here.
 _STUDIES = table("studies", column("study_id"), column("study_name"))
@@ -76,6 +61,7 @@ class Reader:
         """Take over an engine of `database.open_engine`; `Store.open` is the way to get one."""
         self._engine = engine
         self._url = url
+        self._closed = False
 
     @property
     def url(self) -> str:
@@ -191,19 +177,33 @@ class Reader:
         return next((float(row.metric_value) for row in self._rows(select(e.metric_value).where(*float_one))), None)
 
     def evaluations(self, study_target_id: int) -> records.EvaluationTable:
-        """All evaluations of one target as columns, running and failed ones too. One select of plain columns."""
-        e, trials = tables.Evaluation.__table__, _lowest_trials(study_target_id)
-        names = (*INTEGERS, *FLOATS, *TEXTS)
-        query = (
-            select(trials.c.trial, *(e.c[name] for name in names), e.c.engine["moves"].as_integer())
-            .outerjoin_from(e, trials, trials.c.evaluation_id == e.c.id)
-            .where(e.c.study_target_id == study_target_id)
-            .order_by(e.c.id)
-        )
-        columns = _columns(("trial", *names, "moves"), self._rows(query))
-        reference_ms = _reference(columns["baseline_ms"], columns["doubts"], self.rounds_again(study_target_id))
+        """All evaluations of one target as columns, running and failed ones too.
+
+        Only what judging needs is read of all of them; the other columns are read when they are asked for.
+        """
+        columns, again = self._judged_columns(study_target_id)
+        reference_ms = _reference(columns["baseline_ms"], columns["doubts"], again)
         latency_ms = scaled(columns["raw_ms"], columns["baseline_ms"], reference_ms)
-        return records.EvaluationTable(**columns, latency_ms=latency_ms, reference_ms=reference_ms)
+        details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
+        others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
+        every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}
+        return records.EvaluationTable(**every, reference_ms=reference_ms, details=details, again=again)
+
+    @retried
+    def _judged_columns(self, study_target_id: int) -> tuple[dict[str, NDArray[Any]], records.RoundTable]:
+        with self._reading("read the evaluations") as connection:
+            columns = judged_columns(connection, study_target_id)
+            return columns, _round_table(connection.execute(_again(study_target_id)).all())
+
+    @retried
+    def _detail_rows(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        with self._reading("read evaluations") as connection:
+            return detail_rows(connection, ids)
+
+    @retried
+    def _detail_column(self, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:
+        with self._reading("read evaluations") as connection:
+            return detail_column(connection, study_target_id, name)
 
     @retried
     def reference_ms(self, study_target_id: int) -> float | None:
@@ -330,8 +330,7 @@ class Reader:
         with self._reading("read latencies") as connection:
             reference_ms = _reference_ms(connection, study_target_id)
             again = _round_table(connection.execute(_again(study_target_id)).all())
-            rows = connection.execute(query).all()
-        trials, ids, raw_ms, baseline_ms, doubts = np.array(rows, dtype=np.float64).reshape(-1, 5).T
+            trials, ids, raw_ms, baseline_ms, doubts = number_columns(plain_rows(connection, query), 5)
         found = confirmed(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
         latency_ms = np.where(np.isnan(found), scaled(raw_ms, baseline_ms, reference_ms), found)
         return dict(zip(trials.astype(np.int64).tolist(), latency_ms.tolist(), strict=True))
@@ -427,8 +426,12 @@ class Reader:
 
     @contextmanager
     def _reading(self, action: str) -> Iterator[Connection]:
-        with reported(action, self._url), self._engine.connect() as connection:
-            yield connection
+        try:
+            with reported(action, self._url), self._engine.connect() as connection:
+                yield connection
+        finally:
+            if self._closed:  # details of evaluations may be asked for later
+                self._engine.dispose()
 
     @retried
     def _rows(self, query: Query) -> Sequence[Row]:
@@ -499,22 +502,13 @@ def _reference(baseline_ms: NDArray[Any], doubts: NDArray[Any], again: records.R
 def _reference_ms(connection: Connection, study_target_id: int) -> float | None:
     e = tables.Evaluation
     known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None))
-    rows = connection.execute(select(e.baseline_ms, e.doubts).where(*known)).all()
-    baseline_ms, doubts = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    baseline_ms, doubts = number_columns(plain_rows(connection, select(e.baseline_ms, e.doubts).where(*known)), 2)
     return _reference(baseline_ms, doubts, _round_table(connection.execute(_again(study_target_id)).all()))
 
 
 def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    return {name: _column(name, values) for name, values in zip(names, columns, strict=True)}
-
-
-def _column(name: str, values: Sequence[Any]) -> NDArray[Any]:
-    if name in TEXTS:
-        return np.array([value or "" for value in values], dtype=np.str_)
-    if name in FLOATS or name == "value":
-        return np.array(values, dtype=np.float64)  # None becomes NaN
-    return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+    return {name: column_of(name, values) for name, values in zip(names, columns, strict=True)}
 
 
 def _target(row: Row, provisional: float) -> records.TargetRecord:

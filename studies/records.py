@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from search.errors import BitfrontError
 from search.values import Accuracy, Assignment, Capability, Evaluation, Failure, Latency, Precision, Target
+from studies.detail_columns import DetailColumn, Details
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
 REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
@@ -425,24 +426,26 @@ class EvaluationTable:
     """Every evaluation of one target as columns of equal length, in order of id.
 
     Floats are float64 with NaN for what was not reached; integers int64 with -1 for it; texts empty for it.
-    `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the engine's summary.
+    A `DetailColumn` is read when it is asked for, and then is as it is stored at that moment; `details` reads those of
+    several rows at once. `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the
+    engine's summary.
     `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.latency_scale`; `doubts` counts what is
     doubtful in that measurement by itself. `reference_ms` is no column: what the baseline usually takes, None on
-    targets without one.
+    targets without one. `again` is what was measured again, of all rows of the target.
     """
 
     id: NDArray[np.int64]
-    trial: NDArray[np.int64]
-    digest: NDArray[np.str_]
+    trial: DetailColumn
+    digest: DetailColumn
     status: NDArray[np.str_]
-    stage: NDArray[np.str_]
-    kind: NDArray[np.str_]
+    stage: DetailColumn
+    kind: DetailColumn
     role: NDArray[np.str_]
-    artifact: NDArray[np.str_]
+    artifact: DetailColumn
     latency_ms: NDArray[np.float64]
     raw_ms: NDArray[np.float64]
     baseline_ms: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    spread: DetailColumn
     doubts: NDArray[np.int64]
     metric_value: NDArray[np.float64]
     loss: NDArray[np.float64]
@@ -451,14 +454,16 @@ class EvaluationTable:
     samples: NDArray[np.int64]
     total_samples: NDArray[np.int64]
     resemblance: NDArray[np.float64]
-    size_bytes: NDArray[np.int64]
+    size_bytes: DetailColumn
     memory_bytes: NDArray[np.int64]
-    build_s: NDArray[np.float64]
-    total_s: NDArray[np.float64]
-    attempts: NDArray[np.int64]
+    build_s: DetailColumn
+    total_s: DetailColumn
+    attempts: DetailColumn
     not_obeyed: NDArray[np.int64]
-    opaque: NDArray[np.int64]
-    moves: NDArray[np.int64]
+    opaque: DetailColumn
+    moves: DetailColumn
+    details: Details
+    again: RoundTable
     reference_ms: float | None = None
 
     def __len__(self) -> int:
@@ -466,8 +471,12 @@ class EvaluationTable:
 
     def only(self, rows: NDArray[np.bool_]) -> EvaluationTable:
         """Some of the rows."""
-        columns: dict[str, Any] = {n: value[rows] for n, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return replace(self, **columns)
+        if rows.all():
+            return self
+        columns = {n: value[rows] for n, value in vars(self).items() if isinstance(value, np.ndarray)}
+        details = {n: value.only(rows) for n, value in vars(self).items() if isinstance(value, DetailColumn)}
+        changed: dict[str, Any] = {**columns, **details}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)

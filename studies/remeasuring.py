@@ -139,7 +139,7 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
 
 def _by_number(now: Standing) -> dict[int, tuple[int | None, float]]:
     """Evaluation id → its trial and the latency that counts."""
-    columns = zip(now.table.id.tolist(), now.table.trial.tolist(), now.latency_ms.tolist(), strict=True)
+    columns = zip(now.table.id.tolist(), now.table.trial[:].tolist(), now.latency_ms.tolist(), strict=True)
     return {number: (trial if trial >= 0 else None, ms) for number, trial, ms in columns}
 
 

@@ -352,11 +352,17 @@ class Standing:
 
     def baselines(self) -> list[int]:
         """Rows of the uniform baselines, in the order they ran."""
-        return [row for row, role in enumerate(self.table.role) if role.startswith("baseline:")]
+        return list(self._baselines)
+
+    @cached_property
+    def _baselines(self) -> tuple[int, ...]:
+        roles = self.table.role
+        return tuple(int(row) for row in np.flatnonzero(roles != "") if roles[row].startswith("baseline:"))
 
     def row_of(self, role: str) -> int | None:
-        found = np.flatnonzero((self.table.role == role) & (self.table.status == OK))
-        return int(found[0]) if len(found) else None
+        """The first row of this role, as `baseline:fp32`, that went well; None where there is none."""
+        rows = self._baselines if role.startswith("baseline:") else np.flatnonzero(self.table.role == role)
+        return next((int(row) for row in rows if self.table.role[row] == role and self.table.status[row] == OK), None)
 
     @cached_property
     def reference(self) -> pareto.Reference | None:
@@ -411,6 +417,5 @@ def standing(
     table = reader.evaluations(target.id)
     if not exports:
         table = table.only(table.role != EXPORT)
-    confirmed = confirmed_ms(table, reader.rounds_again(target.id))
     failed = all_failed(reader, table)
-    return Standing(study, target, limits, table, reader.finals(target.id), confirmed, failed=failed)
+    return Standing(study, target, limits, table, reader.finals(target.id), confirmed_ms(table), failed=failed)

@@ -87,7 +87,8 @@ class Store(EvaluationStore, FileStore, Tallies):
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; what is read later has a connection for that alone."""
+        self._closed = True
         self._engine.dispose()
 
     @retried

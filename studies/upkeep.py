@@ -12,6 +12,7 @@ from studies import leftovers, repeatability
 from studies.config import Limits
 from studies.forecasts import poor_text, quality_text
 from studies.proposals import Proposals
+from studies.records import RUNNING
 from studies.standing import Standing
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def prune(work: Work, now: Standing) -> None:
     """Let go of engines that are on no front any more, not picked and in no line for `best`."""
     if work.config.keep_engines == "all":
         return
-    held = now.table.artifact != ""
+    # One that ran when the table was read may have an engine by now, and stand on the front.
+    held = (now.table.artifact != "") & (now.table.status != RUNNING)
     kept = now.kept | _unlimited(now).kept if work.config.keep_engines == "front" else np.zeros_like(held)
     released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
     leftovers.drop(work.store, work.artifacts, released)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from search.values import Answer, Assignment, Failure, Precision
 from studies import suggestions
 from studies.final_words import best_numbers
@@ -34,13 +36,14 @@ def nearest_text(now: Standing, near: Near) -> str:
 
 def regained_text(now: Standing) -> str:
     """Which evaluations the limits may let stand although others stopped them early, and what to do; empty for none."""
-    trials = [int(trial) for trial in now.table.trial[now.regained]]
-    if not trials:
+    rows = np.flatnonzero(now.regained)
+    if not len(rows):
         return ""
-    named = ", ".join(map(str, trials[:_MOST_NAMED])) + (", …" if len(trials) > _MOST_NAMED else "")
-    many = len(trials) > 1
+    trials = now.table.trial[rows[:_MOST_NAMED]]
+    named = ", ".join(map(str, trials)) + (", …" if len(rows) > _MOST_NAMED else "")
+    many = len(rows) > 1
     return (
-        f"{len(trials)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
+        f"{len(rows)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
         f"under other ones (trial{'s' * many} {named}); `{suggestions.command('resume', now.study.name)}` "
         f"with these limits scores {'them' if many else 'it'} to the end"
     )

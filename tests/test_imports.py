@@ -18,8 +18,8 @@ from studies.cli import VERBS, program_for
 
 LAYERS = ("search", "evaluators", "studies")
 STORE_MODULES = (
-    "tables database migrations statements queries evaluation_store lease_store files_store tallies store "
-    "database_url retries connections"
+    "tables database migrations statements queries evaluation_columns evaluation_store lease_store files_store tallies "
+    "store database_url retries connections"
 )
 STORE = {f"studies/{name}.py" for name in STORE_MODULES.split()}
 TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends").glob("tensorrt*.py")}
