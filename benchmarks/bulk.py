@@ -14,8 +14,8 @@ import synthetic
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, text
 
-from search.forecasts import MEASURED
-from search.grouping import Group
+from search.forecast.forecasts import MEASURED
+from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
 from studies import records, tables
 from studies.config import from_options

@@ -71,7 +71,7 @@ def _prepare(network: str, folder: Path) -> dict[str, float]:
     """Write the clean model, which both calibrate, and the data."""
     import onnx_ir as ir
 
-    from search.model import load
+    from search.graph.model import load
 
     source = ROOT / "examples/digits/digits.onnx"
     if network == "digits":
@@ -119,7 +119,7 @@ def _ours(network: str, method: str, folder: Path) -> dict[str, float]:
 
     from evaluators.calibration import collect
     from evaluators.data import open_data
-    from search.model import load
+    from search.graph.model import load
 
     model = load(folder / f"{network}.onnx", batch=BATCH)
     dataset = open_data(str(folder / f"{network}.npz"), model.inputs)
@@ -131,7 +131,7 @@ def _ours(network: str, method: str, folder: Path) -> dict[str, float]:
 def _theirs(network: str, method: str, folder: Path) -> dict[str, float]:
     from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
-    from search.model import load
+    from search.graph.model import load
 
     # Loaded only so that both processes hold the same before the clock starts.
     held = load(folder / f"{network}.onnx", batch=BATCH)

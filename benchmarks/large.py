@@ -34,7 +34,7 @@ import optuna  # noqa: E402
 from benchmarks.replay import bench, large, sampled  # noqa: E402
 from benchmarks.replay.bench import Bench  # noqa: E402
 from benchmarks.replay.problem import Problem  # noqa: E402
-from search.forecasts import MEASURED  # noqa: E402
+from search.forecast.forecasts import MEASURED  # noqa: E402
 from studies.pareto import hypervolume_history  # noqa: E402
 
 METHODS = ("guided", "tpe", "random")

@@ -28,8 +28,8 @@ from evaluators import latency
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeSession
 from evaluators.calibration import collect
 from evaluators.data import Dataset, batches, open_data, split
-from search.model import Model, load
-from search.space import make_space
+from search.graph.model import Model, load
+from search.space.choices import make_space
 from search.values import Precision, Ranges
 
 OURS, THEIRS, FLOAT = "ours", "quantize_static", "float"

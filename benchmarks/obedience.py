@@ -20,8 +20,8 @@ from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuild
 from evaluators.calibration import collect
 from evaluators.data import open_data, split
 from networks import NETWORKS, loaded, ranged
-from search.model import Model, load
-from search.space import Space, make_space
+from search.graph.model import Model, load
+from search.space.choices import Space, make_space
 from search.values import Answer, Assignment, AuditRow, Precision, Ranges
 
 

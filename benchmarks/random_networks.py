@@ -2,8 +2,8 @@
 
 `data/h200_*_random.json`: random weights, batch 32, 224×224, TensorRT 8.6.0, weakly typed with obeyed precisions;
 latencies are good, losses say nothing. Their ONNX files are not shipped: edges and tensor sizes are rebuilt here from
-the known architectures, by node name, as `search.grouping` finds them (a residual Add belongs to the last convolution
-of its branch). `data/cpu/digits.json`: a search of the example, on one of two cores that others used too.
+the known architectures, by node name, as `search.graph.grouping` finds them (a residual Add belongs to the last
+convolution of its branch). `data/cpu/digits.json`: a search of the example, on one of two cores that others used too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.grouping import Edge
-from search.layout import Layout, Precisions, make_layout
-from search.model import load
-from search.space import Choice, Space, Variable
+from search.graph.grouping import Edge
+from search.graph.model import load
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Layout, Precisions, make_layout
 from search.values import LayerTime, Precision
 
 ROOT = Path(__file__).resolve().parents[1]

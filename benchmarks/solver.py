@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from common import load_text
 
-from search import program
-from search.elimination import Eliminator
-from search.layout import Pairwise
-from search.solver import best_new, front, minima, minimize, within
-from search.structure import Structure
+from search.solver import integer_program as program
+from search.solver.elimination import Eliminator
+from search.solver.solve import best_new, front, minima, minimize, within
+from search.space.layout import Pairwise
+from search.space.structure import Structure
 
 SIZES = (21, 53, 200, 500, 1000)
 REPEATS = 5

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from random_networks import NAMES, Measured, free_layout, load_digits, load_measured
 
-from search.grouping import Edge
-from search.layout import Layout, Precisions
-from search.priors import Baseline, LatencyPrior, latency_prior, noise_prior
-from search.surrogate import Quality, fit_latency, fit_loss, quality
+from search.forecast.priors import Baseline, LatencyPrior, latency_prior, noise_prior
+from search.forecast.surrogate import Quality, fit_latency, fit_loss, quality
+from search.graph.grouping import Edge
+from search.space.layout import Layout, Precisions
 
 Floats = NDArray[np.float64]
 Predict = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[Floats, Floats]]

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from evaluators import calibration, data
 from evaluators.backends.tensorrt import TensorRTBackend
 from networks import NETWORKS, images, save  # the small networks of the tests
-from search.model import load
-from search.space import make_space
+from search.graph.model import load
+from search.space.choices import make_space
 from studies import commands, tables_text
 from studies.progress import Lines
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.constants import array_of
-from search.grouping import is_constant
+from search.graph.grouping import is_constant
 
 
 @dataclass(frozen=True)

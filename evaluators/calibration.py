@@ -21,7 +21,7 @@ from evaluators.data import Batch, Dataset, batches
 from evaluators.reductions import append_reductions, must_be_finite, values_by_name
 from evaluators.scales import BINS, Histogram, bins_of, clip
 from search.errors import ConfigError, DataError, ModelError, TargetError
-from search.model import Model
+from search.graph.model import Model
 from search.values import FP16_MAX, Ranges, TensorRange, digest_of
 
 METHODS = ("minmax", "percentile", "entropy", "mse")

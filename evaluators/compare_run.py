@@ -14,7 +14,7 @@ from evaluators.cores import usable_processors
 from evaluators.half import spelled_out
 from evaluators.lowering import expose_groups, lower
 from search.errors import EvaluatorError
-from search.model import Model
+from search.graph.model import Model
 from search.values import Assignment, Ranges
 
 Batches = Callable[[], Iterable[Batch]]

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from evaluators.metrics import BUILT_IN, Metric
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 
 
 @dataclass(frozen=True)

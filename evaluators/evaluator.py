@@ -39,7 +39,6 @@ from evaluators.score_order import order_scores
 from evaluators.scoring import NonFiniteError
 from evaluators.sensitivity import sensitivity
 from evaluators.stopwatch import Stopwatch, time_spent, use_stopwatch
-from search import model as models
 from search.errors import (
     BitfrontError,
     DataError,
@@ -49,7 +48,8 @@ from search.errors import (
     RunError,
     TargetError,
 )
-from search.space import make_space
+from search.graph import model as models
+from search.space.choices import make_space
 from search.values import (
     Accuracy,
     Assignment,

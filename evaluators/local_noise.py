@@ -18,7 +18,7 @@ from evaluators.distributions import Distance, by_channel, channel_noise, decibe
 from evaluators.pieces import Piece, cut, grids, lowered
 from evaluators.placement import Placement
 from search.errors import EvaluatorError, ModelError
-from search.model import Model
+from search.graph.model import Model
 from search.values import Precision, Ranges
 
 Pair = tuple[str, Precision]

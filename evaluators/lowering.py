@@ -25,10 +25,10 @@ from evaluators.placement import (
 )
 from evaluators.scales import activation_scale, weight_scales
 from evaluators.value_bounds import UNBOUNDED, bounds_of_values, cut
-from search.element_types import settle_types
 from search.errors import ModelError
-from search.grouping import is_constant
-from search.model import Group, Model
+from search.graph.element_types import settle_types
+from search.graph.grouping import is_constant
+from search.graph.model import Group, Model
 from search.values import FP16_MAX, Assignment, Precision, Ranges
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16

@@ -12,8 +12,8 @@ from evaluators.distributions import Half, Levels
 from evaluators.half import spelled_out
 from evaluators.lowering import lower
 from evaluators.placement import Placement
-from search.grouping import is_constant
-from search.model import Group, Model
+from search.graph.grouping import is_constant
+from search.graph.model import Group, Model
 from search.values import Assignment, Precision, Ranges
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from search.grouping import is_constant
-from search.model import Group, Model
+from search.graph.grouping import is_constant
+from search.graph.model import Group, Model
 from search.values import Assignment, Precision
 
 # Ops that only move or select values: output and input share one scale, so that engines can drop the pair.

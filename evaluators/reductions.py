@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from search.model import Model
+from search.graph.model import Model
 
 _REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSum", "Size")
 # What stands in for Inf so that the reduction does not see it.

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from search.grouping import is_constant
+from search.graph.grouping import is_constant
 from search.values import TensorRange
 
 Bounds = tuple[float, float]

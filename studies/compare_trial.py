@@ -18,7 +18,7 @@ from studies.store import Store
 from studies.words import mix_text
 
 if TYPE_CHECKING:
-    from search.model import Edge
+    from search.graph.model import Edge
     from studies.setup import Checked
 
 # What differs between two runs on one machine, or says nothing about results.

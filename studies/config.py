@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ConfigError
-from search.rules import KeepRule
+from search.space.rules import KeepRule
 from search.values import Precision
 from studies import units
 from studies.artifact_store import parse

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from search.errors import ConfigError
-from search.model import Model
-from search.shapes import TensorSpec
+from search.graph.model import Model
+from search.graph.shapes import TensorSpec
 from search.values import Precision
 
 CALIBRATION, TIMING, SOURCE, REBUILT = "calibration.cache", "timing.cache", "model.onnx", "rebuilt.plan"

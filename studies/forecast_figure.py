@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from search.forecasts import RECENT
+from search.forecast.forecasts import RECENT
 from studies.forecasts import Compared, Forecasts
 from studies.plots import BLUE, GREY, Figure, frame, widened
 

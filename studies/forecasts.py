@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.forecasts import RECENT, Judged, Predicted
-from search.quality import NINETY, Quality, quality
+from search.forecast.forecasts import RECENT, Judged, Predicted
+from search.forecast.quality import NINETY, Quality, quality
 from studies.queries import Reader
 from studies.records import OK
 from studies.standing import Standing

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from search.guided import Aim, Guidance, Priors
-from search.layout import Layout, make_layout
-from search.priors import Baseline, NoisePrior, latency_prior, noise_prior
-from search.space import Space
-from search.transfer import transferred
+from search.forecast.models import Priors
+from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
+from search.forecast.transfer import transferred
+from search.sampler.goals import Aim
+from search.sampler.guided import Guidance
+from search.space.choices import Space
+from search.space.layout import Layout, make_layout
 from search.values import Assignment, Precision
 from studies import sensitivities, siblings
 from studies.runner import Work

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from evaluators.process import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
-from search.space import Space, make_space
+from search.space.choices import Space, make_space
 from search.values import Ranges, digest_of
 from studies.artifacts import Artifacts
 from studies.config import SearchConfig

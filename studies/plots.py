@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from search.precision import Precision
+from search.values.precision import Precision
 
 Figure = dict[str, Any]
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evaluators.stopwatch import time_spent
-from search.asked import codes_in, held, refusal
-from search.forecasts import FORECAST, MEASURED
-from search.samplers import make_sampler
-from search.space import Space
+from search.forecast.forecasts import FORECAST, MEASURED
+from search.sampler.registry import make_sampler
+from search.space.choices import Space
+from search.space.trial_codes import codes_in, held, refusal
 from search.values import Assignment
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-    from search.forecasts import Judged, Predicted
-    from search.guided import Guidance
+    from search.forecast.forecasts import Judged, Predicted
+    from search.sampler.guided import Guidance
 
 WORKER = "bitfront:worker"
 """User attribute of a trial: the worker that asked for it, where several may."""
@@ -137,7 +137,7 @@ class Proposals:
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let the guided sampler know more from now on; other samplers are told nothing."""
-        from search.guided import GuidedSampler
+        from search.sampler.guided import GuidedSampler
 
         if isinstance(self.study.sampler, GuidedSampler):
             self.study.sampler.guidance = informed(self.study.sampler.guidance)
@@ -155,7 +155,7 @@ class Proposals:
             guidance: for the forecasts where another sampler proposes.
         """
         from search.errors import SolverError
-        from search.guided import GuidedSampler
+        from search.sampler.guided import GuidedSampler
 
         sampler = self.study.sampler
         guided = sampler if isinstance(sampler, GuidedSampler) else GuidedSampler(guidance(), 0)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 
 from evaluators.latency_scale import baseline_doubt, reference_of, scaled
 from search.errors import StudyError
-from search.forecasts import FORECAST, Predicted
+from search.forecast.forecasts import FORECAST, Predicted
 from search.values import (
     Accuracy,
     Assignment,
@@ -43,7 +43,7 @@ from studies.repeats import provisional_band
 from studies.retries import retried
 
 if TYPE_CHECKING:
-    from search.model import Edge
+    from search.graph.model import Edge
 
 Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude each other
 Query = Any
@@ -122,8 +122,8 @@ class Reader:
         return tuple(_group(row) for row in self._rows(_all(g, g.study_id == study_id).order_by(g.position)))
 
     def edges(self, study_id: int) -> tuple[Edge, ...]:
-        """The edges in topological order. Imports `search.model`, which takes a while."""
-        from search.model import Edge
+        """The edges in topological order. Imports `search.graph.model`, which takes a while."""
+        from search.graph.model import Edge
 
         e = tables.Edge
         rows = self._rows(_all(e, e.study_id == study_id).order_by(e.position))

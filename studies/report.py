@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ArtifactError
-from search.precision import Precision
+from search.values.precision import Precision
 from studies.config import Limits
 from studies.final_levels import final_level_cells, levels_of
 from studies.forecast_figure import forecast_figure

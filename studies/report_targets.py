@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from search.quality import rank_correlation
+from search.forecast.quality import rank_correlation
 from search.values import Assignment
 from studies import targets
 from studies.plots import BLUE, GREY, ORANGE, RED, Figure, frame, plain

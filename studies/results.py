@@ -13,9 +13,9 @@ from studies.standing import Standing
 from studies.words import mix_text
 
 if TYPE_CHECKING:  # these import ONNX, which reading verbs should not wait for
-    from search.forecasts import Predicted
-    from search.model import Model
-    from search.space import Space
+    from search.forecast.forecasts import Predicted
+    from search.graph.model import Model
+    from search.space.choices import Space
     from search.values import Target
     from studies.export import Exported
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from evaluators.job import Limits as EarlyLimits
 from evaluators.process import EvaluatorProcess
 from evaluators.stopwatch import time_spent
-from search.model import Model
-from search.space import Space
+from search.graph.model import Model
+from search.space.choices import Space
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 from studies import leftovers, upkeep
 from studies.artifacts import Artifacts

@@ -16,8 +16,8 @@ from studies.sensitivity_table import Sensitivities, Thresholds
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from evaluators.process import EvaluatorProcess
-    from search.model import Model
-    from search.space import Space
+    from search.graph.model import Model
+    from search.space.choices import Space
     from studies.config import SearchConfig
     from studies.progress import Progress
     from studies.runner import Work
@@ -229,7 +229,7 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -
         InputError: the model, the data, a rule or the target cannot be used.
         EvaluatorError: the model cannot be run.
     """
-    from search.space import make_space
+    from search.space.choices import make_space
     from search.values import Ranges
     from studies.setup import calibrate, check_searchable, checked
 

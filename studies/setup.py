@@ -17,11 +17,11 @@ from evaluators.backends.registry import open_backend, resolve
 from evaluators.data.opening import check_source
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits
-from search import model as models
 from search.errors import ArtifactError, ConfigError, EvaluatorError, MetricError, StudyError
-from search.model import Model
-from search.samplers import check_sampler
-from search.space import Space, make_space
+from search.graph import model as models
+from search.graph.model import Model
+from search.sampler.registry import check_sampler
+from search.space.choices import Space, make_space
 from search.values import Capability, Ranges, Target
 from studies import environment
 from studies.config import OPTIONS, Limits, SearchConfig, limits_for

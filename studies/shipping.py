@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from search import onnx_file
 from search.errors import ArtifactError, StudyError
+from search.graph import onnx_file
 from search.values import digest_of
 from studies.artifacts import TEMPORARY, Artifacts, hash_of
 from studies.config import SearchConfig

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from search.forecasts import Predicted
-from search.quality import NINETY
+from search.forecast.forecasts import Predicted
+from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
 from studies.final_levels import final_level_text, final_levels_json
 from studies.records import EvaluationRecord, Round, StudyRecord

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from search.priors import Baseline, latency_prior
-from search.transfer import Elsewhere
+from search.forecast.priors import Baseline, latency_prior
+from search.forecast.transfer import Elsewhere
 from search.values import Precision, Target
 from studies.standing import standing
 from studies.targets import PREFIX
@@ -15,7 +15,7 @@ from studies.targets import PREFIX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from search.layout import Layout
+    from search.space.layout import Layout
     from studies.records import SensitivityRecord, TargetRecord
     from studies.runner import Work
 

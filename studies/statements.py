@@ -17,7 +17,7 @@ from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Lat
 from studies import records, tables
 
 if TYPE_CHECKING:
-    from search.model import Group
+    from search.graph.model import Group
 
 CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
 UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed

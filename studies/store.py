@@ -35,7 +35,7 @@ from studies.retries import repeated, retried
 from studies.tallies import Tallies
 
 if TYPE_CHECKING:
-    from search.model import Edge, Group
+    from search.graph.model import Edge, Group
 
 __all__ = [
     "FullStudyError",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators.job import Job
 from networks import images, observed, plain_session, residual_cnn, save
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges
 
 SAMPLES = 240

@@ -14,7 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Ranges, TensorRange
 
 

@@ -21,8 +21,8 @@ from evaluators.backends.tensorrt_builder import TensorRTBuilder
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess
 from networks import NETWORKS, ODD, Net, arithmetic, feeds, images, residual_cnn, save
-from search.model import Model, ShapeRequest, load
-from search.space import Space, make_space
+from search.graph.model import Model, ShapeRequest, load
+from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
 
 SAMPLES = 32

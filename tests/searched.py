@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 
 from jobs import float_labels
 from networks import Net, images, save
-from search.model import load
+from search.graph.model import load
 from studies import export, remeasuring, repeats
 from studies.cli import program_for
 

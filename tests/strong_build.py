@@ -217,7 +217,7 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     """A batch of 1 to 8, measured at 4."""
     from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
     from networks import ranged, residual_cnn, save
-    from search.model import ShapeRequest, load
+    from search.graph.model import ShapeRequest, load
 
     low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
     model = load(save(residual_cnn(batch="n"), folder / "n.onnx"), shapes={"image": ShapeRequest(low, best, high)})
@@ -236,7 +236,7 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
     from evaluators.backends import tensorrt_api, tensorrt_weak
     from evaluators.backends.tensorrt_builder import model_bytes
     from networks import arithmetic, observed, save
-    from search.model import load
+    from search.graph.model import load
 
     model, log = load(save(arithmetic(), folder / "arithmetic.onnx")), tensorrt_api.make_log(trt)
     parsed = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=True)

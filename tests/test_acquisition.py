@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.acquisition import (
+from search.forecast.acquisition import (
     Forecast,
     Reference,
     expected_gains,
@@ -19,7 +19,7 @@ from search.acquisition import (
     gains,
     reference,
 )
-from search.aims import Aim, Known, worth
+from search.sampler.goals import Aim, Known, worth
 from studies import pareto
 
 CORNER = Reference(1.0, 1.0)

@@ -13,10 +13,10 @@ from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from networks import save
-from search.history import Historian
-from search.layout import make_layout
-from search.model import load
-from search.space import Space, make_space
+from search.forecast.history import Historian
+from search.graph.model import load
+from search.space.choices import Space, make_space
+from search.space.layout import make_layout
 from search.values import Capability, Precision
 from searched import DATABASE, copy_finished, invoke, three_layers
 from studies.proposals import Outcome, Proposals

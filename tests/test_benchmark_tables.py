@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.h200 import engines, faults, mixing, packing, planted, proof, rows, scenes, searching, tables, timing
 from jobs import case
-from search.space import make_space
+from search.space.choices import make_space
 from search.values import (
     Accuracy,
     Assignment,

@@ -31,7 +31,7 @@ def test_every_setting_builds_three_mixes(tmp_path: Path) -> None:
 def test_the_mixes_differ_and_hold_both_precisions(tmp_path: Path) -> None:
     from evaluators.backends.tensorrt import TensorRTBackend
     from networks import loaded
-    from search.space import make_space
+    from search.space.choices import make_space
 
     with standing_in(V8):
         capability = TensorRTBackend("cuda").capability()

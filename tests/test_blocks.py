@@ -11,12 +11,12 @@ import pytest
 from benchmarks.replay import best, large
 from benchmarks.replay.bench import Bench
 from benchmarks.replay.sampled import guided_sampler
-from search import blocks
-from search.candidates import Bounds, Pool
-from search.grouping import Edge
-from search.layout import Costs, Layout, make_layout
-from search.solver import front
-from search.space import Choice, Space, Variable
+from search.graph.grouping import Edge
+from search.sampler.candidates import Bounds, Pool
+from search.solver import blocks
+from search.solver.solve import front
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Costs, Layout, make_layout
 from search.values import Precision
 
 FP32, FP16, INT8 = Precision

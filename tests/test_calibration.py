@@ -23,8 +23,8 @@ from evaluators.calibration import cache_key, collect, notes, parse_method
 from evaluators.data import open_data
 from evaluators.scales import BINS, bins_of, entropy_bins, mse_bins
 from search.errors import ConfigError, DataError, ModelError
-from search.grouping import find_groups
-from search.model import Model, TensorSpec
+from search.graph.grouping import find_groups
+from search.graph.model import Model, TensorSpec
 from search.values import Ranges, TensorRange
 
 Arrays = dict[str, NDArray[Any]]

@@ -16,7 +16,7 @@ from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 from evaluators.calibration import collect, notes
 from evaluators.data import open_data
 from search.errors import DataError
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 
 METHODS = ("minmax", "percentile", "percentile:99", "entropy", "mse")

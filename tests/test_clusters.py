@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from evaluators.data import Splits, open_data, split
 from evaluators.score_order import order_scores
 from search.errors import DataError
-from search.model import TensorSpec, load
+from search.graph.model import TensorSpec, load
 from studies.commands import example_files
 
 IMAGE = (TensorSpec("image", "float32", (4, 2)),)

@@ -10,8 +10,8 @@ import pytest
 from evaluators.job import Job, Limits
 from evaluators.process import EvaluatorProcess
 from networks import images, mobile_cnn, residual_cnn, save
-from search.model import load
-from search.space import make_space
+from search.graph.model import load
+from search.space.choices import make_space
 from search.values import Answer, Assignment, Precision, Ranges
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evaluators.data import arrays, batches, import_function, open_data, split
 from search.errors import DataError
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 
 IMAGE = (TensorSpec("image", "float32", (4, 2, 3)),)
 PAIR = (TensorSpec("ids", "int64", (1, 5)), TensorSpec("mask", "float32", (1, 5)))

@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateTable
 
 import toy_step
 from search.errors import StudyError
-from search.model import Edge
+from search.graph.model import Edge
 from search.values import Precision
 from stored import LAYERS, assignment
 from studies import database, migrations, tables

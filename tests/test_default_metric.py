@@ -15,7 +15,7 @@ from evaluators.default_metric import default_metric
 from evaluators.evaluator import Evaluator
 from evaluators.job import Job
 from networks import Net, finish, images, save
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 from searched import invoke, ok
 
 ONE = TensorSpec("y", "float32", (4, 1))

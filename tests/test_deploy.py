@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from networks import save
 from search.errors import ConfigError
-from search.model import Model, ShapeRequest, load
-from search.shapes import TensorSpec
+from search.graph.model import Model, ShapeRequest, load
+from search.graph.shapes import TensorSpec
 from search.values import Precision
 from searched import three_layers
 from studies.deploy import Plan, check_triton_name, triton_config, trtexec_text

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from search.space import Space
+from search.space.choices import Space
 from search.values import Target
 from studies import commands, config
 from studies.cli import program

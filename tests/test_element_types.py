@@ -14,8 +14,8 @@ from evaluators.data import open_data
 from evaluators.lowering import lower
 from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from networks import BEYOND, Net, feeds, images, loaded, plain_session, ranged, save, sqnr_db
-from search.element_types import settle_types
-from search.model import load
+from search.graph.element_types import settle_types
+from search.graph.model import load
 from search.values import Assignment, Precision
 from strong_build import mixes
 from test_lowering import session_of, uniform

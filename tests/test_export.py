@@ -20,7 +20,7 @@ import jobs
 from evaluators import calibration_cache
 from evaluators.process import EvaluatorProcess
 from networks import Net, save
-from search.model import load
+from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
 from searched import DATABASE, copy_finished, environment, invoke, ok, tree
 from studies import export, rebuild

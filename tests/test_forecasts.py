@@ -15,8 +15,8 @@ import optuna
 import pytest
 
 from networks import mobile_cnn
-from search.forecasts import FORECAST
-from search.quality import NINETY
+from search.forecast.forecasts import FORECAST
+from search.forecast.quality import NINETY
 from searched import DATABASE, copy_finished, invoke, ok, write_inputs
 from studies import forecasts
 from studies.config import Limits
@@ -218,7 +218,9 @@ def test_errors_of_losses_have_no_scale_where_all_baselines_are_lossless() -> No
 def test_search_says_when_forecasts_turn_poor_and_good_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Real forecasts, but found poor from the second to the fourth.
-    monkeypatch.setattr("search.forecasts.is_poor", lambda found, band=0.0: found is not None and 2 <= found.n < 5)
+    monkeypatch.setattr(
+        "search.forecast.forecasts.is_poor", lambda found, band=0.0: found is not None and 2 <= found.n < 5
+    )
     write_inputs(tmp_path / "in", mobile_cnn())
     search = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 16)
     lines = [line for line in invoke(*search).stderr.splitlines() if line.startswith("forecasts")]

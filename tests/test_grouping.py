@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from search.model import Group, Model, load
+from search.graph.model import Group, Model, load
 from tests.networks import NETWORKS, ODD, Net, loaded, mobile_cnn, residual_cnn, save, transformer
 
 C = 16

@@ -12,19 +12,19 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from search import acquisition
-from search.aims import Known
-from search.candidates import Bounds, Pool
-from search.changes import Changes
-from search.forecasts import FORECAST, MEASURED, forecast_quality
-from search.grouping import Edge
-from search.guided import Aim, Guidance, GuidedSampler, Priors
-from search.history import relevant
-from search.layout import Costs, Layout, make_layout
-from search.priors import Baseline, latency_prior, noise_prior
-from search.samplers import make_sampler
-from search.solver import _programmed, front, within
-from search.space import Choice, Space, Variable
+from search.forecast import acquisition
+from search.forecast.forecasts import FORECAST, MEASURED, forecast_quality
+from search.forecast.history import relevant
+from search.forecast.priors import Baseline, latency_prior, noise_prior
+from search.graph.grouping import Edge
+from search.sampler.candidates import Bounds, Pool
+from search.sampler.goals import Known
+from search.sampler.guided import Aim, Guidance, GuidedSampler, Priors
+from search.sampler.registry import make_sampler
+from search.solver.solve import _programmed, front, within
+from search.space.changes import Changes
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Costs, Layout, make_layout
 from search.values import Assignment, LayerTime, Precision
 from searched import ok, write_inputs
 from studies import repeats
@@ -297,7 +297,7 @@ def test_forecasts_are_stored_and_hold():
 
 
 def test_poor_forecasts_leave_half_of_the_proposals_to_tpe_and_are_stored_all_the_same(monkeypatch):
-    monkeypatch.setattr("search.forecasts.is_poor", lambda quality, band: True)
+    monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
     search = Search(make_problem(8)).run(30)
     hows = [t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]]
     assert 5 <= hows.count("tpe") <= 22
@@ -307,8 +307,8 @@ def test_poor_forecasts_leave_half_of_the_proposals_to_tpe_and_are_stored_all_th
 
 def test_the_fallback_draws_from_seed_and_number_alone(monkeypatch):
     """A resumed study goes on as it would have, and two workers that ask at once do not propose the same."""
-    monkeypatch.setattr("search.forecasts.is_poor", lambda quality, band: True)
-    monkeypatch.setattr("search.guided._FALLBACK", 1.0)
+    monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
+    monkeypatch.setattr("search.sampler.guided._FALLBACK", 1.0)
     problem = make_problem(8)
     one, two = Search(problem, seed=5).run(16), Search(problem, seed=5).run(14)
     two.study.sampler = GuidedSampler(two.study.sampler.guidance, 5)  # type: ignore[attr-defined]
@@ -336,7 +336,7 @@ def test_a_noisy_target_makes_forecasts_as_unsure_as_its_tie_band_and_not_poor()
 
 def test_a_poor_loss_model_falls_back_too(monkeypatch):
     problem = make_problem(8)
-    monkeypatch.setattr("search.forecasts.is_poor", lambda quality, band: band != 0.0)  # that of the loss
+    monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: band != 0.0)  # that of the loss
     search = Search(problem).run(24)
     sampler = search.study.sampler
     assert isinstance(sampler, GuidedSampler)
@@ -569,7 +569,7 @@ def test_integer_programs_that_do_not_finish_leave_what_was_measured_to_grow(mon
         replace(narrow.latency, edges=changes),
         replace(narrow.noise, edges=0 * changes),
     )
-    monkeypatch.setattr("search.candidates._PROGRAM_S", 1e-9)
+    monkeypatch.setattr("search.sampler.candidates._PROGRAM_S", 1e-9)
     search = Search(wide, latency_band=lambda: 0.01).run(8)
     assert len(set(search.found)) == 8
     assert FORECAST in search.study.trials[7].user_attrs

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from networks import NETWORKS, save
-from search.layout import Costs, make_layout
-from search.model import load
-from search.rules import KeepRule
-from search.space import make_space
+from search.graph.model import load
+from search.space.choices import make_space
+from search.space.layout import Costs, make_layout
+from search.space.rules import KeepRule
 from search.values import Capability, Precision
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

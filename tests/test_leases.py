@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import update
 
-from search.model import Edge
+from search.graph.model import Edge
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from servers import postgresql_server, postgresql_url
 from stored import ENGINE, STUDY, TARGET, assignment, count, finish, measured

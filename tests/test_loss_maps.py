@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search.loss_maps import Decibels, Map, Saturating
-from search.loss_model import fit_loss
-from search.priors import noise_prior
-from search.surrogate import quality
+from search.forecast.loss_maps import Decibels, Map, Saturating
+from search.forecast.loss_model import fit_loss
+from search.forecast.priors import noise_prior
+from search.forecast.surrogate import quality
 from search.values import Precision
 from test_surrogate import LAYOUT, losses, mixes, uniform
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from evaluators.lowering import channel_axis, expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.errors import ModelError
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 from tests.networks import (
     NETWORKS,

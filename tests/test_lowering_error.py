@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from evaluators.lowering import lower
 from evaluators.placement import TENSORRT, Placement
 from networks import BEYOND, NETWORKS, ODD, feeds, loaded, plain_session, ranged
-from search.model import Group, Model
+from search.graph.model import Group, Model
 from search.values import Assignment, Precision, Ranges, TensorRange
 from strong_build import MIXES, mixes
 from test_lowering import session_of

@@ -15,7 +15,7 @@ from evaluators.constants import Names
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from networks import Net, conditional, feeds, finish, observed, plain_session, residual_cnn, save
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
 from test_lowering import mixes, session_of, uniform
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from search.errors import ModelError
-from search.model import Model, ShapeRequest, load
+from search.graph.model import Model, ShapeRequest, load
 from tests.networks import NETWORKS, ODD, Net, feeds, finish, loaded, plain_session, residual_cnn, save
 
 C = 16

@@ -18,9 +18,9 @@ from evaluators import calibration_cache
 from evaluators.backends.base import RefusedError
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime_audit import audit_rows
-from search import onnx_file
 from search.errors import ModelError, TargetError
-from search.model import Model, ShapeRequest, load
+from search.graph import onnx_file
+from search.graph.model import Model, ShapeRequest, load
 from search.values import Answer, Assignment, Capability, Precision, Ranges, Target, TensorRange
 from tests.networks import NETWORKS, ODD, Net, feeds, loaded, observed, plain_session, ranged, save, sqnr_db
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from search.model import load
+from search.graph.model import load
 from search.values import Answer, Assignment, Precision
 from tests.networks import Net, feeds, finish, observed, save, sqnr_db
 

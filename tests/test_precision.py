@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from search.layout import make_layout
-from search.priors import noise_prior
-from search.space import Choice, Space, Variable
+from search.forecast.priors import noise_prior
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import make_layout
 from search.values import Assignment, Precision
 from searched import DATABASE, QUICK, ok, write_inputs
 

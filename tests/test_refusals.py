@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from networks import Net, save
-from search.quality import Quality
+from search.forecast.quality import Quality
 from searched import DATABASE, command, copy_finished, environment, finished, invoke, ok, tree, write_inputs
 from studies.forecasts import error_text
 

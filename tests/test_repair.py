@@ -14,7 +14,7 @@ import optuna
 import pytest
 
 from networks import mobile_cnn
-from search.guided import Guidance, GuidedSampler
+from search.sampler.guided import Guidance, GuidedSampler
 from search.values import Precision
 from searched import DATABASE, environment, ok, write_inputs
 from studies.guidance import make_guidance

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, select, text, update
 
 from cutting import wire_to
 from search.errors import RunError, StudyError
-from search.model import Edge
+from search.graph.model import Edge
 from search.values import Precision
 from searched import ROOT
 from servers import PASSWORD, Server, mariadb_server, postgresql_server

@@ -14,8 +14,8 @@ import pytest
 
 from killing import untold
 from networks import mobile_cnn, save
-from search.model import load
-from search.space import Space, make_space
+from search.graph.model import load
+from search.space.choices import Space, make_space
 from search.values import Capability, Precision
 from searched import DATABASE, copy_finished, invoke, ok, three_layers, tree, write_inputs
 from studies.proposals import Outcome, Proposals

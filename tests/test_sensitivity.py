@@ -35,8 +35,8 @@ from evaluators.subset import choose
 from jobs import case
 from networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
 from networks import finish as finished_net
-from search.model import Model, load
-from search.space import make_space
+from search.graph.model import Model, load
+from search.space.choices import make_space
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from stored import STUDY, TARGET, finish

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search.model import Group
+from search.graph.model import Group
 from search.values import AuditRow, EngineSummary, Failure, FailureKind, Latency, Precision, Stage
 from searched import copy_finished, invoke, ok
 from stored import AROUND, CONDITIONS, LAYERS, STUDY, TARGET, assignment, measured

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from networks import NETWORKS, loaded
-from search import program, solver
-from search.elimination import Eliminator, eliminator
 from search.errors import SolverError
-from search.layout import Costs, Pairwise, make_layout
-from search.solver import best_new, front, minima, minimize, ranked, within
-from search.space import make_space
-from search.structure import Structure
+from search.solver import integer_program as program
+from search.solver import solve as solver
+from search.solver.elimination import Eliminator, eliminator
+from search.solver.solve import best_new, front, minima, minimize, ranked, within
+from search.space.choices import make_space
+from search.space.layout import Costs, Pairwise, make_layout
+from search.space.structure import Structure
 from search.values import Capability, Precision
 
 EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -284,7 +285,7 @@ def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
-    monkeypatch.setattr("search.relaxation.LOOKED_AT", 0)
+    monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)
     objective, limited = residual_chain(30, 2)[:: -1 if swapped else 1]
     corners = front(objective, limited)
     limit = (corners[0].second + 3 * corners[-1].second) / 4
@@ -299,7 +300,7 @@ def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
 
 
 def test_a_time_limit_leaves_codes_that_keep_the_limit_and_an_honest_gap(monkeypatch):
-    monkeypatch.setattr("search.relaxation.LOOKED_AT", 0)
+    monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)
     latency, noise = residual_chain(200, 1)
     limit = noise.value(minimize(latency)) / 3
     found = within(latency, noise, limit, gap=0.0, time_limit_s=0)
@@ -370,7 +371,7 @@ def test_more_costs_than_fit_at_once_are_solved_in_parts(monkeypatch):
     structure = Structure.of(latency, noise)
     terms = structure.terms(latency) + np.logspace(0, 4, 11)[:, None] * structure.terms(noise)
     expected = minima(structure, terms)
-    monkeypatch.setattr("search.elimination.MOST_KEPT", 3 * Eliminator(structure)._entries)
+    monkeypatch.setattr("search.solver.elimination.MOST_KEPT", 3 * Eliminator(structure)._entries)
     parts = Eliminator(structure).minimize(terms)
     assert np.array_equal(parts[0], expected[0])
     assert np.array_equal(parts[1], expected[1])

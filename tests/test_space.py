@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from search.errors import ConfigError
-from search.model import Model, load
-from search.space import Choice, KeepRule, Space, Variable, make_space
+from search.graph.model import Model, load
+from search.space.choices import Choice, KeepRule, Space, Variable, make_space
 from search.values import Assignment, Capability, Precision, Ranges, TensorRange
 from tests.networks import NETWORKS, loaded, ranged, residual_cnn, save
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from search.errors import StudyError
-from search.model import Edge, Group
+from search.graph.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
 from stored import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, measured, plain
 from studies import database, tables

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from search.errors import SurrogateError
-from search.grouping import Edge
-from search.latency_model import repeat_std
-from search.layout import Costs, make_layout
-from search.priors import Baseline, latency_prior, noise_prior
-from search.space import Choice, Space, Variable
-from search.surrogate import Quality, fit_latency, fit_loss, is_poor, quality
+from search.forecast.latency_model import repeat_std
+from search.forecast.priors import Baseline, latency_prior, noise_prior
+from search.forecast.surrogate import Quality, fit_latency, fit_loss, is_poor, quality
+from search.graph.grouping import Edge
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Costs, make_layout
 from search.values import LayerTime, Precision
 
 PRECISIONS = len(Precision)

@@ -32,7 +32,7 @@ from fake_tensorrt import FakeTensorRT, read_listing
 from make_tensorrt_api import WHEELS
 from networks import feeds, loaded, ranged, residual_cnn, save
 from search.errors import BitfrontError, ConfigError
-from search.model import Model, ShapeRequest, load
+from search.graph.model import Model, ShapeRequest, load
 from search.values import Answer, Assignment, Precision
 
 V8, V10, V11 = WHEELS

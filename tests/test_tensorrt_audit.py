@@ -11,8 +11,8 @@ import pytest
 
 from evaluators.backends.tensorrt_audit import audit_rows, layer_times, parse, summary, type_of
 from networks import NETWORKS
-from search.cleaning import clean, infer_shapes
-from search.grouping import find_groups
+from search.graph.cleaning import clean, infer_shapes
+from search.graph.grouping import find_groups
 from search.values import Answer, Assignment, Precision
 
 DATA = Path(__file__).parent / "data"

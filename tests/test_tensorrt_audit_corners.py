@@ -17,7 +17,7 @@ import pytest
 
 from evaluators.backends.tensorrt_audit import EngineLayer, _told_by, audit_rows, layer_times, parse
 from networks import loaded
-from search.grouping import Group
+from search.graph.grouping import Group
 from search.values import Answer, Assignment, AuditRow, Precision
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32

@@ -14,7 +14,7 @@ from evaluators.backends import tensorrt_api
 from evaluators.backends.base import RefusedError
 from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder, model_bytes
 from networks import Net, finish, observed, save
-from search.model import load
+from search.graph.model import load
 from search.values import Assignment, Precision
 from test_tensorrt_api import V8, V10, standing_in
 

@@ -13,7 +13,7 @@ from evaluators.backends.tensorrt import TensorRTBackend
 from fake_cuda import Error
 from networks import Net, feeds, loaded, ranged, residual_cnn, save
 from search.errors import ModelError
-from search.model import ShapeRequest, load
+from search.graph.model import ShapeRequest, load
 from test_tensorrt_api import PATHS, V10, assignments, standing_in
 
 

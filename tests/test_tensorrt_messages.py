@@ -16,7 +16,7 @@ from evaluators.backends.base import RefusedError
 from evaluators.backends.tensorrt import TensorRTBackend
 from networks import Net, finish, loaded, observed, ranged, save
 from search.errors import DataError
-from search.model import Model, load
+from search.graph.model import Model, load
 from search.values import Assignment, Precision
 from searched import DATABASE, ok, write_inputs
 from test_tensorrt_api import V8, V10, assignments, standing_in

@@ -17,7 +17,7 @@ from evaluators.backends.tensorrt_plugins import load_plugins
 from fake_engine import FakeEngines
 from networks import Net, loaded, ranged, save
 from search.errors import ConfigError, ModelError
-from search.model import load
+from search.graph.model import load
 from searched import ok, write_inputs
 from test_tensorrt_api import V8, V10, V11, assignments, standing_in
 

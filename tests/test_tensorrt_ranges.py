@@ -12,7 +12,7 @@ import pytest
 from evaluators.backends import tensorrt_api, tensorrt_weak
 from evaluators.backends.tensorrt_builder import model_bytes
 from networks import Net, arithmetic, finish, observed, save
-from search.model import load
+from search.graph.model import load
 from test_tensorrt_api import V8, V10, standing_in
 
 

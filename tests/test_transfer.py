@@ -8,10 +8,10 @@ import numpy as np
 import optuna
 import pytest
 
-from search.guided import Guidance, GuidedSampler, Priors
-from search.layout import Costs
-from search.priors import Baseline, LatencyPrior, latency_prior, noise_prior
-from search.transfer import MOST_ROWS, Elsewhere, transferred
+from search.forecast.priors import Baseline, LatencyPrior, latency_prior, noise_prior
+from search.forecast.transfer import MOST_ROWS, Elsewhere, transferred
+from search.sampler.guided import Guidance, GuidedSampler, Priors
+from search.space.layout import Costs
 from search.values import Precision
 from test_guided import CEILING, Problem, Search, make_problem
 

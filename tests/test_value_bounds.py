@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evaluators.value_bounds import UNBOUNDED, bounds_of_values, cut
-from search.model import load
+from search.graph.model import load
 from search.values import TensorRange
 from tests.networks import NETWORKS, ODD, Net, loaded, ranged, save
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.h200.searching import engine_of
 from benchmarks.h200.setting import Setting, say
-from search.space import Space
+from search.space.choices import Space
 from search.values import Assignment, Precision
 from studies import commands
 from studies.artifacts import Artifacts

@@ -33,9 +33,9 @@ from benchmarks.h200.threads import mixes
 from evaluators import calibration, data, latency
 from evaluators.backends.registry import open_backend
 from evaluators.cores import usable_processors
-from search import model as models
-from search.model import Model
-from search.space import Space, make_space
+from search.graph import model as models
+from search.graph.model import Model
+from search.space.choices import Space, make_space
 from search.values import Assignment, Precision, Ranges
 
 SAMPLES = 64  # of random data, where none are given

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from evaluators.backends.registry import open_backend
 from evaluators.job import Job
-from search import model as models
+from search.graph import model as models
 from search.values import Assignment, Precision, Ranges
 
 

@@ -16,7 +16,7 @@ from benchmarks.h200.searching import uniform_engines
 from benchmarks.h200.setting import Setting, say
 from evaluators.job import Limits
 from evaluators.process import EvaluatorProcess
-from search.space import Space, Variable
+from search.space.choices import Space, Variable
 from search.values import Assignment, Precision
 
 _LEAST_S = 15.0

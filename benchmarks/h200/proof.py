@@ -157,7 +157,7 @@ def write_tiny(setting: Setting) -> None:
     from benchmarks.h200 import scenes
     from jobs import float_labels
     from networks import images, residual_cnn, save
-    from search.model import load
+    from search.graph.model import load
 
     data = setting.folder / "data"
     data.mkdir(parents=True, exist_ok=True)

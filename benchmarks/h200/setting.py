@@ -19,9 +19,9 @@ from filelock import FileLock
 from benchmarks.h200 import scenes
 from evaluators.job import Job
 from evaluators.process import EvaluatorProcess, ProcessLimits
-from search import model as models
-from search.model import Model
-from search.space import Space, make_space
+from search.graph import model as models
+from search.graph.model import Model
+from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
 from studies.artifacts import Artifacts
 from studies.config import SearchConfig, from_options

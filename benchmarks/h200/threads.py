@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.h200.setting import Setting, say
 from evaluators.backends.registry import open_backend
 from evaluators.job import Job
-from search import model as models
-from search.model import Model
-from search.space import Space, make_space
+from search.graph import model as models
+from search.graph.model import Model
+from search.space.choices import Space, make_space
 from search.values import Assignment, Precision, Ranges
 
 COUNTS = (1, 4, 8, 16)

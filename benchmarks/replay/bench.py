@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.replay.problem import Measurement, Problem
-from search.layout import Codes
+from search.space.layout import Codes
 
 
 class Spent(Exception):  # noqa: N818 - the normal end of a method

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.problem import Problem
-from search.layout import Codes
+from search.space.layout import Codes
 from studies.pareto import Reference, hypervolume
 
 ROUNDS = 6

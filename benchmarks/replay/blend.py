@@ -11,7 +11,7 @@ from benchmarks.replay import gaussian, trees
 from benchmarks.replay.gaussian import GaussianProcess, Weights
 from benchmarks.replay.trees import Boosted
 from benchmarks.replay.trend import Totals
-from search.layout import Precisions
+from search.space.layout import Precisions
 
 Floats = NDArray[np.float64]
 

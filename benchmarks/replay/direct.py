@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.replay.bench import Bench
 from benchmarks.replay.best import undominated
-from search.layout import Codes
+from search.space.layout import Codes
 
 
 def probes_then_prefixes(bench: Bench) -> None:

@@ -18,9 +18,9 @@ from benchmarks.replay.best import Front
 from benchmarks.replay.misfit import Misfit
 from benchmarks.replay.precisions import MEASURED, PRECISIONS
 from benchmarks.replay.problem import Problem
-from search.grouping import Edge
-from search.layout import Costs, Layout, Precisions
-from search.solver import front
+from search.graph.grouping import Edge
+from search.solver.solve import front
+from search.space.layout import Costs, Layout, Precisions
 from search.values import LayerTime, Precision
 
 BLOCK = 8

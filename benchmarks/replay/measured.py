@@ -22,9 +22,9 @@ from benchmarks.h200.wanted import AGAIN
 from benchmarks.replay import noise
 from benchmarks.replay.noise import Noise
 from benchmarks.replay.precisions import MEASURED, PRECISIONS
-from search.grouping import Edge
-from search.layout import Layout, make_layout
-from search.space import Choice, Space, Variable
+from search.graph.grouping import Edge
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Layout, make_layout
 from search.values import LayerTime, Precision
 
 DATA = Path(__file__).resolve().parents[1] / "data"

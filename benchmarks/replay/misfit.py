@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from benchmarks.replay.precisions import PRECISIONS
-from search.layout import Precisions
+from search.space.layout import Precisions
 
 Floats = NDArray[np.float64]
 _NEAR = 3  # groups of a near pair or triple are at most so far apart, in the order of the file

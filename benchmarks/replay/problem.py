@@ -13,7 +13,7 @@ from benchmarks.replay.noise import Noise
 from benchmarks.replay.precisions import PRECISIONS
 from benchmarks.replay.simulator import Simulator
 from evaluators.intervals import paired_interval
-from search.layout import Codes, Layout, Precisions
+from search.space.layout import Codes, Layout, Precisions
 from search.values import LayerTime, Precision
 from studies.pareto import Reference, reference_of
 

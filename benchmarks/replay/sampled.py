@@ -14,12 +14,12 @@ from optuna.samplers import BaseSampler, TPESampler
 
 from benchmarks.replay.bench import Bench
 from benchmarks.replay.problem import TIE_BAND, Measurement
-from search.layout import Codes
-from search.samplers import make_sampler
+from search.sampler.registry import make_sampler
+from search.space.layout import Codes
 from search.values import Precision
 
 if TYPE_CHECKING:
-    from search.guided import GuidedSampler
+    from search.sampler.guided import GuidedSampler
 
 _SAME_IN_A_ROW = 3  # as studies/runner.py
 _MOST_PROPOSALS = 30  # a trial; a sampler that only repeats itself ends here
@@ -118,8 +118,8 @@ def has_guided() -> bool:
 
 def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     """The sampler as a study makes it; without `edges` on a graph that has none."""
-    from search.guided import Aim, Guidance, GuidedSampler, Priors
-    from search.priors import Baseline, latency_prior, noise_prior
+    from search.forecast.priors import Baseline, latency_prior, noise_prior
+    from search.sampler.guided import Aim, Guidance, GuidedSampler, Priors
 
     problem, layout = bench.problem, bench.problem.layout
     if not edges:
@@ -139,7 +139,7 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
 
 
 def _guided(bench: Bench, edges: bool) -> None:
-    from search.forecasts import FORECAST, MEASURED
+    from search.forecast.forecasts import FORECAST, MEASURED
 
     sampler = guided_sampler(bench, edges)
 

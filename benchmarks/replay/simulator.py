@@ -20,7 +20,7 @@ from benchmarks.replay.measured import Rows
 from benchmarks.replay.misfit import Misfit
 from benchmarks.replay.noise import Noise
 from benchmarks.replay.trend import totals
-from search.layout import Precisions
+from search.space.layout import Precisions
 from search.values import digest_of
 
 VERSION = 2  # raise when rows of equal content would give another simulator

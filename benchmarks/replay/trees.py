@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.replay.precisions import PRECISIONS
-from search.layout import Precisions
+from search.space.layout import Precisions
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.replay.measured import Rows
 from benchmarks.replay.precisions import MEASURED, PRECISIONS
-from search.layout import Layout, Precisions
+from search.space.layout import Layout, Precisions
 
 Floats = NDArray[np.float64]
 

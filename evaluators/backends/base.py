@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evaluators.placement import Placement
 from search.errors import BitfrontError
-from search.model import Model
+from search.graph.model import Model
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Ranges, Target
 
 Arrays = dict[str, NDArray[Any]]

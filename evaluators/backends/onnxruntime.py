@@ -25,9 +25,9 @@ from evaluators.gpu_state import GpuState
 from evaluators.heap import allocated_bytes
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
-from search import onnx_file
 from search.errors import ModelError, TargetError
-from search.model import Model
+from search.graph import onnx_file
+from search.graph.model import Model
 from search.values import Assignment, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
 
 _INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"

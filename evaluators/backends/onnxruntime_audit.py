@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from search.grouping import is_constant
-from search.model import Model
+from search.graph.grouping import is_constant
+from search.graph.model import Model
 from search.values import Assignment, AuditRow, Precision
 
 _INT8_KERNELS = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "MatMulInteger"})

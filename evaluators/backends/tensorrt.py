@@ -20,7 +20,7 @@ from evaluators.cores import usable_processors
 from evaluators.gpu_state import GpuState
 from evaluators.placement import TENSORRT
 from search.errors import ModelError, TargetError
-from search.model import Model
+from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})

@@ -9,8 +9,8 @@ from typing import Any
 
 from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, ConfigError, TargetError
-from search.grouping import Group
-from search.model import Model
+from search.graph.grouping import Group
+from search.graph.model import Model
 from search.values import Precision
 
 WEAK, STRONG = "weak", "strong"

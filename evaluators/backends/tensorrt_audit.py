@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from search.grouping import Group
+from search.graph.grouping import Group
 from search.values import Assignment, AuditRow, EngineSummary, LayerTime, Precision
 
 _ENTRY = "[ONNX Layer: "

@@ -23,7 +23,7 @@ from evaluators.backends.tensorrt_session import TensorRTSession, new_context
 from evaluators.cores import usable_processors
 from evaluators.lowering import expose_groups, lower
 from evaluators.placement import TENSORRT
-from search.model import Model
+from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
 
 GIB = 1 << 30

@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluators.backends.base import RefusedError
 from evaluators.backends.tensorrt_api import layers_of
-from search.grouping import Group
+from search.graph.grouping import Group
 from search.values import Assignment, Precision, Ranges
 
 _LAYER_KINDS = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from evaluators.data.clusters import CLUSTERS, read_ids
 from evaluators.data.dataset import Arrays
 from search.errors import DataError
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 
 LABELS = "labels"
 

@@ -16,7 +16,7 @@ from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS, read_cluster_file
 from evaluators.data.dataset import Arrays, Indices
 from evaluators.data.functions import import_function, short
 from search.errors import DataError
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 from search.values import digest_of
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})

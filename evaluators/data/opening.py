@@ -13,7 +13,7 @@ from evaluators.data.dataset import Dataset
 from evaluators.data.functions import REFERENCE
 from evaluators.data.images import ImageDataset, find_images
 from search.errors import DataError
-from search.model import TensorSpec
+from search.graph.model import TensorSpec
 
 
 def open_data(

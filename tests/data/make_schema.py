@@ -12,7 +12,7 @@ import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
-from search.model import Edge, Group
+from search.graph.model import Edge, Group
 from search.values import Evaluation, Failure, FailureKind, Precision, Stage
 from stored import LAYERS, STUDY, TARGET, assignment, finish, measured
 from studies import tables

@@ -14,7 +14,7 @@ from typing import Any
 
 from evaluators.backends.base import Engine, RefusedError
 from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuilder
-from search.model import Model
+from search.graph.model import Model
 from search.values import Assignment, Precision, Ranges, Target
 
 REFUSED = [(g, Precision.parse(p), n == "named") for g, p, n in json.loads(os.environ["BITFRONT_TEST_REFUSES"])]

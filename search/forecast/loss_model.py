@@ -1,0 +1,272 @@
+"""Loss = a monotone map of noise, and noise = what every group adds in its precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SurrogateError
+from search.forecast.latency_model import check_rows
+from search.forecast.loss_maps import Decibels, Map, Saturating
+from search.forecast.priors import NoisePrior
+from search.forecast.regression import Posterior, Prior, log_evidence
+from search.space.layout import Costs, Layout, Precisions
+
+Floats = NDArray[np.float64]
+
+_SLOPE, _POWER, _CEILING, _GROUPS = 0, 1, 2, slice(3, None)
+_MAP_STD = (1.5, 0.25, 1.0)  # of their logarithms
+_LEAST_TUNED, _TUNED_ROWS = 8, 120
+_MISFITS = (0.03, 0.08, 0.15, 0.3)
+_SCALES = (0.6, 1.0, 1.6, 2.5)
+_LEAST_NOISE = 1e-12
+_STEPS, _STEP_SIZES, _CONVERGED = 12, (1.0, 0.5, 0.2, 0.05), 1e-3
+_FARTHEST = 4.0  # standard deviations of the prior that a parameter is believed to be from it
+_UNMEASURED = 0.01  # loss of the worst uniform assignment before anything was measured
+_UNMEASURED_STD = 1e-9  # of losses that are all zero
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What the evidence of the rows decides: misfit relative to the loss, and a factor on the groups' priors."""
+
+    misfit: float = 0.08
+    groups: float = 1.0
+
+
+class LossModel:
+    """A posterior over noise per group and the map from noise to loss.
+
+    Noise has no unit: all groups in their worst precision make about 1.
+
+    Attributes:
+        observation_std: standard deviation of a typical measured loss, from its samples alone.
+    """
+
+    def __init__(self, problem: Problem, fitted: Fitted, observation_std: float) -> None:
+        self._problem = problem
+        self._fitted = fitted
+        self.shape = problem.map(fitted.at)
+        self.observation_std = observation_std
+
+    @cached_property
+    def _posterior(self) -> Posterior:
+        return self._fitted.posterior(self._problem.prior)
+
+    @cached_property
+    def _within_map(self) -> Posterior:
+        """The posterior were power and ceiling known."""
+        mean, std = self._problem.prior.mean.copy(), self._problem.prior.std.copy()
+        for known in (_POWER, _CEILING):
+            mean[known], std[known] = self._fitted.at[known], 0.0
+        return self._fitted.posterior(Prior(mean, std))
+
+    def mean(self) -> Costs:
+        """The most probable noise of every group: who minimises it minimises the predicted loss."""
+        return self._problem.costs(self._fitted.at)
+
+    def draw(self, rng: np.random.Generator) -> Costs:
+        """Noise from the posterior, in the units of the most probable map: `limit_on_noise` holds for it too.
+
+        A group's drawn noise is log-normal; the median of many draws is `mean`.
+        """
+        drawn = self._within_map.draw(rng)
+        scale = np.exp((drawn[_SLOPE] - self._fitted.at[_SLOPE]) / self.shape.power)
+        costs = self._problem.costs(drawn)
+        return Costs(0.0, scale * costs.nodes, costs.edges)
+
+    def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) int8 to (n,) losses, and standard deviations of what would be measured with typical samples."""
+        loss, std = self.latent(precisions)
+        return loss, np.hypot(std, self.observation_std)
+
+    def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) int8 to (n,) losses, and standard deviations of what they really are, on endless samples."""
+        loss, jacobian = self._problem.linear(self._fitted.at, precisions)
+        return loss, np.hypot(self._posterior.std(jacobian), self._problem.tuning.misfit * self.shape.per_noise(loss))
+
+    def limit_on_noise(self, max_loss: float) -> float:
+        """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
+        return self.shape.noise(max_loss)
+
+
+def fit_loss(
+    layout: Layout,
+    prior: NoisePrior,
+    precisions: Precisions,
+    loss: Floats,
+    std: Floats,
+    whole: NDArray[np.bool_] | None = None,
+    decibels: bool = False,
+) -> LossModel:
+    """Fit noise and map together, to the most probable parameters.
+
+    Args:
+        precisions: (n, groups) int8; n may be 0, then the prior stands.
+        loss: (n,) float64 in the metric's unit, 0 for uniform FP32.
+        std: (n,) float64 ≥ 0, standard deviation of each loss: its 95 % interval over 3.92.
+        whole: (n,) whether a loss is of all samples, as those are that forecasts are judged by; None: all.
+        decibels: whether the metric's unit is dB, so that its loss goes with the logarithm of the noise.
+
+    Raises:
+        SurrogateError: arrays of other shapes, losses that are no numbers, negative standard deviations.
+    """
+    check_rows(layout, precisions, loss, "loss")
+    if std.shape != loss.shape or not (std >= 0).all():
+        raise SurrogateError(f"fitting loss: expected {len(loss)} standard deviations ≥ 0, got {std}.")
+    judged = std if whole is None or not whole.any() else std[whole]
+    typical = float(np.median(judged[judged > 0])) if (judged > 0).any() else 0.0
+    std = np.maximum(std, max(0.1 * typical, 1e-3 * float(np.abs(loss).max(initial=0.0))) or _UNMEASURED_STD)
+    problem = Problem(layout, prior, Tuning(), _start(loss, std), Decibels if decibels else Saturating)
+    at = problem.prior.mean
+    if len(loss) >= _LEAST_TUNED:
+        some = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
+        # With the map still straight: a bent one explains the first rows as well as groups that differ.
+        rough = problem.straight().fit(at, precisions[some], loss[some], std[some])
+        problem, at = problem.tuned(rough, loss[some], std[some]), rough.at
+    return LossModel(problem, problem.fit(at, precisions, loss, std), typical)
+
+
+def _start(loss: Floats, std: Floats) -> float:
+    """What the worst uniform assignment may lose, for lack of better."""
+    return float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The model made linear around the most probable parameters `at`, and the rows it was fitted to.
+
+    Attributes:
+        jacobian: (n, parameters).
+        target: (n,) losses as the linear model sees them.
+        doubt: (n,) standard deviations of losses about the model.
+    """
+
+    at: Floats
+    jacobian: Floats
+    target: Floats
+    doubt: Floats
+
+    def posterior(self, prior: Prior) -> Posterior:
+        found = Posterior(prior, self.jacobian, self.target, self.doubt)
+        found.mean = self.at
+        return found
+
+
+class Problem:
+    """The parameters: logarithms of slope, power and ceiling, and of every group's noise over its prior."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        noise: NoisePrior,
+        tuning: Tuning,
+        worst: float,
+        kind: type[Map] = Saturating,
+        map_std: tuple[float, ...] = _MAP_STD,
+    ) -> None:
+        self._layout, self._noise, self._worst, self._kind = layout, noise, worst, kind
+        self.tuning = tuning
+        self._lower = noise.nodes[:, 1:]
+        mean = np.concatenate([kind.start(worst), np.zeros(self._lower.size)])
+        std = np.concatenate([map_std, np.full(self._lower.size, tuning.groups * noise.log_std)])
+        self.prior = Prior(mean, std)
+
+    @cached_property
+    def _believed(self) -> tuple[Floats, Floats]:
+        """(parameters,) least and most of each."""
+        reach = _FARTHEST * self.prior.std
+        return self.prior.mean - reach, self.prior.mean + reach
+
+    def straight(self) -> Problem:
+        """The same with power and ceiling held where the prior has them."""
+        held = (_MAP_STD[_SLOPE], 1e-6, 1e-6)
+        return Problem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
+
+    def map(self, parameters: Floats) -> Map:
+        """From noise to loss."""
+        return self._kind(*(float(value) for value in np.exp(parameters[: _GROUPS.start])))
+
+    def costs(self, parameters: Floats) -> Costs:
+        """Noise of every group and precision; nothing on edges."""
+        nodes = self.nodes(parameters)
+        return Costs(0.0, nodes, np.zeros((len(self._layout.edges), nodes.shape[1], nodes.shape[1])))
+
+    def nodes(self, parameters: Floats) -> Floats:
+        """(groups, precisions) noise."""
+        nodes = np.zeros_like(self._noise.nodes)
+        nodes[:, 1:] = self._lower * np.exp(parameters[_GROUPS]).reshape(self._lower.shape)
+        return nodes
+
+    def noise(self, parameters: Floats, precisions: Precisions) -> Floats:
+        """(n, groups) noise of each group."""
+        return self.nodes(parameters)[np.arange(len(self._layout.groups)), precisions]
+
+    def loss(self, parameters: Floats, precisions: Precisions) -> Floats:
+        """(n,) losses."""
+        return self.map(parameters).loss(np.maximum(self.noise(parameters, precisions).sum(axis=1), _LEAST_NOISE))
+
+    def linear(self, parameters: Floats, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n,) losses and their (n, parameters) derivatives."""
+        each = self.noise(parameters, precisions)
+        noise = np.maximum(each.sum(axis=1), _LEAST_NOISE)
+        shape = self.map(parameters)
+        *by_map, by_noise = shape.slopes(noise)
+        share = each * (by_noise / noise)[:, None]
+        jacobian = np.zeros((len(precisions), len(parameters)))
+        jacobian[:, : _GROUPS.start] = np.stack(by_map, axis=1)
+        by_group = jacobian[:, _GROUPS].reshape(len(precisions), *self._lower.shape)
+        for precision in range(1, len(self._layout.palette)):
+            by_group[:, :, precision - 1] = share * (precisions == precision)
+        jacobian[:, _GROUPS] = by_group.reshape(len(precisions), self._lower.size)
+        return shape.loss(noise), jacobian
+
+    def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
+        """The most probable parameters, by Gauss-Newton steps that never make it worse."""
+        doubt = self._doubt(self.tuning, loss, std)
+
+        def cost(at: Floats) -> float:
+            missed = (loss - self.loss(at, precisions)) / doubt
+            return float((missed**2).sum() + (((at - self.prior.mean) / self.prior.std) ** 2).sum())
+
+        now = cost(at)
+        for _ in range(_STEPS):
+            here = self._around(at, precisions, loss, doubt)
+            # Losses that no map explains, as some below zero, would drive the map's parameters to infinity.
+            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt).mean, *self._believed)
+            steps = (at + size * (aimed - at) for size in _STEP_SIZES)
+            better = next(((tried, less) for tried in steps if (less := cost(tried)) < now), None)
+            if better is None:
+                break
+            before, (at, now) = now, better
+            if before - now < _CONVERGED * (1 + now):
+                break
+        return self._around(at, precisions, loss, doubt)
+
+    def _around(self, at: Floats, precisions: Precisions, loss: Floats, doubt: Floats) -> Fitted:
+        found, jacobian = self.linear(at, precisions)
+        return Fitted(at, jacobian, loss - found + jacobian @ at, doubt)
+
+    def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> Problem:
+        """The problem with the likeliest tuning, around a first fit; tunings far from the usual must earn it."""
+        residual = rough.target - rough.jacobian @ self.prior.mean
+        scaled = rough.jacobian * self.prior.std
+        groups = scaled[:, _GROUPS] @ scaled[:, _GROUPS].T
+        rest = scaled @ scaled.T - groups
+
+        def score(t: Tuning) -> float:
+            gram = rest + t.groups**2 * groups + np.diag(self._doubt(t, loss, std) ** 2)
+            return log_evidence(gram, residual) - 0.5 * float(np.log(t.misfit / Tuning.misfit) ** 2)
+
+        best = max((replace(self.tuning, groups=scale) for scale in _SCALES), key=score)
+        best = max((replace(best, misfit=misfit) for misfit in _MISFITS), key=score)
+        return Problem(self._layout, self._noise, best, self._worst, self._kind)
+
+    def _doubt(self, tuning: Tuning, loss: Floats, std: Floats) -> Floats:
+        """(n,) standard deviations of measured losses about the model, which has none below zero: what is, and is so
+        by more than chance, is as far from the model as it is below."""
+        beyond = np.maximum(-loss - 3 * std, 0.0)
+        return np.asarray(np.sqrt(std**2 + (tuning.misfit * self._kind.per_noise(loss)) ** 2 + beyond**2))

@@ -1,0 +1,82 @@
+"""Both models of a search, fitted to its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.forecast.acquisition import Forecast
+from search.forecast.history import History, relevant
+from search.forecast.latency_model import repeat_std
+from search.forecast.priors import LatencyPrior, NoisePrior
+from search.forecast.surrogate import LatencyModel, LossModel, fit_latency, fit_loss
+from search.forecast.transfer import Losses
+from search.space.layout import Layout, Precisions
+
+
+@dataclass(frozen=True)
+class Priors:
+    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target.
+
+    Attributes:
+        decibels: whether losses are in dB.
+    """
+
+    latency: LatencyPrior
+    noise: NoisePrior
+    losses: Losses | None = None
+    decibels: bool = False
+
+
+@dataclass(frozen=True)
+class Models:
+    """Both models, fitted to a history."""
+
+    layout: Layout
+    latency: LatencyModel
+    loss: LossModel
+
+    def forecast(self, precisions: Precisions) -> Forecast:
+        """What would be measured."""
+        ms, ms_std = self.latency.predict(precisions)
+        loss, loss_std = self.loss.predict(precisions)
+        return Forecast(ms, ms_std, loss, loss_std)
+
+    def latent(self, precisions: Precisions) -> Forecast:
+        """What it really is: nobody gains by a lucky measurement."""
+        ms, ms_std = self.latency.latent(precisions)
+        loss, loss_std = self.loss.latent(precisions)
+        return Forecast(ms, ms_std, loss, loss_std)
+
+    def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
+        """(n,) expected losses alone, which is cheap."""
+        return self.loss.shape.loss(self.layout.values(self.loss.mean(), precisions))
+
+    def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
+        """(n,) expected latencies alone."""
+        return self.layout.values(self.latency.mean(), precisions)
+
+
+def fitted(layout: Layout, priors: Priors, history: History, band: float | None) -> Models:
+    """Fit both models to a history.
+
+    Args:
+        band: relative difference at which two latencies count as a tie; None while it is not known.
+    """
+    rows = relevant(history)
+    precisions, spread = history.precisions[rows], history.spread[rows]
+    repeat = repeat_std(band, spread)
+    latency = fit_latency(layout, priors.latency, precisions, history.ms[rows], spread, repeat)
+    there = priors.losses or Losses.none(len(layout.groups))
+    loss = fit_loss(
+        layout,
+        priors.noise,
+        np.concatenate([there.precisions, precisions]),
+        np.concatenate([there.loss, history.loss[rows]]),
+        np.concatenate([there.std, history.loss_std[rows]]),
+        np.concatenate([np.ones(len(there.loss), dtype=bool), history.whole[rows]]),
+        priors.decibels,
+    )
+    return Models(layout, latency, loss)

@@ -1,0 +1,203 @@
+"""Make a graph that engines and lowering agree on, without changing what it computes.
+
+Every step is arithmetic-free except three: BatchNorm fused into the convolution before it, a Gemm's alpha and beta
+multiplied into its constants, and constants computed ahead of time; all stay within float32 rounding (relative 1e-5
+of an output's magnitude).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from itertools import count
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from numpy.typing import NDArray
+from onnxscript.optimizer import fold_constants_ir
+from onnxscript.rewriter import rewrite
+from onnxscript.rewriter.rules import common as rules
+
+from search.graph.shapes import Profile
+
+# A folded constant may grow the file; past this it is left to the engine.
+_FOLD_LIMIT = 1 << 26
+_BATCH_NORM = [
+    rules.fuse_batchnorm_into_conv_rule,
+    rules.fuse_batchnorm_into_conv_transpose_rule,
+    rules.fuse_batchnorm_into_gemm_rule,
+]
+
+
+def clean(model: ir.Model) -> ir.Model:
+    """Return the clean model; the one given is used up.
+
+    Afterwards: no functions, no Constant nodes, no Identity on initializers, no Dropout, no unused nodes or outputs;
+    BatchNorm fused where a Conv, ConvTranspose or Gemm is its only source; every node has a unique name, the user's
+    own where there was one, also among the bodies of If and Loop; nodes in topological order.
+    """
+    model = _run(
+        model,
+        passes.InlinePass(),
+        passes.NameFixPass(_Names()),
+        passes.RemoveInitializersFromInputsPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.ShapeInferencePass(strict_mode=False),
+    )
+    _remove_identities(model)
+    own = {node.name for node in model.graph}
+    names = {node.outputs[0].name: _weighted_source(node).name for node in model.graph if node.outputs}
+    fold_constants_ir(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
+    model = _run(model, passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0))
+    _remove_identities(model)
+    _fold_gemm_factors(model.graph)
+    if not any(_in_training(node) for node in model.graph):
+        _unshare_biases(model.graph)
+        model = rewrite(model, pattern_rewrite_rules=_BATCH_NORM)
+    model = _run(
+        model,
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.TopologicalSortPass(),
+        passes.ClearMetadataAndDocStringPass(),
+        passes.ShapeInferencePass(strict_mode=False),
+    )
+    _restore_names(model, own, names)
+    model = _run(model, passes.NameFixPass(_Names()))
+    _rename_in_bodies(model.graph)
+    return model
+
+
+def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
+    for step in steps:
+        model = step(model).model
+    return model
+
+
+def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor at the measured input shapes; tensors that inference cannot size are left out."""
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        profile = profiles.get(value.name or "")
+        if profile is not None:
+            value.shape = ir.Shape(profile[1])
+    for node in copy.graph.all_nodes():
+        for output in node.outputs:
+            output.shape = None
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        tensor = info.type.tensor_type
+        dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+        if tensor.HasField("shape") and all(dims):
+            shapes[info.name] = dims
+    return shapes
+
+
+def _weighted_source(node: ir.Node) -> ir.Node:
+    """The node whose name a fused BatchNorm should carry: the convolution's, which the user knows the layer by."""
+    source = node.inputs[0].producer() if node.op_type == "BatchNormalization" and node.inputs[0] else None
+    return source if source is not None and source.op_type in ("Conv", "ConvTranspose", "Gemm") else node
+
+
+class _Names(passes.naming.SimpleNameGenerator):
+    """Calls an unnamed node after the tensor it makes, the one name that the user's file has for it."""
+
+    def generate_node_name(self, node: ir.Node) -> str:
+        output = node.outputs[0].name if node.outputs else None
+        return node.name or f"{node.op_type}_{output or 'node'}"
+
+
+def _remove_identities(model: ir.Model) -> None:
+    """Drop Identity and Dropout nodes of the main graph; a body of If or Loop may not hand on an outer tensor bare."""
+    for node in list(model.graph):
+        source, target = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if source is None or not _is_identity(node):
+            continue
+        name = target.name
+        if target.is_graph_output() and (source.producer() is None or source.is_graph_output()):
+            continue
+        renamed = target.is_graph_output()
+        target.replace_all_uses_with(source, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
+        if renamed:
+            source.name = name
+
+
+def _is_identity(node: ir.Node) -> bool:
+    if node.domain or node.op_type not in ("Identity", "Dropout"):
+        return False
+    return not (_in_training(node) or any(value.uses() or value.is_graph_output() for value in node.outputs[1:]))
+
+
+def _in_training(node: ir.Node) -> bool:
+    """Whether a Dropout or BatchNormalization does what it does in training."""
+    if node.op_type == "BatchNormalization":
+        mode = node.attributes.get("training_mode")
+        return mode is not None and bool(mode.as_int())
+    flag = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    return flag is not None and (flag.const_value is None or bool(flag.const_value.numpy()))
+
+
+def _fold_gemm_factors(graph: ir.Graph) -> None:
+    """Multiply alpha and beta into a Gemm's constants, where no engine's INT8 kernel would follow them."""
+    for node in graph:
+        if node.op_type != "Gemm" or node.domain:
+            continue
+        for name, index in (("alpha", 1), ("beta", 2)):
+            factor = node.attributes.get(name)
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if factor is None or (value is not None and value.const_value is None):
+                continue
+            if value is not None and factor.as_float() != 1.0 and value.const_value is not None:
+                _give_own_constant(graph, node, index, value.const_value.numpy() * np.float32(factor.as_float()))
+            node.attributes.pop(name)
+
+
+def _give_own_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArray[Any]) -> None:
+    old = node.inputs[index]
+    assert old is not None
+    tensor = ir.tensor(array, name=f"{node.name}/{old.name}")
+    own = ir.Value(name=tensor.name, type=old.type, shape=old.shape, const_value=tensor)
+    graph.register_initializer(own)
+    node.replace_input_with(index, own)
+
+
+def _unshare_biases(graph: ir.Graph) -> None:
+    """Exporters share equal biases (all zero, say), which would keep a BatchNorm from being fused into them."""
+    for node in graph:
+        bias = node.inputs[2] if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.inputs) > 2 else None
+        users = {user.op_type for user in node.outputs[0].consumers()}
+        if bias is None or bias.const_value is None or len(bias.uses()) < 2 or users != {"BatchNormalization"}:
+            continue
+        _give_own_constant(graph, node, 2, bias.const_value.numpy())
+
+
+def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping[str | None, str | None]) -> None:
+    """Give nodes that a rewrite made the name of the user's node that made the same tensor."""
+    taken = {node.name for node in model.graph}
+    for node in model.graph:
+        wanted = names.get(node.outputs[0].name) if node.outputs else None
+        if node.name not in own and wanted not in taken:
+            node.name = wanted
+            taken.add(wanted)
+
+
+def _rename_in_bodies(graph: ir.Graph) -> None:
+    """Where nodes of two graphs share a name, the main graph's keeps it.
+
+    TensorRT has one list of layers for all of them: it gives the name to whichever it parses first.
+    """
+    taken = {node.name for node in graph}
+    ours = {node.name for node in graph.all_nodes()}
+    for node in graph.all_nodes():
+        if node.graph is graph:
+            continue
+        if node.name in taken:
+            node.name = next(name for i in count(1) if (name := f"{node.name}_{i}") not in ours)
+            ours.add(node.name)
+        taken.add(node.name)

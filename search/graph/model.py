@@ -1,0 +1,145 @@
+"""The model that is searched: clean, with groups and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from search.errors import ModelError
+from search.graph import onnx_file
+from search.graph.cleaning import clean, infer_shapes
+from search.graph.element_types import settle_types
+from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
+from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
+
+__all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
+
+QUANTIZED_OPS = frozenset(
+    "QuantizeLinear DequantizeLinear ConvInteger MatMulInteger DynamicQuantizeLinear DynamicQuantizeMatMul QGemm "
+    "MatMulIntegerToFloat MatMulNBits QAttention".split()
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A clean model: constants folded, BatchNorm fused, every node named; never changed after `load`.
+
+    Attributes:
+        graph: the clean ONNX IR model; treat as read-only, `graph.clone()` before changing.
+        inputs, outputs: at the measured shapes, batch first.
+        shapes: shape of every tensor at the measured input shapes, where inference knows it.
+        groups, edges: in topological order.
+        digest: of the user's file, its external data and the requested shapes, 64 hex digits.
+        profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
+    """
+
+    graph: ir.Model
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    groups: tuple[Group, ...]
+    edges: tuple[Edge, ...]
+    digest: str
+    profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def batch(self) -> int:
+        """Samples in one inference: the leading dimension of the first input."""
+        return self.inputs[0].shape[0]
+
+    def save(self, path: Path) -> None:
+        """Write the clean model to `path` as one ONNX file."""
+        onnx_file.write(self.graph, path)
+
+
+def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequest] | None = None) -> Model:
+    """Load, check and clean an ONNX file and find its groups.
+
+    Args:
+        path: the ONNX file; external data must lie in its folder.
+        batch: leading dimension for inputs whose leading dimension is dynamic.
+        shapes: shapes for dynamic inputs by name; a range of shapes keeps the input dynamic.
+
+    Raises:
+        ModelError: the file is missing, no ONNX, damaged, already quantized or in half precision, has dynamic
+            dimensions without a shape, one output listed twice, or nothing that can be quantized.
+    """
+    request = dict(shapes or {})
+    proto = onnx_file.read(path)
+    _refuse_quantized(proto, path)
+    _refuse_repeated_outputs(proto, path)
+    with onnx_file.understanding(path):
+        graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
+        profiles = fix_shapes(graph, request, batch, path)
+        graph = clean(graph)
+        settle_types(graph)
+        _refuse_half(graph, path)
+        inferred = infer_shapes(graph, profiles)
+    groups, edges = find_groups(graph.graph, inferred)
+    if all(group.pinned for group in groups):
+        raise ModelError(_nothing_to_quantize(graph, groups, path))
+    _refuse_non_finite(graph, groups, path)
+    inputs, outputs = measured_shapes(graph.graph, inferred, path)
+    return Model(
+        graph, inputs, outputs, inferred, groups, edges, onnx_file.digest(path, proto, request, batch), profiles
+    )
+
+
+def _refuse_quantized(proto: onnx.ModelProto, path: Path) -> None:
+    for node in (*onnx_file.nodes(proto.graph), *(node for function in proto.functions for node in function.node)):
+        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
+            raise ModelError(
+                f"loading {path}: expected a float model, but node {node.name!r} is a {node.op_type}: the model is "
+                "already quantized. Give the float model it was made from."
+            )
+
+
+def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
+    names = [output.name for output in proto.graph.output]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ModelError(
+            f"loading {path}: expected outputs of different names, but {repeated!r} is listed {names.count(repeated)} "
+            "times. List it once, or hand the second on through an Identity with a name of its own."
+        )
+
+
+def _refuse_half(model: ir.Model, path: Path) -> None:
+    """Weights and activations alike: a Cast to half somewhere inside is a precision someone has already chosen."""
+    values = [*model.graph.initializers.values(), *model.graph.inputs]
+    values += [value for node in model.graph.all_nodes() for value in node.outputs]
+    half = [v.name for v in values if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]
+    if half:
+        raise ModelError(
+            f"loading {path}: expected a float32 model, but {half[0]!r} (and {len(half) - 1} more) are in half "
+            "precision. Export the model in float32; bitfront decides what runs in FP16."
+        )
+
+
+def _refuse_non_finite(model: ir.Model, groups: tuple[Group, ...], path: Path) -> None:
+    for group in groups:
+        for name in group.weights:
+            tensor = model.graph.initializers[name].const_value
+            if tensor is not None and not np.isfinite(tensor.numpy()).all():
+                raise ModelError(
+                    f"loading {path}: weight {name!r} of layer {group.name!r} holds NaN or Inf: the file is "
+                    "damaged, or training diverged. Give a model whose weights are finite."
+                )
+
+
+def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path) -> str:
+    reasons = "; ".join(f"{group.name}: {group.pinned}" for group in groups[:3])
+    ops = sorted({node.op_type for node in model.graph})
+    found = f"its weighted ops cannot be quantized ({reasons})" if groups else f"it has only {', '.join(ops[:12])}"
+    double = [node.name for node in model.graph if node.op_type in WEIGHTED and not groups]
+    if double:
+        found = f"{double[0]!r} does not compute in float32 on an activation"
+    return (
+        f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
+        f"weights, but {found}. There is nothing to choose a precision for."
+    )

@@ -1,0 +1,195 @@
+"""ONNX files: reading with every way they can be broken named, writing, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx import external_data_helper, version_converter
+
+from search.errors import BitfrontError, ModelError
+from search.graph.shapes import ShapeRequest
+from search.values import digest_of
+
+OLDEST_OPSET = 13  # the first with per-channel QuantizeLinear
+UPGRADE_OPSET = 17  # the newest that TensorRT 8.6 reads
+_PACKED = frozenset(
+    number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
+)
+_LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
+_IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Read and check an ONNX file with its external data.
+
+    Raises:
+        ModelError: no such file, no ONNX, truncated, external data missing or outside the model's folder, or
+            refused by the ONNX checker.
+    """
+    proto = _parse(path)
+    _check_external_data(proto, path)
+    try:
+        onnx.checker.check_model(str(path))
+    except (onnx.checker.ValidationError, onnx.onnx_cpp2py_export.shape_inference.InferenceError, ValueError) as error:
+        raise ModelError(f"checking {path}: the ONNX checker refuses it: {_first_line(error)}") from error
+    with understanding(path):
+        external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    return proto
+
+
+@contextmanager
+def understanding(path: Path) -> Iterator[None]:
+    """Turn what ONNX's own tools raise on a file that only looks valid into a ModelError with the cause chained."""
+    try:
+        yield
+    except (BitfrontError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"loading {path}: the file passes the ONNX checker, but its contents make no sense: {_cause(error)}. "
+            "Export it again."
+        ) from error
+
+
+def write(model: ir.Model, path: Path) -> None:
+    """Write a model as one file without external data; byte-equal for equal models."""
+    path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The model at its own opset, or converted when that cannot carry per-channel quantization.
+
+    Raises:
+        ModelError: ONNX's own converter cannot convert the model.
+    """
+    version = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    if version >= OLDEST_OPSET:
+        return proto
+    try:
+        converted: onnx.ModelProto = version_converter.convert_version(proto, UPGRADE_OPSET)
+        return converted
+    except Exception as error:
+        raise ModelError(
+            f"converting {path} from opset {version} to {UPGRADE_OPSET}: ONNX's converter gave up: "
+            f"{_first_line(error)}. Export the model with opset {OLDEST_OPSET} or newer."
+        ) from error
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those in bodies of If and Loop too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from nodes(body)
+
+
+def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:
+    """Digest of the file's bytes, its external data and the requested shapes; the same after the file has moved."""
+    content = hashlib.sha256(path.read_bytes())
+    for location in external_files(path):
+        content.update((path.parent / location).read_bytes())
+    requested = {name: [list(shape) for shape in (r.low, r.best, r.high)] for name, r in shapes.items()}
+    return digest_of({"file": content.hexdigest(), "shapes": requested, "batch": batch})
+
+
+def external_files(path: Path) -> list[str]:
+    """Paths of the files of external data that a checked ONNX file reads, relative to its folder, sorted."""
+    return sorted({where for _, where in _external(onnx.load(str(path), load_external_data=False))})
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise ModelError(f"loading the model: there is no file {path}. Give the path of an ONNX file.")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"loading {path}: the file cannot be read: {error.strerror}.") from error
+    try:
+        proto = onnx.ModelProto()
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        damaged = bool(data) and data[0] == _IR_VERSION_TAG
+        found = "it is truncated or damaged: copy or export it again" if damaged else "it is not an ONNX file"
+        raise ModelError(f"loading {path}: expected an ONNX model, but {found}.") from error
+    if not proto.graph.node or not proto.ir_version:
+        raise ModelError(f"loading {path}: expected an ONNX model, but it is not an ONNX file or has no nodes.")
+    return proto
+
+
+def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
+    for tensor in external_data_helper._get_all_tensors(proto):
+        if external_data_helper.uses_external_data(tensor):
+            yield tensor, next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
+    folder = path.parent.resolve()
+    total = path.stat().st_size
+    for tensor, location in _external(proto):
+        size = _size_inside(folder, tensor.name, location, path)
+        try:
+            info = external_data_helper.ExternalDataInfo(tensor)
+        except ValueError as error:
+            raise ModelError(f"loading {path}: tensor {tensor.name!r} is damaged: {_first_line(error)}.") from error
+        start, needed = info.offset or 0, _bytes_of(tensor)
+        total += needed
+        if start + (info.length or needed) > size:
+            raise ModelError(f"loading {path}: external data file {location!r} is truncated. Copy it again.")
+        if needed and info.length not in (None, needed):
+            raise ModelError(
+                f"loading {path}: tensor {tensor.name!r} needs {needed} bytes, but the model gives it {info.length} of "
+                f"{location!r}: it is damaged. Copy or export it again."
+            )
+    if total > _LARGEST_FILE:
+        raise ModelError(
+            f"loading {path}: with its external data it has {total / 2**30:.1f} GiB, but candidates are written as one "
+            "ONNX file, which holds at most 2 GiB. Split the model, or export it with smaller weights."
+        )
+
+
+def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
+    """Size of an external data file that must lie in `folder`, wherever links lead."""
+    try:
+        file = (folder / location).resolve()
+        inside, size = file.is_relative_to(folder), file.stat().st_size if file.is_file() else None
+    except (OSError, ValueError):  # no name that a file could have
+        inside, size = True, None
+    if not inside:
+        raise ModelError(
+            f"loading {path}: tensor {tensor!r} keeps its data in {location!r}, outside the model's folder. "
+            "External data must lie beside the model; move it there and save the model again."
+        )
+    if size is None:
+        raise ModelError(
+            f"loading {path}: tensor {tensor!r} needs the external data file {location[:200]!r}, which is not in "
+            f"{folder}. Copy it beside the model."
+        )
+    return size
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    """What a tensor's values take up; 0 for types narrower than a byte, which are packed."""
+    if tensor.data_type in _PACKED:
+        return 0
+    dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return int(math.prod(tensor.dims)) * dtype.itemsize
+
+
+def _cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {_first_line(error)}".rstrip(".")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

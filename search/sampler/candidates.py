@@ -1,0 +1,276 @@
+"""Assignments worth a look: exact solutions under the models, draws from them, and single changes of good ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SolverError, UnfinishedError
+from search.forecast import acquisition
+from search.solver import blocks
+from search.solver.blocks import Tied
+from search.solver.elimination import eliminator
+from search.solver.hull import Point
+from search.solver.solve import best_new, front, minima, within
+from search.space.changes import Changes
+from search.space.layout import Codes, Costs, Layout, Precisions
+from search.space.structure import Structure
+from search.values import Assignment, Precision
+
+if TYPE_CHECKING:
+    from search.forecast.history import History
+    from search.forecast.models import Models
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How much is solved exactly.
+
+    Attributes:
+        points: of the front under the models' means.
+        draws, weights: draws from the posterior, and weighings of each.
+    """
+
+    points: int
+    draws: int
+    weights: int
+
+
+_USUAL = _Effort(points=24, draws=4, weights=8)
+# Where the graph is too wide for elimination each of them is an integer program of 0.1 s and more.
+_WIDE = _Effort(points=8, draws=2, weights=2)
+_GROWN = 6  # measured points whose neighbours are looked at
+_NEIGHBOURS = 1200
+_GIVING = 8  # predicted points that are given precision back
+_KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
+_GAP = 1e-2  # of solutions within a bound
+_SOLVE_S, _LOOKED_AT = 0.05, 12_000  # of all bounds together: seconds of HiGHS, and effort of the relaxation
+_PROGRAM_S = 10.0  # of any other integer program; what is not solved by then is left out
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits to look for the best within: the quietest within each latency, the fastest within each noise.
+
+    Attributes:
+        strict: whether they must be met, and are not only places to look at.
+    """
+
+    ms: Sequence[float] = ()
+    noise: Sequence[float] = ()
+    strict: bool = False
+
+
+class Pool:
+    """Gathers candidates for one proposal.
+
+    Args:
+        unbuildable: pairs of group and precision that no candidate may have.
+        seen: codes that were tried already.
+        fixed: decision → the code that every candidate must have.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        unbuildable: Set[tuple[str, Precision]],
+        seen: frozenset[tuple[int, ...]],
+        fixed: Mapping[int, int] | None = None,
+    ) -> None:
+        self.layout = layout
+        self.seen = seen
+        self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
+
+    def gather(
+        self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool
+    ) -> tuple[Codes, Precisions]:
+        """Codes (n, decisions) and precisions (n, groups) of distinct candidates that were not tried yet.
+
+        Args:
+            drawn: whether posterior draws are wanted beside the models' means.
+        """
+        every, scope = self._scopes(models)
+        effort = _effort(every.layout, models)
+        points: list[Point] = []
+        with suppress(UnfinishedError):  # then what was measured is all there is to start from
+            points = _front(every.layout, models.latency.mean().plus(self.barred), models.loss.mean(), effort.points)
+        found = [every.expanded(self._stacked([point.codes for point in points], every.layout))]
+        points = [Point(codes, *point[1:]) for codes, point in zip(found[0], points, strict=True)]
+        exact_s = _SOLVE_S if bounds.strict else 0.0
+        found.append(self._within(scope, models.latency.mean(), models.loss.mean(), bounds, exact_s))
+        if drawn:
+            with suppress(UnfinishedError):
+                found.append(self._drawn(scope, models, points, rng, effort))
+            # Draws differ as much as bounds do, and every bound takes as long as what is found without any.
+            first = Bounds(bounds.ms[:1], bounds.noise[:1]) if bounds.strict else bounds
+            found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
+        grown = self._grown(models, history, bounds)
+        ends = np.concatenate([self._thinned(points), found[1], grown])
+        found.append(self._given_back(ends, models))
+        found.append(self._neighbours(grown, rng))
+        codes, precisions = self.new(np.concatenate(found))
+        # Of a small space all that was good may have been tried.
+        return (codes, precisions) if len(codes) else self.new(self._next_best(models, points))
+
+    def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
+        return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
+
+    def _scopes(self, models: Models) -> tuple[Tied, Tied]:
+        """What is decided on its own: all that promises to gain by it, and of that as much as is solved quickly."""
+        everything = np.arange(len(self.layout.members))
+        if len(everything) <= blocks.LARGE:
+            return (blocks.tied(self.layout, everything, self.barred),) * 2
+        coarse = blocks.tied(self.layout, blocks.block_owners(self.layout), self.barred)
+        latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+        try:
+            points = _front(coarse.layout, latency, noise, _effort(coarse.layout, models).points)
+        except UnfinishedError:
+            return coarse, coarse
+        every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
+        return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
+
+    def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds, exact_s: float) -> Codes:
+        """The best within each bound, which no weighing of the two need find; near it where HiGHS has no time."""
+        layout = scope.layout
+        ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
+        asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
+        found, end, looked_at = [], time.monotonic() + exact_s, _LOOKED_AT // max(1, len(asked))
+        for objective, limited, limit in asked:
+            with suppress(SolverError):  # nothing was found in time: the other candidates have to do
+                left_s = max(end - time.monotonic(), 0.0)
+                solution = within(objective, limited, limit, _GAP, left_s, looked_at=looked_at)
+                found += [solution.codes] if solution is not None else []
+        return scope.expanded(self._stacked(found, layout))
+
+    def _drawn(
+        self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator, effort: _Effort
+    ) -> Codes:
+        """What is best under draws from the posterior, for weighings that the front's own corners stand for."""
+        weights = _weights(points, effort.weights)
+        if not len(weights):
+            return self._stacked([])
+        pairs = [
+            (scope.layout.pairwise(models.latency.draw(rng).plus(self.barred)), scope.layout.pairwise(draw))
+            for draw in (models.loss.draw(rng) for _ in range(effort.draws))
+        ]
+        structure = Structure.of(*pairs[0])
+        terms = [
+            weight * structure.terms(latency) + structure.terms(noise) for latency, noise in pairs for weight in weights
+        ]
+        return scope.expanded(minima(structure, np.array(terms), _PROGRAM_S)[0])
+
+    def _thinned(self, points: list[Point]) -> Codes:
+        """Some of the predicted points, spread over the front."""
+        places = np.unique(np.linspace(0, len(points) - 1, min(_GIVING, len(points))).round().astype(int))
+        return self._stacked([points[place].codes for place in places])
+
+    def _given_back(self, ends: Codes, models: Models) -> Codes:
+        """Good mixes with every higher precision that is predicted to cost no time.
+
+        Between two corners of a supported front lies what no weighing of the objectives finds; there, giving precision
+        back one decision at a time comes near the best.
+        """
+        changes = Changes(self.layout, models.latency.mean().plus(self.barred), models.loss.mean())
+        slack = 0.5 * models.latency.noise_std
+        ends = np.unique(ends, axis=0)  # one that was measured before a pair was found unbuildable stays as it is
+        return self._stacked([changes.given_back(codes, slack) for codes in ends[self._allowed(ends)]])
+
+    def _neighbours(self, grown: Codes, rng: np.random.Generator) -> Codes:
+        """Single changes of measured points, or some of them where there are many."""
+        places = [(i, k) for i, effects in enumerate(self.layout.effects) for k in range(len(effects))]
+        if len(places) * len(grown) > _NEIGHBOURS:
+            chosen = rng.permutation(len(places))[: max(1, _NEIGHBOURS // max(1, len(grown)))]
+            places = [places[i] for i in chosen]
+        found = np.repeat(grown, len(places), axis=0).reshape(len(grown), len(places), -1)
+        decisions, codes = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        found[:, np.arange(len(places)), decisions] = codes
+        return found.reshape(-1, len(self.layout.members))
+
+    def _next_best(self, models: Models, points: list[Point]) -> Codes:
+        """For every weighing of the objectives the best that was not tried yet."""
+        latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+        weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
+        found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
+        return self._stacked([codes for codes in found if codes is not None])
+
+    def _grown(self, models: Models, history: History, bounds: Bounds) -> Codes:
+        """The best that was measured: of the whole front, and of what keeps the limits."""
+        rows = dict.fromkeys([*self._keeping(models, history, bounds), *self._best(models, history)])
+        return self._stacked([self._codes(history.precisions[row]) for row in rows])
+
+    def _keeping(self, models: Models, history: History, bounds: Bounds) -> NDArray[np.int64]:
+        """Rows that keep the limits, the best few; none without limits."""
+        kept, order = np.zeros(len(history), dtype=bool), history.loss
+        if bounds.strict and len(bounds.ms):
+            kept = history.whole & (history.ms <= bounds.ms[0])
+        elif bounds.strict and len(bounds.noise):
+            noise = self.layout.values(models.loss.mean(), history.precisions)
+            kept, order = noise <= bounds.noise[0], history.ms
+        rows = np.flatnonzero(kept)
+        return np.asarray(rows[np.argsort(order[rows], kind="stable")][:_KEEPING])
+
+    def _best(self, models: Models, history: History) -> NDArray[np.int64]:
+        """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""
+        loss = models.expected_loss(history.precisions)
+        kept = acquisition.front(np.log(history.ms), np.maximum(history.loss, loss - 2 * history.loss_std))
+        return np.asarray(kept[np.unique(np.linspace(0, len(kept) - 1, _GROWN).round().astype(int))])
+
+    def _codes(self, precisions: Precisions) -> NDArray[np.int64]:
+        named = {g: self.layout.palette[p] for g, p in zip(self.layout.groups, precisions, strict=True)}
+        return self.layout.codes_of(Assignment(named))
+
+    def new(self, codes: Codes) -> tuple[Codes, Precisions]:
+        """Those that were not tried and can be built, without repeats, and their precisions."""
+        fresh = dict.fromkeys(row for row in map(tuple, codes.tolist()) if row not in self.seen)
+        codes = self._stacked([np.array(row, dtype=np.int64) for row in fresh])
+        codes = codes[self._allowed(codes)]
+        return codes, self.layout.precisions(codes)
+
+    def _allowed(self, codes: Codes) -> NDArray[np.bool_]:
+        """(n,) whether (n, decisions) codes can be built."""
+        return np.isfinite(self.layout.values(self.barred, self.layout.precisions(codes)))
+
+
+def _effort(layout: Layout, models: Models) -> _Effort:
+    """As much as is solved quickly."""
+    structure = Structure.of(layout.pairwise(models.latency.mean()))
+    return _USUAL if eliminator(structure).fits else _WIDE
+
+
+def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Point]:
+    """The supported front of two costs."""
+    return front(layout.pairwise(latency), layout.pairwise(noise), most, time_limit_s=_PROGRAM_S)
+
+
+def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
+    """Weights of the first cost, the second's being one, at which neighbouring corners are equally good."""
+    first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
+    slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)
+    slopes = np.sort(slopes[slopes > 0])
+    return slopes[np.unique(np.linspace(0, len(slopes) - 1, most).round().astype(int))] if len(slopes) else slopes
+
+
+def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precision]]:
+    """Pairs of group and precision that only other codes than the fixed ones give."""
+    return {
+        (layout.groups[group], layout.palette[given])
+        for decision, code in fixed.items()
+        for row in layout.effects[decision]
+        for group, given, wanted in zip(layout.members[decision], row, layout.effects[decision][code], strict=True)
+        if given != wanted
+    }
+
+
+def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
+    """Costs that no solution takes upon itself."""
+    size = len(layout.palette)
+    nodes = np.zeros((len(layout.groups), size))
+    for group, precision in unbuildable:
+        nodes[layout.groups.index(group), layout.places[precision]] = np.inf
+    return Costs(0.0, nodes, np.zeros((len(layout.edges), size, size)))

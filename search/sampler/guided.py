@@ -1,0 +1,323 @@
+"""The guided sampler: two small models, an exact solver and real measurements, in a closed loop.
+
+Every proposal is made from what Optuna's trials say and what is handed in (layout, priors, unbuildable pairs); the
+sampler remembers nothing else, so several workers, and a study that is resumed, behave like one. Candidates come
+from exact solutions under the models' means and under draws from their posteriors (Thompson sampling), and from single
+changes of the best that was measured; the one that is expected to gain most is proposed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.trial import FrozenTrial
+from threadpoolctl import threadpool_limits
+
+from search.forecast import acquisition
+from search.forecast.acquisition import Forecast
+from search.forecast.forecasts import Judged, Predicted, forecast_quality
+from search.forecast.history import Historian, History
+from search.forecast.models import Models, Priors, fitted
+from search.forecast.priors import NoisePrior
+from search.forecast.quality import NINETY
+from search.sampler.candidates import Bounds, Pool
+from search.sampler.cold_start import guesses
+from search.sampler.goals import Aim, Known, worth
+from search.solver.solve import best_new, minimize
+from search.space.layout import Codes, Layout, Precisions
+from search.values import Assignment, Precision
+
+_EXPLORED = 0.08  # share of proposals that go where the models know least
+_FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
+_TPE_TRIES = 4  # draws of TPE until one is new
+_WIDE = 0.25  # share of proposals that look at all of the front within the limits, not only at its end there
+_FEW, _GAPS = 3, 2
+_SHORT, _LUCKY = 120, 20  # candidates whose uncertainty is worth computing
+_Z95 = 1.96
+_LEAST_S = 10.0  # for finding the mix that is forecast to be fastest
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What the sampler is told beside Optuna's trials; the functions are asked anew for every proposal.
+
+    Attributes:
+        priors: from what is known by now; None while no uniform assignment has been measured.
+        unbuildable: pairs of group and precision that the engine's builder refuses.
+        aim: some limits become a loss only when FP32 has been measured.
+        latency_band: relative difference at which two latencies count as a tie; None until it is measured.
+        noise: what sensitivities alone say; None where they were not measured.
+        latencies: trial number → milliseconds as they are known now. Optuna was told those of the time, which more
+            measurements of the baseline may since have put on another scale; what is absent is taken from it.
+    """
+
+    layout: Layout
+    priors: Callable[[], Priors | None]
+    unbuildable: Callable[[], Set[tuple[str, Precision]]] = frozenset
+    aim: Callable[[], Aim] = Aim
+    latency_band: Callable[[], float | None] = lambda: None
+    noise: NoisePrior | None = None
+    latencies: Callable[[], Mapping[int, float]] = dict
+
+
+class GuidedSampler(BaseSampler):
+    """Proposes mixes of precisions for two objectives, latency in ms and loss, both minimised.
+
+    Args:
+        guidance: what it is told.
+        seed: of the study; every trial draws from this and its own number, so workers may share a seed.
+    """
+
+    def __init__(self, guidance: Guidance, seed: int) -> None:
+        self.guidance = guidance
+        self.layout = guidance.layout
+        self._seed = seed
+        self._historian = Historian(guidance.layout)
+        self.predicted: dict[int, Predicted] = {}
+        """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
+
+    # -- Optuna's side ---------------------------------------------------------------------------------------------
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {v.id: IntDistribution(0, len(v.precisions) - 1) for v in self.layout.space.variables}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
+        unbuildable = self.guidance.unbuildable()
+        history = self.history(trials, unbuildable)
+        poor = self._judged(trials, history).poor
+        with threadpool_limits(1, "blas"):
+            models = self.models(history)
+            rng = np.random.default_rng([self._seed % 2**32, trial.number])
+            fixed = self._fixed(trial)
+            pool = Pool(self.layout, unbuildable, history.seen, fixed)
+            codes, how = None, "tpe"
+            if (poor or models is None) and rng.random() < _FALLBACK and not fixed:
+                codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
+            if codes is None and models is not None and len(history):
+                codes, how = self._propose(models, history, pool, rng)
+            if codes is None:
+                codes, how = self._guess(pool, unbuildable, rng), "random"
+            self._foretell(trial.number, codes, how, models, poor)
+        return self._params(codes)
+
+    def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
+        """Decision → code, of what a trial was enqueued with; what is no code has been refused before."""
+        asked = trial.system_attrs.get("fixed_params", {})
+        return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
+
+    def _from_tpe(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+        pool: Pool,
+        unbuildable: Set[tuple[str, Precision]],
+    ) -> Codes | None:
+        """(decisions,) new codes that TPE proposes; None where it has too few trials, or only repeats.
+
+        It is made for each trial anew: it remembers what it has drawn, and workers share a seed.
+        """
+        seed = np.random.SeedSequence([self._seed % 2**32, trial.number]).generate_state(1)[0]
+        tpe = TPESampler(multivariate=True, seed=int(seed))
+        for _ in range(_TPE_TRIES):
+            params = tpe.sample_relative(study, trial, search_space)
+            if not params:
+                return None
+            codes, _ = pool.new(self._historian.repaired(np.array([self._codes(params)]), unbuildable))
+            if len(codes):
+                return np.asarray(codes[0])
+        return None
+
+    def _codes(self, params: Mapping[str, Any]) -> list[int]:
+        return [int(params[variable.id]) for variable in self.layout.space.variables]
+
+    def _params(self, codes: Codes) -> dict[str, Any]:
+        return {v.id: int(code) for v, code in zip(self.layout.space.variables, codes, strict=True)}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        assert isinstance(param_distribution, IntDistribution)
+        rng = np.random.default_rng([self._seed % 2**32, trial.number, zlib.crc32(param_name.encode())])
+        return int(rng.integers(param_distribution.low, param_distribution.high + 1))
+
+    # -- forecasts -------------------------------------------------------------------------------------------------
+
+    def judged(self, trials: Sequence[FrozenTrial]) -> Judged:
+        """How well the last finished trials had been predicted."""
+        return self._judged(trials, self.history(trials, self.guidance.unbuildable()))
+
+    def _judged(self, trials: Sequence[FrozenTrial], history: History) -> Judged:
+        rows = self._uniform_rows(history)
+        # Where all are as good as FP32, what their losses can be told apart by.
+        worst = max((max(history.loss[row], _Z95 * history.loss_std[row]) for row in rows), default=0.0)
+        band = self.guidance.latency_band() or 0.0
+        return forecast_quality(trials, history.repaired, float(worst) or None, band)
+
+    def foretold(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
+        """What is predicted of a mix that was enqueued; None of uniform ones, and before one of these was measured."""
+        if asked in self.layout.space.baselines().values():
+            return None
+        history = self.history(trials, self.guidance.unbuildable())
+        with threadpool_limits(1, "blas"):
+            models = self.models(history)
+            if models is None:
+                return None
+            forecast = models.forecast(self.layout.precisions_of([asked]))
+            return Predicted.of(forecast, 0, "asked", self._judged(trials, history).poor)
+
+    def _foretell(self, number: int, codes: Codes, how: str, models: Models | None, poor: bool) -> None:
+        """Remember what is predicted of a proposal until it is stored; nothing is, before a baseline was measured."""
+        if models is not None:
+            forecast = models.forecast(self.layout.precisions(codes[None]))
+            self.predicted[number] = Predicted.of(forecast, 0, how, poor)
+
+    def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:
+        """The least latency that the forecasts call reachable, in ms; None before a uniform assignment was measured.
+
+        That is the lower end of the 90 % interval of the mix that they call fastest, but no less than half of its
+        forecast: where hardly anything is known, hardly anything is impossible.
+
+        Raises:
+            SolverError: no mix can be built, or the fastest is not found in time.
+        """
+        unbuildable = self.guidance.unbuildable()
+        with threadpool_limits(1, "blas"):
+            models = self.models(self.history(trials, unbuildable))
+            if models is None:
+                return None
+            barred = Pool(self.layout, unbuildable, frozenset()).barred
+            fastest = minimize(self.layout.pairwise(models.latency.mean().plus(barred)), time_limit_s=_LEAST_S)
+            forecast = models.latent(self.layout.precisions(fastest[None]))
+        expected_ms, std_ms = float(forecast.ms[0]), float(forecast.ms_std[0])
+        return max(expected_ms - NINETY * std_ms, expected_ms / 2)
+
+    # -- a proposal ------------------------------------------------------------------------------------------------
+
+    def _propose(
+        self, models: Models, history: History, pool: Pool, rng: np.random.Generator
+    ) -> tuple[Codes | None, str]:
+        """(decisions,) codes and how they were chosen; None where there are no candidates."""
+        explore = rng.random() < _EXPLORED
+        known = self._known(models, history)
+        drawn = len(history) >= len(self._uniforms()) + _FEW
+        codes, precisions = pool.gather(models, history, rng, self._bounds(models, known), drawn=drawn)
+        if not len(codes):
+            return None, ""
+        kept = self._shortlist(precisions, models, known, rng)
+        codes, precisions = codes[kept], precisions[kept]
+        forecast = models.latent(precisions)
+        score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
+        return np.asarray(codes[int(np.argmax(score))]), "explore" if explore else "gain"
+
+    def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
+        """(decisions,) new codes of a plain mix; of any mix where those were tried, and a repeat where all were."""
+        codes, _ = pool.new(guesses(self.layout, self.guidance.noise))
+        if len(codes):
+            return np.asarray(codes[rng.integers(len(codes))])
+        rows = np.array([[rng.integers(len(v.precisions)) for v in self.layout.space.variables]], dtype=np.int64)
+        rows = self._historian.repaired(rows, unbuildable)
+        codes, _ = pool.new(rows)
+        new = codes[0] if len(codes) else best_new(self.layout.pairwise(pool.barred), pool.seen)
+        return np.asarray(rows[0] if new is None else new)
+
+    def models(self, history: History) -> Models | None:
+        """Both models, fitted; None where no uniform assignment was measured to begin with."""
+        priors = self.guidance.priors()
+        return None if priors is None else fitted(self.layout, priors, history, self.guidance.latency_band())
+
+    def _bounds(self, models: Models, known: Known) -> Bounds:
+        """The limits, and a little less for safety; without any, the middles of the widest gaps of the front."""
+        aim = self.guidance.aim()
+        if aim.budget_ms is not None:
+            return Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
+        if aim.max_loss is not None:
+            losses = [max(aim.max_loss - k * known.resolution / 2, 0.0) for k in (0, 1, 2)]
+            return Bounds(noise=[models.loss.limit_on_noise(loss) for loss in losses], strict=True)
+        log_ms, loss = known.front()
+        widest = np.argsort(np.diff(log_ms) * np.diff(loss))[:_GAPS]
+        return Bounds(ms=[float(np.exp((log_ms[i] + log_ms[i + 1]) / 2)) for i in widest])
+
+    def _shortlist(
+        self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Places of the candidates that gain most if predictions are a little too bad, and of a few others for luck."""
+        if len(precisions) <= _SHORT:
+            return np.arange(len(precisions))
+        ms = np.maximum(models.expected_ms(precisions) - models.latency.noise_std, 1e-12)
+        loss = np.maximum(models.expected_loss(precisions) - known.resolution / 2, 0)
+        score = acquisition.gains(np.log(ms), loss, *known.front(), known.corner)
+        budget_ms = self.guidance.aim().budget_ms
+        if budget_ms is not None:
+            # Of those that keep the budget, the quietest; a front's gain says little so near one end.
+            late = np.maximum(np.log(ms / budget_ms), 0)
+            score = score / (score.max() or 1.0) + np.exp(-loss / max(float(loss.max()), 1e-12) - 50 * late)
+        best, lucky = np.argsort(-score)[:_SHORT], rng.permutation(len(score))[:_LUCKY]
+        return np.unique(np.concatenate([best, lucky]))
+
+    def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
+        """(n,) what each candidate is expected to gain."""
+        aim = self.guidance.aim()
+        wide = acquisition.expected_gains(forecast, *known.front(), known.within(aim), rng)
+        if not aim.limited or rng.random() < _WIDE:
+            return wide
+        narrow = worth(aim, forecast, known, rng)
+        # Where nothing is left to gain at the limits, the front within them decides.
+        return wide if narrow is None else narrow
+
+    def _known(self, models: Models, history: History) -> Known:
+        """What was measured and what is under way.
+
+        A measured loss is weighed against its prediction, by their variances: the best of many noisy losses is mostly
+        lucky. What is under way counts as predicted, so that workers do not all propose the same.
+        """
+        whole = history.whole
+        expected, latent_std = models.loss.latent(history.precisions[whole])
+        trust = latent_std**2 / (latent_std**2 + history.loss_std[whole] ** 2 + 1e-18)
+        coming = models.latent(history.pending)
+        log_ms = np.log(np.concatenate([history.ms[whole], np.maximum(coming.ms, 1e-12)]))
+        loss = np.concatenate([trust * history.loss[whole] + (1 - trust) * expected, coming.loss])
+        repeat_std, coming_std = models.latency.repeat_std, coming.ms_std / np.maximum(coming.ms, 1e-12)
+        log_ms_std = [np.full(int(whole.sum()), repeat_std), coming_std]
+        loss_std = [np.sqrt(trust) * history.loss_std[whole], coming.loss_std]
+        # A loss that is not to be told from none; what was stopped early knows its own less well.
+        typical = float(np.median(history.loss_std[whole] if whole.any() else history.loss_std))
+        resolution = max(2 * typical, 1e-6 * float(np.abs(history.loss).max(initial=0.0))) or 1e-9
+        rows = self._uniform_rows(history) or list(range(len(history)))
+        return Known(
+            log_ms,
+            np.maximum(loss, 0),
+            np.concatenate(log_ms_std),
+            np.concatenate(loss_std),
+            acquisition.reference(history.ms[rows], history.loss[rows], resolution),
+            resolution,
+            models.latency.tuning.noise,
+        )
+
+    def _uniform_rows(self, history: History) -> list[int]:
+        uniforms = {row.tobytes() for row in self._uniforms()}
+        return [row for row, precisions in enumerate(history.precisions) if precisions.tobytes() in uniforms]
+
+    def _uniforms(self) -> Precisions:
+        return self.layout.precisions_of(list(self.layout.space.baselines().values()))
+
+    @staticmethod
+    def _doubt(forecast: Forecast) -> NDArray[np.float64]:
+        """(n,) how little is known of each candidate, both objectives on their own scale."""
+        spans = [np.ptp(forecast.ms) or 1.0, np.ptp(forecast.loss) or 1.0]
+        return np.asarray(forecast.ms_std / spans[0] + forecast.loss_std / spans[1])
+
+    def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
+        """Trials as arrays; what failed or did not obey is only remembered as tried."""
+        return self._historian.history(trials, unbuildable, self.guidance.latencies())

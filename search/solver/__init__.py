@@ -1,0 +1,1 @@
+"""Best assignments under additive costs: elimination, relaxation, integer program. Knows no measurement."""

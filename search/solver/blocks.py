@@ -1,0 +1,134 @@
+"""Decisions taken together: blocks first, then apart inside those blocks where that promises most.
+
+What a solver takes grows with the number of decisions, and so does what is drawn at random: of a thousand groups that
+little is known of, some are always drawn far too good. In a large model repeated structures therefore share one choice,
+and only those are taken apart in which the models expect to gain by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.solver.hull import Point
+from search.space.changes import Changes
+from search.space.layout import Codes, Costs, Layout
+
+LARGE = 200
+"""Decisions up to which each is taken on its own."""
+_BLOCKS = 150  # taken together at first, at most
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A layout whose decisions are taken together in ties.
+
+    Attributes:
+        layout: one decision a tie; of its groups and edges, but not of its space.
+        tables: of every tie (codes, decisions in it) int64: the code that each of its decisions takes.
+        decisions: of every tie the decisions in it, by place.
+    """
+
+    layout: Layout
+    tables: tuple[Codes, ...]
+    decisions: tuple[NDArray[np.int64], ...]
+
+    def expanded(self, codes: Codes) -> Codes:
+        """(n, ties) codes to (n, decisions)."""
+        found = np.zeros((len(codes), sum(len(tie) for tie in self.decisions)), dtype=np.int64)
+        for column, (tie, table) in enumerate(zip(self.decisions, self.tables, strict=True)):
+            found[:, tie] = table[codes[:, column]]
+        return found
+
+
+def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
+    """Take together the decisions of equal numbers.
+
+    A tie's codes are the precisions that any of its decisions has; each takes it, or the next higher one that it has
+    and that is not barred.
+
+    Args:
+        owners: (decisions,) number of each one's tie.
+        barred: +inf where a group cannot have a precision.
+    """
+    ties = [np.flatnonzero(owners == number) for number in np.unique(owners)]
+    forbidden = np.isinf(layout.entries.summed(barred.nodes))
+    tables = tuple(_table(layout, tie, forbidden) for tie in ties)
+    effects = tuple(
+        np.concatenate([layout.effects[d][codes] for d, codes in zip(tie, table.T, strict=True)], axis=1)
+        for tie, table in zip(ties, tables, strict=True)
+    )
+    members = tuple(np.concatenate([layout.members[d] for d in tie]) for tie in ties)
+    return Tied(replace(layout, effects=effects, members=members), tables, tuple(ties))
+
+
+def _table(layout: Layout, tie: NDArray[np.int64], forbidden: NDArray[np.bool_]) -> Codes:
+    """(codes, decisions of the tie): one code for each precision that any of them has."""
+    levels = [np.array([layout.places[p] for p in layout.space.variables[d].precisions]) for d in tie]
+    wanted = np.unique(np.concatenate(levels))
+    columns = []
+    for d, own in zip(tie, levels, strict=True):
+        start = layout.entries.starts[d]
+        free = ~forbidden[start : start + len(own)]
+        reach = [np.flatnonzero((own <= p) & free) for p in wanted]
+        columns.append([int(places[-1]) if len(places) else 0 for places in reach])
+    return np.asarray(np.array(columns, dtype=np.int64).T)
+
+
+def block_owners(layout: Layout) -> NDArray[np.int64]:
+    """(decisions,) number of each one's block, neighbours joined where there are too many."""
+    if len(layout.blocks):
+        named = np.array([layout.blocks[members[0]] for members in layout.members], dtype=np.int64)
+        numbers = np.unique(named, return_inverse=True)[1].astype(np.int64)
+    else:
+        numbers = np.arange(len(layout.members))
+    count = int(numbers.max(initial=0)) + 1
+    return numbers if count <= _BLOCKS else numbers * _BLOCKS // count
+
+
+def taken_apart(
+    layout: Layout, coarse: Tied, latency: Costs, noise: Costs, points: Sequence[Point], most: int = LARGE
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(decisions,) numbers of finer ties: all are taken apart that promise something, and of those the best few.
+
+    What a tie promises is what changing its decisions one by one is expected to gain at the corners of the front, each
+    by the weighing that likes it.
+
+    Args:
+        points: of the coarse front.
+        most: ties that the few leave.
+    """
+    owners = np.zeros(len(layout.members), dtype=np.int64)
+    for number, tie in enumerate(coarse.decisions):
+        owners[tie] = number
+    promised = np.zeros(len(coarse.decisions))
+    changes = Changes(layout, latency, noise)
+    for point, weight in zip(points, _weights(points), strict=True):
+        precisions = coarse.layout.precisions(point.codes[None])[0]
+        promised = np.maximum(promised, np.bincount(owners, changes.gains(weight, precisions), len(promised)))
+    best = np.argsort(-promised, kind="stable")[: int((promised > 0).sum())]
+    added = np.cumsum([len(coarse.decisions[number]) - 1 for number in best])
+    few = best[: int(np.searchsorted(added, most - len(promised), side="right"))]
+    return _apart(owners, best), _apart(owners, few)
+
+
+def _apart(owners: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers in which the decisions of the chosen ties have one each."""
+    alone = np.isin(owners, chosen)
+    found = np.where(alone, len(owners) + np.arange(len(owners)), owners)
+    return np.unique(found, return_inverse=True)[1].astype(np.int64)
+
+
+def _weights(points: Sequence[Point]) -> list[tuple[float, float]]:
+    """Of every corner the weighing of both costs that likes it most, in units of the front's extent."""
+    first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
+    extent = max(float(np.ptp(first)), 1e-300), max(float(np.ptp(second)), 1e-300)
+    if len(points) == 1:
+        return [(1 / max(abs(first[0]), 1e-300), 1 / max(abs(second[0]), 1e-300))]
+    across, down = np.diff(first) / extent[0], -np.diff(second) / extent[1]
+    slopes = down / (across + down)  # of the first cost, of each edge of the front
+    middle = (np.append(slopes, slopes[-1]) + np.insert(slopes, 0, slopes[0])) / 2
+    return [(float(weight) / extent[0], float(1 - weight) / extent[1]) for weight in middle]

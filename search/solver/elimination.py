@@ -1,0 +1,254 @@
+"""Exact minima of pairwise costs by eliminating one decision after the other, where the graph is narrow.
+
+Eliminating a decision replaces all tables it is in by one over its neighbours: the least cost for each of their codes.
+The order decides how large those tables grow. It depends on the structure alone, so it is found once, and then many
+costs of that structure are solved at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SolverError
+from search.space.layout import Codes
+from search.space.structure import Structure, Terms
+
+MOST_ENTRIES = 3**9  # of one table: eight neighbours with three codes each
+MOST_KEPT = 2**24  # entries of all tables of the costs that are solved at once: 128 MiB
+
+
+@dataclass(frozen=True)
+class Step:
+    """The elimination of one decision.
+
+    Attributes:
+        scope: its neighbours at that time, the next one to be eliminated first.
+        shape: codes of the decision, then of its neighbours.
+        terms: slices of the ordered terms, and how each is shaped to fit the table.
+        messages: earlier steps whose result enters here, and how it is shaped.
+    """
+
+    decision: int
+    scope: tuple[int, ...]
+    shape: tuple[int, ...]
+    terms: tuple[tuple[slice, tuple[int, ...]], ...]
+    messages: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class Eliminator:
+    """Solves costs of one structure; immutable, so it may be shared.
+
+    Attributes:
+        structure: of the costs.
+        steps: in order; None where the graph is too wide, that is where some table would exceed `MOST_ENTRIES`
+            or all of them together `MOST_KEPT`.
+    """
+
+    def __init__(self, structure: Structure, most_entries: int = MOST_ENTRIES) -> None:
+        self.structure = structure
+        order = elimination_order(structure, most_entries)
+        steps, self._permutation = _planned(structure, order) if order is not None else ((), np.zeros(0, np.int64))
+        self._entries = sum(math.prod(step.shape) for step in steps)
+        fits = order is not None and self._entries <= MOST_KEPT
+        self.steps: tuple[Step, ...] | None = steps if fits else None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the graph is narrow enough."""
+        return self.steps is not None
+
+    def minimize(self, terms: Terms) -> tuple[Codes, Terms]:
+        """The minimum of each of many costs.
+
+        Args:
+            terms: (batch, length) float64, +inf where something is forbidden.
+
+        Returns:
+            (batch, decisions) codes and (batch,) least costs without base; +inf where nothing is allowed, with codes
+            that mean nothing.
+        """
+        lanes = max(1, MOST_KEPT // max(1, self._entries))
+        if not len(terms):
+            return np.zeros((0, len(self.structure.sizes)), dtype=np.int64), np.zeros(0)
+        parts = [self._minimized(terms[start : start + lanes]) for start in range(0, len(terms), lanes)]
+        return np.concatenate([codes for codes, _ in parts]), np.concatenate([least for _, least in parts])
+
+    def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
+        """All allowed codes of one cost with their cost without base, cheapest first, computed as they are taken.
+
+        A table knows the least cost of everything eliminated before it. So once the tables are made, the least cost
+        of deviating at one decision, and keeping what is decided before it, is a look-up.
+
+        Args:
+            terms: (length,) float64.
+        """
+        tables, least = self._tables(np.ascontiguousarray(terms[None]))
+        if not np.isfinite(least[0]):
+            return
+        backwards = [(step.decision, step.scope, table[..., 0]) for step, table in self._backwards(tables)]
+        heap: list[tuple[float, int, list[int], int, int]] = [(float(least[0]), 0, [0] * len(backwards), -1, 0)]
+        count = 0
+        while heap:
+            value, _, base, place, code = heapq.heappop(heap)
+            codes, deviations = _decoded(backwards, base, place, code)
+            for later, other, more in deviations:
+                count += 1
+                heapq.heappush(heap, (value + more, count, codes, later, other))
+            yield np.array(codes, dtype=np.int64), value
+
+    def _minimized(self, terms: Terms) -> tuple[Codes, Terms]:
+        tables, least = self._tables(terms)
+        lanes = np.arange(len(terms))
+        codes = np.zeros((len(self.structure.sizes), len(terms)), dtype=np.int64)
+        for step, table in self._backwards(tables):
+            chosen = (slice(None), *(codes[i] for i in step.scope), lanes)
+            codes[step.decision] = table[chosen].argmin(axis=0)
+        return np.ascontiguousarray(codes.T), least
+
+    def _backwards(self, tables: list[Terms]) -> Iterator[tuple[Step, Terms]]:
+        assert self.steps is not None
+        return zip(reversed(self.steps), reversed(tables), strict=True)
+
+    def _tables(self, terms: Terms) -> tuple[list[Terms], Terms]:
+        """Of every step its table, (codes, codes of the scope …, batch), and the (batch,) least costs."""
+        if self.steps is None:
+            raise SolverError("eliminating decisions: the graph is too wide for it; solve it as an integer program.")
+        ordered = terms.T[self._permutation]  # the batch last: each operation runs along contiguous memory
+        tables: list[Terms] = []
+        messages: list[Terms] = []
+        least = np.zeros(len(terms))
+        for step in self.steps:
+            table = functools.reduce(np.add, [ordered[place].reshape(shape) for place, shape in step.terms])
+            for number, shape in step.messages:
+                table = table + messages[number].reshape(shape)
+            message = table.min(axis=0)
+            tables.append(table)
+            messages.append(message)
+            if not step.scope:
+                least = least + message
+        return tables, least
+
+
+@functools.lru_cache(maxsize=32)
+def eliminator(structure: Structure) -> Eliminator:
+    """The eliminator of a structure, made once."""
+    return Eliminator(structure)
+
+
+def _decoded(
+    backwards: list[tuple[int, tuple[int, ...], NDArray[np.float64]]], base: list[int], place: int, code: int
+) -> tuple[list[int], list[tuple[int, int, float]]]:
+    """The best codes with those of `base` before `place` and `code` there, and what each deviation after it adds."""
+    codes, deviations = list(base), []
+    if place >= 0:
+        codes[backwards[place][0]] = code
+    for later in range(place + 1, len(backwards)):
+        decision, scope, table = backwards[later]
+        chosen: tuple[Any, ...] = (slice(None), *(codes[i] for i in scope))
+        costs: list[float] = table[chosen].tolist()
+        least = min(costs)
+        best = codes[decision] = costs.index(least)
+        deviations += [(later, i, cost - least) for i, cost in enumerate(costs) if i != best and cost < math.inf]
+    return codes, deviations
+
+
+def elimination_order(structure: Structure, most_entries: int) -> tuple[int, ...] | None:
+    """Decisions in an order that keeps tables small: always the one that adds fewest new pairs, then smallest table.
+
+    Returns:
+        None when some table would exceed `most_entries`.
+    """
+    near: list[set[int]] = [set() for _ in structure.sizes]
+    for i, j in structure.pairs:
+        near[i].add(j)
+        near[j].add(i)
+
+    def score(i: int) -> tuple[float, float]:
+        entries = structure.sizes[i] * math.prod(structure.sizes[j] for j in near[i])
+        if entries > most_entries:
+            return math.inf, math.inf
+        return sum(len(near[i]) - 1 - len(near[i] & near[j]) for j in near[i]), entries
+
+    scores = [score(i) for i in range(len(near))]
+    heap = [(found, i) for i, found in enumerate(scores)]
+    heapq.heapify(heap)
+    order: list[int] = []
+    done: set[int] = set()
+    while heap:
+        found, i = heapq.heappop(heap)
+        if i in done or found != scores[i]:
+            continue
+        if math.isinf(found[0]):
+            return None
+        order.append(i)
+        done.add(i)
+        for j in _removed(near, i):
+            scores[j] = score(j)
+            heapq.heappush(heap, (scores[j], j))
+    return tuple(order)
+
+
+def _removed(near: list[set[int]], i: int) -> set[int]:
+    """Take a decision out, joining its neighbours; which decisions may have another score now."""
+    for j in near[i]:
+        near[j] |= near[i]
+        near[j] -= {i, j}
+    return near[i].union(*(near[j] for j in near[i]))
+
+
+def _planned(structure: Structure, order: tuple[int, ...]) -> tuple[tuple[Step, ...], NDArray[np.int64]]:
+    """The steps of an order, and the permutation that puts the terms as the steps read them.
+
+    Every table leads with the decision that is eliminated first, so it only needs reshaping where it is added.
+    """
+    rank = {decision: number for number, decision in enumerate(order)}
+    scopes: list[set[int]] = [set() for _ in order]
+    waiting: list[list[tuple[slice, tuple[int, ...]]]] = [[] for _ in order]
+    messages: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in order]
+    pieces: list[NDArray[np.int64]] = []
+    start = 0
+    for axes, places in _oriented(structure, rank):
+        number = rank[axes[0]]
+        waiting[number].append((slice(start, start + places.size), axes))
+        scopes[number] |= set(axes[1:])
+        pieces.append(places.ravel())
+        start += places.size
+    steps = []
+    for number, decision in enumerate(order):
+        scope = tuple(sorted(scopes[number], key=rank.__getitem__))
+        whole = (decision, *scope)
+        if scope:
+            messages[rank[scope[0]]].append((number, scope))
+            scopes[rank[scope[0]]] |= set(scope[1:])
+        steps.append(
+            Step(
+                decision,
+                scope,
+                tuple(structure.sizes[i] for i in whole),
+                tuple((place, _shape(structure, axes, whole)) for place, axes in waiting[number]),
+                tuple((sender, _shape(structure, axes, whole)) for sender, axes in messages[number]),
+            )
+        )
+    return tuple(steps), np.concatenate([np.zeros(0, np.int64), *pieces])
+
+
+def _oriented(structure: Structure, rank: dict[int, int]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """Of every table the decisions it is over, first eliminated first, and where its entries stand in the terms."""
+    for i, start in enumerate(structure.unary_starts):
+        yield (i,), start + np.arange(structure.sizes[i])
+    for (i, j), start in zip(structure.pairs, structure.pair_starts, strict=True):
+        places = start + np.arange(structure.sizes[i] * structure.sizes[j]).reshape(structure.sizes[i], -1)
+        yield ((i, j), places) if rank[i] < rank[j] else ((j, i), places.T)
+
+
+def _shape(structure: Structure, axes: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    """A table's shape among the axes of a larger one, the batch last."""
+    return (*(structure.sizes[i] if i in axes else 1 for i in whole), -1)

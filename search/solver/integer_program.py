@@ -1,0 +1,194 @@
+"""Pairwise costs as integer programs for HiGHS: where a limit must be met, or the graph is too wide for elimination.
+
+One binary column per code of a decision, one continuous column per entry of a table, whose rows and columns add up to
+the codes' columns. Where the codes are whole, so are the entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SolverError
+from search.space.layout import Codes
+from search.space.structure import Structure, Terms
+
+# HiGHS's tolerances are absolute, 1e-7 and more: with the largest cost at this they are far below what matters.
+LARGEST = 1e3
+
+
+@dataclass(frozen=True)
+class Found:
+    """What HiGHS found.
+
+    Attributes:
+        codes: allowed ones; None when none were found in time.
+        bound: no allowed codes cost less, base included.
+        timed_out: it stopped at the time limit, so `bound` may be far below.
+    """
+
+    codes: Codes | None
+    bound: float
+    timed_out: bool
+
+
+@dataclass
+class _Rows:
+    """Constraints as they are collected: low ≤ Σ values · columns ≤ high."""
+
+    rows: list[NDArray[np.int64]] = field(default_factory=list)
+    columns: list[NDArray[np.int64]] = field(default_factory=list)
+    values: list[NDArray[np.float64]] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+    def add(self, columns: NDArray[np.int64], values: Any, low: float, high: float) -> None:
+        self.rows.append(np.full(len(columns), len(self.low)))
+        self.columns.append(columns)
+        self.values.append(np.broadcast_to(np.asarray(values, dtype=np.float64), columns.shape))
+        self.low.append(low)
+        self.high.append(high)
+
+    def constraint(self, width: int) -> Any:
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import csr_array
+
+        entries = np.concatenate(self.values), (np.concatenate(self.rows), np.concatenate(self.columns))
+        return LinearConstraint(csr_array(entries, shape=(len(self.low), width)), self.low, self.high)
+
+
+def solve(
+    structure: Structure,
+    terms: Terms,
+    base: float = 0.0,
+    limited: tuple[Terms, float] | None = None,
+    forbidden: Sequence[Codes] = (),
+    gap: float = 0.0,
+    time_limit_s: float = 60.0,
+) -> Found | None:
+    """The codes of least cost.
+
+    Args:
+        terms: (length,) float64, +inf where something is forbidden.
+        base: counts in the gap only.
+        limited: (length,) terms of a second cost, and what it may be at most, without base.
+        forbidden: (decisions,) codes that are not wanted.
+        gap: relative; HiGHS stops when the cost is proven to be within it.
+
+    Returns:
+        None where it is proven that no codes are allowed.
+
+    Raises:
+        SolverError: HiGHS failed.
+    """
+    deadline = time.monotonic() + time_limit_s
+    cuts = list(forbidden)
+    while True:
+        left_s = max(deadline - time.monotonic(), 0.01)
+        found = _solved(structure, terms, base, limited, cuts, gap, left_s)
+        if found is None or found.codes is None or _allowed(structure, terms, limited, found.codes):
+            return found
+        if any(np.array_equal(found.codes, codes) for codes in cuts):
+            raise SolverError(f"solving {len(structure.sizes)} decisions: HiGHS gives codes that it was denied.")
+        cuts.append(found.codes)  # allowed within HiGHS's tolerances only
+
+
+def tolerated(terms: Terms, limit: float) -> float:
+    """A limit with room for rounding."""
+    return limit + 1e-9 * (abs(limit) + _largest(terms))
+
+
+def _allowed(structure: Structure, terms: Terms, limited: tuple[Terms, float] | None, codes: Codes) -> bool:
+    if not np.isfinite(structure.sums(terms, codes[None])[0]):
+        return False
+    return limited is None or structure.sums(limited[0], codes[None])[0] <= tolerated(*limited)
+
+
+def _solved(
+    structure: Structure,
+    terms: Terms,
+    base: float,
+    limited: tuple[Terms, float] | None,
+    forbidden: Sequence[Codes],
+    gap: float,
+    time_limit_s: float,
+) -> Found | None:
+    from scipy.optimize import Bounds, milp
+
+    costs = [terms] if limited is None else [terms, limited[0]]
+    denied = np.asarray(np.isinf(costs).any(axis=0))
+    costs = [np.where(denied, 0.0, cost) for cost in costs]
+    rows, kept = _polytope(structure, costs, denied)
+    _forbid(rows, structure, forbidden)
+    if limited is not None:
+        scale = 1 / _largest(costs[1])
+        rows.add(np.arange(structure.length), scale * costs[1], -np.inf, scale * limited[1])
+    # The base is a column that is always 1, so that the gap is relative to the whole cost.
+    scale = LARGEST / _largest(costs[0])
+    width, columns = structure.length + 1, np.append(np.flatnonzero(kept), structure.length)
+    constraint = rows.constraint(width)
+    constraint.A = constraint.A[:, columns]
+    result = milp(
+        scale * np.append(costs[0], base)[columns],
+        integrality=columns < sum(structure.sizes),
+        bounds=Bounds(np.append(np.zeros(width - 1), 1)[columns], np.append(~denied, 1)[columns].astype(float)),
+        constraints=constraint,
+        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+    )
+    if result.status == 2:
+        return None
+    if result.status not in (0, 1):
+        raise SolverError(f"solving {len(structure.sizes)} decisions as an integer program: {result.message}")
+    bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) / scale
+    if result.x is None:
+        return Found(None, bound, True)
+    whole = np.zeros(width)
+    whole[columns] = result.x
+    codes = [int(whole[s : s + n].argmax()) for s, n in zip(structure.unary_starts, structure.sizes, strict=True)]
+    return Found(np.array(codes, dtype=np.int64), bound, result.status == 1)
+
+
+def _polytope(structure: Structure, costs: list[Terms], denied: NDArray[np.bool_]) -> tuple[_Rows, NDArray[np.bool_]]:
+    """The rows that tie codes and tables together, and which columns are needed.
+
+    Tables that are a sum over their two decisions are added to the unary costs, in place.
+    """
+    rows, kept = _Rows(), np.ones(structure.length, dtype=bool)
+    columns = [start + np.arange(size) for start, size in zip(structure.unary_starts, structure.sizes, strict=True)]
+    for own in columns:
+        rows.add(own, 1.0, 1, 1)
+    for (i, j), start in zip(structure.pairs, structure.pair_starts, strict=True):
+        table = start + np.arange(len(columns[i]) * len(columns[j])).reshape(len(columns[i]), -1)
+        if not denied[table].any() and all(_moved(cost, table, columns[i], columns[j]) for cost in costs):
+            kept[table] = False
+            continue
+        for own, entries in ((columns[i], table), (columns[j], table.T)):
+            for column, sums in zip(own, entries, strict=True):
+                rows.add(np.append(sums, column), np.append(np.ones(len(sums)), -1), 0, 0)
+    return rows, kept
+
+
+def _moved(cost: Terms, table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]) -> bool:
+    """Move what a table costs by one decision alone into the unary costs; whether nothing is left."""
+    entries = cost[table]
+    first, second = entries[:, 0], entries[0] - entries[0, 0]
+    cost[left] += first
+    cost[right] += second
+    rest = entries - first[:, None] - second
+    rest[np.abs(rest) <= 1e-12 * np.abs(entries).max()] = 0
+    cost[table] = rest
+    return not rest.any()
+
+
+def _forbid(rows: _Rows, structure: Structure, forbidden: Sequence[Codes]) -> None:
+    for codes in forbidden:
+        rows.add(structure.unary_starts + codes, 1.0, -np.inf, len(codes) - 1)
+
+
+def _largest(terms: Terms) -> float:
+    return float(np.abs(terms[np.isfinite(terms)]).max(initial=0)) or 1.0

@@ -1,0 +1,255 @@
+"""The search space: which precisions each group may take on a target, and the variables a sampler chooses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import ConfigError
+from search.graph.model import Group, Model
+from search.space.rules import KeepRule
+from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, digest_of
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One precision of one group; `reason` says why it is not offered."""
+
+    precision: Precision
+    offered: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One decision of the sampler: an integer index into `precisions`, shared by `groups`.
+
+    `precisions` is frozen when a study is made: Optuna refuses a study whose distributions change.
+    """
+
+    id: str
+    groups: tuple[str, ...]
+    precisions: tuple[Precision, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be tried on one target.
+
+    Attributes:
+        choices: every precision of every group with the reason where it is not offered.
+        variables: the sampler's decisions; groups with a single offered precision have none.
+    """
+
+    choices: Mapping[str, tuple[Choice, ...]]
+    variables: tuple[Variable, ...]
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits; changes when any decision or offered precision does."""
+        offered = {group: [c.precision.id for c in choices if c.offered] for group, choices in self.choices.items()}
+        return digest_of({"offered": offered, "variables": [[v.id, list(v.groups)] for v in self.variables]})
+
+    @property
+    def size(self) -> int:
+        """How many assignments there are."""
+        return math.prod(len(variable.precisions) for variable in self.variables)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Every precision that some group is offered."""
+        return tuple(sorted({c.precision for choices in self.choices.values() for c in choices if c.offered}))
+
+    def assignment(self, codes: Mapping[str, int]) -> Assignment:
+        """Variable id → code, as the sampler gives them, to an assignment of every group."""
+        wanted = {group: v.precisions[codes[v.id]] for v in self.variables for group in v.groups}
+        return self._completed(wanted)
+
+    def codes(self, assignment: Assignment) -> dict[str, int]:
+        """The variables' codes that give this assignment; a block takes the lowest precision of its groups."""
+        return {v.id: v.precisions.index(max(assignment[group] for group in v.groups)) for v in self.variables}
+
+    def uniform(self, precision: Precision) -> Assignment:
+        """Every group in `precision`, or where it is not offered in the nearest higher one that is."""
+        return self._completed(dict.fromkeys(self.choices, precision))
+
+    def baselines(self) -> dict[str, Assignment]:
+        """Label → uniform assignment, FP32 first, without duplicates."""
+        found: dict[Assignment, str] = {}
+        for precision in self.precisions:
+            found.setdefault(self.uniform(precision), precision.label)
+        return {label: assignment for assignment, label in found.items()}
+
+    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+        """The nearest assignment without certain pairs of group and precision.
+
+        Every variable that gives a group such a precision goes, with all its groups, to the next higher one that gives
+        none. The pairs of other variables play no part, so the result does not depend on their order.
+
+        Returns:
+            `assignment` itself where it has no such pair; None where one cannot be got rid of.
+        """
+        if pairs.isdisjoint(assignment.items()):
+            return assignment
+        codes = self.codes(assignment)
+        for variable in self.variables:
+            free = [code for code in self._codes_without(variable, pairs) if code <= codes[variable.id]]
+            if not free:
+                return None
+            codes[variable.id] = max(free)
+        found = self.assignment(codes)
+        return found if pairs.isdisjoint(found.items()) else None
+
+    def size_without(self, pairs: Set[tuple[str, Precision]]) -> int:
+        """How many assignments have none of those pairs of group and precision."""
+        return math.prod(len(self._codes_without(variable, pairs)) for variable in self.variables)
+
+    def _codes_without(self, variable: Variable, pairs: Set[tuple[str, Precision]]) -> list[int]:
+        return [
+            code
+            for code, precision in enumerate(variable.precisions)
+            if not any((group, _nearest(self.choices[group], precision)) in pairs for group in variable.groups)
+        ]
+
+    def _completed(self, wanted: Mapping[str, Precision]) -> Assignment:
+        return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})
+
+
+def make_space(
+    model: Model,
+    capability: Capability,
+    ranges: Ranges | None = None,
+    keep: Sequence[KeepRule] = (),
+    granularity: str = "group",
+) -> Space:
+    """Find what each group may run in.
+
+    Args:
+        ranges: observed values decide whether FP16 can hold a group; None when nothing was calibrated yet.
+        keep: user rules; a group that two of them want in different precisions is refused.
+        granularity: `group`, or `block` for one decision per repeated structure.
+
+    Raises:
+        ConfigError: a rule that matches no group, contradicts another, or asks for a precision that the target or
+            the group cannot run.
+    """
+    kept = _kept(model.groups, capability, keep)
+    choices = {}
+    for group in model.groups:
+        natural = tuple(_choice(group, p, model, capability, ranges) for p in capability.precisions)
+        choices[group.id] = _apply_rule(group, natural, kept[group.id]) if group.id in kept else natural
+    return Space(choices, _variables(model.groups, choices, granularity))
+
+
+def _choice(group: Group, precision: Precision, model: Model, capability: Capability, ranges: Ranges | None) -> Choice:
+    reason = ""
+    if precision is not Precision.FP32 and group.op not in capability.ops[precision]:
+        reason = f"the target has no {precision.name} kernel for {group.op}"
+    elif precision is Precision.FP16:
+        reason = _why_not_fp16(group, model, ranges)
+    elif precision is Precision.INT8:
+        reason = _why_not_int8(group, model, capability, ranges)
+    return Choice(precision, not reason, reason)
+
+
+def _why_not_int8(group: Group, model: Model, capability: Capability, ranges: Ranges | None) -> str:
+    if group.pinned:
+        return group.pinned
+    if ranges is not None:
+        missing = [name for name in (*group.inputs, *group.skips, group.output) if name not in ranges.tensors]
+        if missing:
+            return f"calibration has no range for tensor {missing[0]}"
+    return _too_small(group, model, capability)
+
+
+def _too_small(group: Group, model: Model, capability: Capability) -> str:
+    if group.op in ("Gemm", "MatMul"):
+        smallest, limit, what = min(group.weight_shape[-2:]), capability.min_matmul_size, "K or N"
+    else:
+        # Of the whole tensors: a depthwise kernel has one channel per group, and as many groups as channels.
+        sizes = [*model.shapes.get(group.inputs[0], ())[1:2], *group.shape[1:2]] or [group.weight_shape[0]]
+        smallest, limit, what = min(sizes), capability.min_channels, "channels"
+    return f"{smallest} {what} is below {limit}, where INT8 gains nothing on this target" if smallest < limit else ""
+
+
+def _why_not_fp16(group: Group, model: Model, ranges: Ranges | None) -> str:
+    for name in _constants(group, model):
+        largest = float(np.abs(_weight(model, name)).max(initial=0))
+        if largest > FP16_MAX:
+            return f"constant {name} holds {largest:.3g}, above FP16's largest number {FP16_MAX:.0f}"
+    for name in (*group.inputs, *group.skips, *group.tensors):
+        seen = ranges.observed.get(name) if ranges is not None else None
+        if seen is not None and seen.magnitude > FP16_MAX:
+            return f"tensor {name} reaches {seen.magnitude:.3g}, above FP16's largest number {FP16_MAX:.0f}"
+    return ""
+
+
+def _constants(group: Group, model: Model) -> list[str]:
+    """Weights and biases of a group's weighted ops."""
+    nodes = [model.graph.graph.node(name) for name in group.anchors]
+    return [v.name or "" for node in nodes for v in node.inputs if v is not None and v.is_initializer()]
+
+
+def _weight(model: Model, name: str) -> NDArray[np.generic]:
+    tensor = model.graph.graph.initializers[name].const_value
+    assert tensor is not None
+    return tensor.numpy()
+
+
+def _kept(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRule]) -> dict[str, KeepRule]:
+    kept: dict[str, KeepRule] = {}
+    for rule in keep:
+        text = f"--keep '{rule.pattern}={rule.precision.label}'"
+        if rule.precision not in capability.precisions:
+            offered = ", ".join(p.label for p in capability.precisions)
+            raise ConfigError(f"{text}: this target runs {offered}, not {rule.precision.label}.")
+        matched = [group for group in groups if any(re.search(rule.pattern, name) for name in group.nodes)]
+        if not matched:
+            raise ConfigError(
+                f"{text}: the pattern is found in no layer name. `bitfront layers MODEL` lists them; "
+                f"the first is {groups[0].name!r}."
+            )
+        for group in matched:
+            other = kept.setdefault(group.id, rule)
+            if other.precision != rule.precision:
+                raise ConfigError(
+                    f"{text}: layer {group.name!r} is already kept in {other.precision.label} by the rule "
+                    f"'{other.pattern}={other.precision.label}'. Make the patterns disjoint."
+                )
+    return kept
+
+
+def _apply_rule(group: Group, natural: tuple[Choice, ...], rule: KeepRule) -> tuple[Choice, ...]:
+    text = f"'{rule.pattern}={rule.precision.label}'"
+    asked = next(choice for choice in natural if choice.precision == rule.precision)
+    if not asked.offered:
+        raise ConfigError(f"--keep {text}: layer {group.name!r} cannot run in {rule.precision.label}: {asked.reason}.")
+    return tuple(
+        choice if choice.precision == rule.precision else Choice(choice.precision, False, f"kept by the rule {text}")
+        for choice in natural
+    )
+
+
+def _variables(
+    groups: Sequence[Group], choices: Mapping[str, tuple[Choice, ...]], granularity: str
+) -> tuple[Variable, ...]:
+    members: dict[str, list[str]] = {}
+    for group in groups:
+        if sum(choice.offered for choice in choices[group.id]) > 1:
+            members.setdefault(group.block if granularity == "block" else group.id, []).append(group.id)
+    found = []
+    for name, ids in members.items():
+        offered = sorted({c.precision for group in ids for c in choices[group] if c.offered})
+        found.append(Variable(name, tuple(ids), tuple(offered)))
+    return tuple(found)
+
+
+def _nearest(choices: Sequence[Choice], wanted: Precision) -> Precision:
+    offered = [choice.precision for choice in choices if choice.offered]
+    higher = [precision for precision in offered if precision <= wanted]
+    return max(higher) if higher else min(offered)

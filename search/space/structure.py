@@ -1,0 +1,106 @@
+"""What pairwise costs over the same decisions have in common, so that their numbers fit in one flat array each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import SolverError
+from search.space.layout import Codes, Pairwise
+
+Terms = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How many codes every decision has, and which decisions share a table.
+
+    The terms of a cost, flat: the unary costs of decision 0, of decision 1, …, then the table of every pair row by
+    row, in the order of `pairs`. The base is no term.
+
+    Attributes:
+        sizes: of every decision its number of codes.
+        pairs: (i, j) with i < j, sorted.
+    """
+
+    sizes: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, *costs: Pairwise) -> Structure:
+        """The least structure that all these costs fit in.
+
+        Raises:
+            SolverError: they are not about the same decisions.
+        """
+        sizes = {tuple(len(terms) for terms in cost.unary) for cost in costs}
+        if len(sizes) != 1:
+            raise SolverError(f"solving for {len(costs)} costs: they have different decisions or codes: {sizes}.")
+        return cls(sizes.pop(), tuple(sorted({pair for cost in costs for pair in cost.pairs})))
+
+    @cached_property
+    def unary_starts(self) -> Codes:
+        """(decisions,) where each decision's unary costs start in the terms."""
+        return np.asarray(np.cumsum((0, *self.sizes), dtype=np.int64)[:-1])
+
+    @cached_property
+    def pair_starts(self) -> Codes:
+        """(pairs,) where each pair's table starts in the terms."""
+        lengths = [self.sizes[i] * self.sizes[j] for i, j in self.pairs]
+        return np.asarray(sum(self.sizes) + np.cumsum((0, *lengths), dtype=np.int64)[:-1])
+
+    @cached_property
+    def length(self) -> int:
+        """How many terms there are."""
+        return sum(self.sizes) + sum(self.sizes[i] * self.sizes[j] for i, j in self.pairs)
+
+    @cached_property
+    def _ends(self) -> Codes:
+        return np.asarray(np.array(self.pairs, dtype=np.int64).reshape(len(self.pairs), 2).T)
+
+    def terms(self, cost: Pairwise) -> Terms:
+        """(length,) the terms of a cost; 0 where it has none.
+
+        Raises:
+            SolverError: a cost is NaN or -inf; +inf is allowed and forbids.
+        """
+        none = {pair: np.zeros((self.sizes[pair[0]], self.sizes[pair[1]])) for pair in self.pairs - cost.pairs.keys()}
+        tables = [
+            *cost.unary,
+            *(np.ravel(cost.pairs[pair] if pair in cost.pairs else none[pair]) for pair in self.pairs),
+        ]
+        found = np.concatenate([np.zeros(0), *tables]).astype(np.float64)
+        if np.isnan(found).any() or np.isneginf(found).any():
+            raise SolverError(
+                "solving for a cost: it holds NaN or -inf, where numbers or +inf (forbidden) were expected."
+            )
+        return found
+
+    def places(self, codes: Codes) -> Codes:
+        """(n, decisions) codes to (n, decisions + pairs) places of the terms that they add up."""
+        left, right = self._ends
+        sizes = np.array(self.sizes, dtype=np.int64)
+        tables = self.pair_starts + codes[:, left] * sizes[right] + codes[:, right]
+        return np.concatenate([self.unary_starts + codes, tables], axis=1)
+
+    def sums(self, terms: Terms, codes: Codes) -> Terms:
+        """(length,) terms and (n, decisions) codes to (n,) costs without base."""
+        return np.asarray(terms[self.places(codes)].sum(axis=1))
+
+    def restricted(self, terms: Terms, fixed: Mapping[int, int]) -> Terms:
+        """(…, length) terms with +inf for every other code of the decisions that are held fixed.
+
+        Raises:
+            SolverError: there is no such decision or code.
+        """
+        found: Terms = terms.copy()
+        for decision, code in fixed.items():
+            if not (0 <= decision < len(self.sizes) and 0 <= code < self.sizes[decision]):
+                raise SolverError(f"holding decision {decision} at code {code}: there is no such decision or code.")
+            others = self.unary_starts[decision] + np.delete(np.arange(self.sizes[decision]), code)
+            found[..., others] = np.inf
+        return found

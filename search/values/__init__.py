@@ -1,0 +1,41 @@
+"""Plain frozen values that every folder speaks: precisions, assignments, ranges, targets, evaluations."""
+
+from search.values.assignment import Assignment
+from search.values.digest import digest_of
+from search.values.evaluation import (
+    Accuracy,
+    Answer,
+    AuditRow,
+    EngineSummary,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Latency,
+    LayerTime,
+    Stage,
+)
+from search.values.precision import Precision
+from search.values.ranges import FP16_MAX, Ranges, TensorRange
+from search.values.target import Capability, Target, flatten
+
+__all__ = [
+    "FP16_MAX",
+    "Accuracy",
+    "Answer",
+    "Assignment",
+    "AuditRow",
+    "Capability",
+    "EngineSummary",
+    "Evaluation",
+    "Failure",
+    "FailureKind",
+    "Latency",
+    "LayerTime",
+    "Precision",
+    "Ranges",
+    "Stage",
+    "Target",
+    "TensorRange",
+    "digest_of",
+    "flatten",
+]

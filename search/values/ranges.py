@@ -1,0 +1,68 @@
+"""What every tensor reaches, as calibration saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search.values.digest import digest_of
+
+FP16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """The values of one tensor that are worth representing: low ≤ high, finite."""
+
+    low: float
+    high: float
+
+    @property
+    def magnitude(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Calibrated ranges of every float tensor, by name in the clean model.
+
+    `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
+    `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
+    """
+
+    method: str
+    tensors: Mapping[str, TensorRange]
+    observed: Mapping[str, TensorRange]
+    samples: int
+    infinite: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.to_json())
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Names of tensors that never varied in the data."""
+        flat = (name for name, seen in self.observed.items() if seen.low == seen.high)
+        return tuple(name for name in flat if name not in self.infinite)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "samples": self.samples,
+            "tensors": {name: [r.low, r.high] for name, r in sorted(self.tensors.items())},
+            "observed": {name: [r.low, r.high] for name, r in sorted(self.observed.items())},
+            # Left out where there is none, so that the digest of such ranges is what it was before there was the key.
+            **({"infinite": sorted(self.infinite)} if self.infinite else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ranges:
+        return cls(
+            method=data["method"],
+            samples=data["samples"],
+            tensors={name: TensorRange(*pair) for name, pair in data["tensors"].items()},
+            observed={name: TensorRange(*pair) for name, pair in data["observed"].items()},
+            infinite=tuple(data.get("infinite", ())),
+        )

@@ -1,0 +1,100 @@
+"""Where engines run, and what each group may run in there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search.values.digest import digest_of
+from search.values.precision import Precision
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a target runs natively.
+
+    Attributes:
+        ops: op types with a native kernel, per precision below FP32; FP32 runs everything.
+        min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
+        min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
+    """
+
+    ops: Mapping[Precision, frozenset[str]]
+    min_channels: int = 1
+    min_matmul_size: int = 1
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return tuple(p for p in sorted(Precision) if p is Precision.FP32 or p in self.ops)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ops": {p.label: sorted(ops) for p, ops in sorted(self.ops.items())},
+            "min_channels": self.min_channels,
+            "min_matmul_size": self.min_matmul_size,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Capability:
+        return cls(
+            ops={Precision.parse(p): frozenset(ops) for p, ops in data["ops"].items()},
+            min_channels=data["min_channels"],
+            min_matmul_size=data["min_matmul_size"],
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where engines run. Numbers of two targets never mix.
+
+    Attributes:
+        backend: name of the backend, say `onnxruntime`.
+        device: model of the device, say `AMD EPYC` or `NVIDIA H200`; no host name, no index.
+        versions: what changes speed with its version: runtime, driver major, compute capability.
+        options: backend options that change speed or results: threads, graph level, TF32.
+        statistic: which statistic of the samples is the latency: `median` or `p20`.
+        relative: whether a baseline is measured in between and the latency is scaled by it.
+    """
+
+    backend: str
+    device: str
+    versions: Mapping[str, str]
+    options: Mapping[str, str]
+    statistic: str
+    relative: bool
+
+    @property
+    def fingerprint(self) -> str:
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "backend": self.backend,
+            "device": self.device,
+            "versions": dict(self.versions),
+            "options": dict(self.options),
+            "statistic": self.statistic,
+            "relative": self.relative,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Target:
+        return cls(**data)
+
+    def differences(self, other: Target) -> list[str]:
+        """What differs, as `key: mine against theirs`, for messages."""
+        mine, theirs = flatten(self.to_json()), flatten(other.to_json())
+        keys = sorted(mine.keys() | theirs.keys())
+        return [f"{k}: {mine.get(k)} against {theirs.get(k)}" for k in keys if mine.get(k) != theirs.get(k)]
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
