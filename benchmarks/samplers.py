@@ -99,8 +99,8 @@ def perform(task: Task, folder: Path = RESULTS, source: str = "") -> dict[str, A
 def source_digest(folder: Path = _ROOT / "search") -> str:
     """Of every module of the sampler's package, 16 hex digits."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(f"{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -217,8 +217,9 @@ def run_all(todo: Sequence[Task], results: dict[str, Any], file: Path, jobs: int
 
 def _loaded_source() -> str:
     """Load the whole sampler, so that workers run what the digest is of, whatever is edited meanwhile."""
-    for file in sorted((_ROOT / "search").glob("*.py")):
-        importlib.import_module(f"search.{file.stem}" if file.stem != "__init__" else "search")
+    for file in sorted((_ROOT / "search").rglob("*.py")):
+        name = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
+        importlib.import_module(name.removesuffix(".__init__"))
     return source_digest()
 
 

@@ -553,7 +553,7 @@ def test_a_graph_too_wide_for_elimination_is_given_few_integer_programs(monkeypa
         solved.append(given)
         return _programmed(*given)
 
-    monkeypatch.setattr("search.solver._programmed", counted)
+    monkeypatch.setattr("search.solver.solve._programmed", counted)
     search = Search(wide, latency_band=lambda: 0.01).run(4)
     assert FORECAST in search.study.trials[3].user_attrs
     assert 0 < len(solved) < 25

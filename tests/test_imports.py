@@ -134,7 +134,7 @@ for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in 
 NOT_TO_READ = (
     *("alembic", "boto3", "filelock", "jinja2", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna", "plotly"),
     *("psutil", "scipy", "torch"),
-    *("evaluators.process", "evaluators.gpu_state", "search.graph.model", "search.space"),
+    *("evaluators.process", "evaluators.gpu_state", "search.graph.model", "search.space.choices"),
     *("studies.runner", "studies.setup", "studies.working", "studies.fleet", "studies.export", "studies.report"),
     *("studies.cli_search", "studies.cli_workers", "studies.cli_results", "studies.cli_analyses"),
 )
