@@ -182,7 +182,11 @@ class Reader:
         Only what judging needs is read of all of them; the other columns are read when they are asked for.
         """
         columns, again = self._judged_columns(study_target_id)
-        reference_ms = _reference(columns["baseline_ms"], columns["doubts"], again)
+        searched = columns["role"] != records.EXPORT
+        own = np.isin(again.evaluation_id, columns["id"][searched])
+        reference_ms = _reference(
+            columns["baseline_ms"][searched], columns["doubts"][searched], again.baseline_ms[own], again.clean[own]
+        )
         latency_ms = scaled(columns["raw_ms"], columns["baseline_ms"], reference_ms)
         details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
         others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
@@ -493,17 +497,23 @@ def _round_table(rows: Sequence[Row]) -> records.RoundTable:
     return records.RoundTable(integers[0], integers[1], raw_ms, baseline_ms, clean)
 
 
-def _reference(baseline_ms: NDArray[Any], doubts: NDArray[Any], again: records.RoundTable) -> float | None:
-    """What the baseline usually takes, from what was measured once and what was measured again."""
-    clean = np.concatenate([doubts == 0, again.clean])
-    return reference_of(np.concatenate([baseline_ms, again.baseline_ms]), clean)
+def _reference(
+    baseline_ms: NDArray[Any], doubts: NDArray[Any], again_ms: NDArray[Any], again_clean: NDArray[Any]
+) -> float | None:
+    """What the baseline usually takes, from what was measured once and what was measured again.
+
+    Evaluations that an export made are left out: what a front says would change with every export.
+    """
+    return reference_of(np.concatenate([baseline_ms, again_ms]), np.concatenate([doubts == 0, again_clean]))
 
 
 def _reference_ms(connection: Connection, study_target_id: int) -> float | None:
     e = tables.Evaluation
-    known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None))
+    searched = e.role != records.EXPORT
+    known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None), searched)
     baseline_ms, doubts = number_columns(plain_rows(connection, select(e.baseline_ms, e.doubts).where(*known)), 2)
-    return _reference(baseline_ms, doubts, _round_table(connection.execute(_again(study_target_id)).all()))
+    again = _round_table(connection.execute(_again(study_target_id).where(searched)).all())
+    return _reference(baseline_ms, doubts, again.baseline_ms, again.clean)
 
 
 def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
