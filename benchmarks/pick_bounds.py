@@ -64,6 +64,7 @@ class World:
             eligible=eligible,
             fails=nothing,
             holds=nothing,
+            final_margin=np.full(len(self.loss), np.nan),
             on_front=nothing,
             fp32=FP32,
         )

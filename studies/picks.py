@@ -71,6 +71,7 @@ class Candidates:
         eligible: (n,) bool: keep all limits by what the search measured.
         fails: (n,) bool: do not keep them on the final split.
         holds: (n,) bool: keep them there.
+        final_margin: (n,) as `margin`, of the final split; NaN where nothing was scored there.
         on_front: (n,) bool: of the eligible ones.
         fp32: row of the uniform FP32 baseline; None where it was not measured.
     """
@@ -84,6 +85,7 @@ class Candidates:
     eligible: Bools
     fails: Bools
     holds: Bools
+    final_margin: Floats
     on_front: Bools
     fp32: int | None
 
@@ -151,12 +153,13 @@ class Picks:
 def choose(columns: Candidates, aim: Aim) -> Picks:
     """Choose among rows that keep all limits; those that fail on the final split are no picks.
 
-    `best` is the first in line that does not fail there. Where all in line fail, it is what holds there anyway, then
+    `best` is the first in line that does not fail there. The fastest that only just holds there gives way to the next
+    in line that ties with its latency and holds surely. Where all in line fail, it is what holds there anyway, then
     uniform FP32, then the row of the line with the least upper bound of its loss.
     """
     rows = np.flatnonzero(columns.eligible & ~columns.fails)
     queue = line(columns, aim)
-    best = _best(columns, queue)
+    best = _best(columns, queue, aim)
     if not len(rows):
         return Picks(best, None, None, None, tuple(queue))
     accurate = _least_shown(rows, columns.loss, columns.latency_ms)
@@ -196,6 +199,9 @@ def ties(columns: Candidates, chosen: Picks, name: str, aim: Aim) -> list[int]:
         others, order = (less > 0) & (less <= np.maximum(columns.loss_band, columns.loss_band[row])), columns.loss
     else:
         others, order = columns.latency_ties(row) & (columns.loss < columns.loss[row]), columns.latency_ms
+        if name == "best":  # a faster one that ties with it holds less surely on the final split
+            passed_over = columns.holds & (columns.latency_ms < columns.latency_ms[row])
+            others |= passed_over & (columns.latency_ms[row] <= columns.latency_ms * (1 + columns.latency_band))
     found = np.flatnonzero(good & others)
     return [int(each) for each in found[np.argsort(order[found], kind="stable")]]
 
@@ -264,10 +270,10 @@ def _by_loss(columns: Candidates, rows: Rows) -> Iterator[int]:
         left = left[left != row]
 
 
-def _best(columns: Candidates, queue: list[int]) -> int | None:
+def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
     for row in queue:
         if not columns.fails[row]:
-            return row
+            return _as_fast_and_sure(columns, queue, row) if aim is Aim.FASTEST else row
     holding = np.flatnonzero(columns.eligible & columns.holds)
     if len(holding):
         return _least(holding, columns.latency_ms, columns.loss)
@@ -276,6 +282,20 @@ def _best(columns: Candidates, queue: list[int]) -> int | None:
         return base
     left = np.array(queue, np.intp) if queue else np.flatnonzero(columns.eligible)
     return _least(left, columns.upper, columns.latency_ms) if len(left) else None
+
+
+def _as_fast_and_sure(columns: Candidates, queue: list[int], row: int) -> int:
+    """This row, or the first in line that ties with its latency and holds surely on the final split, where it does not.
+
+    The bound allows for all in line that were looked at until then.
+    """
+    looked_at, ties = columns.fails | columns.holds, columns.latency_ties(row)
+    tries = 0
+    for each in queue:
+        tries += int(looked_at[each])
+        if columns.holds[each] and ties[each] and columns.final_margin[each] >= quantile(max(1, tries)):
+            return each
+    return row
 
 
 def _knee(columns: Candidates, rows: Rows) -> int | None:

@@ -192,6 +192,7 @@ class Standing:
             eligible=self.feasible,
             fails=self._looked_at & ~self.keeps_final,
             holds=self._looked_at & self.keeps_final,
+            final_margin=self._final_margins,
             on_front=self.front,
             fp32=self.row_of("baseline:fp32"),
         )

@@ -32,7 +32,7 @@ def columns(
     errors = np.broadcast_to(np.asarray(error, float), (n,)).copy()
     margin = margins(los, errors, los, errors, Limits(max_drop=limit), higher_is_better=True)
     nothing = np.zeros(n, bool)
-    given = {"eligible": margin >= 0, "fails": nothing, "holds": nothing, **changes}
+    given = {"eligible": margin >= 0, "fails": nothing, "holds": nothing, "final_margin": np.full(n, np.nan), **changes}
     on_front = front(latency_ms, los, band, 1.96 * errors, given["eligible"])
     lat = np.array(latency_ms, float)
     return Candidates(lat, los, errors, 1.96 * errors, margin, band, on_front=on_front, fp32=fp32, **given)
@@ -185,6 +185,19 @@ def test_who_fails_on_the_final_split_is_no_pick_and_the_next_in_line_takes_its_
     assert choose(columns(*rows, 0.001, **same), Aim.FASTEST).best == 1
     found = choose(columns(*rows, 0.001, fails=marked(4, 1), **same), Aim.FASTEST)
     assert (found.best, found.fast, found.line) == (2, 2, (1, 2, 3))
+
+
+def test_a_fastest_that_only_just_holds_gives_way_to_one_as_fast_that_holds_surely() -> None:
+    rows = [4.0, 2.0, 2.03, 2.3], [0.0, 0.002, 0.001, 0.0005]
+    final = {"holds": marked(4, 1, 2, 3), "final_margin": np.array([np.nan, 0.1, 6.0, 9.0])}
+    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final) == 2
+    found = columns(*rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final)
+    assert ties(found, choose(found, Aim.FASTEST), "best", Aim.FASTEST) == [1]
+    # Row 2 is slower than the tie band allows, and row 1 stays: it is the fastest that holds.
+    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.01, **final) == 1
+    # None of those that tie with it holds surely.
+    unsure = {**final, "final_margin": np.array([np.nan, 0.1, 0.2, 9.0])}
+    assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **unsure) == 1
 
 
 def test_where_all_in_line_fail_what_holds_there_is_recommended_else_fp32() -> None:
