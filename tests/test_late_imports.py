@@ -29,7 +29,7 @@ def printed(code: str, *arguments: object) -> list[str]:
 def test_an_evaluator_begins_without_it() -> None:
     start, call = process._BOOT.split("; main(")
     assert call
-    load = "from pathlib import Path; from evaluators import evaluator; from search import model; "
+    load = "from pathlib import Path; from evaluators import evaluator; from search.graph import model; "
     read = f"print(len(model.load(Path({str(DIGITS)!r}), batch=4).groups) > 0); "
     assert printed(f"{start}; {load}{read}{USED}", 0, 0, ROOT, *sys.path[1:]) == ["True", "False"]
 

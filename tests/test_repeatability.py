@@ -123,7 +123,7 @@ def test_the_band_of_a_short_study_is_complete_before_its_finalists_are_confirme
 ) -> None:
     search(("trials", "2"), ("keep-engines", keep))
     loaded = measured.named("time_engine")
-    assert len(loaded) in (3, 6)
+    assert 3 <= len(loaded) <= 6  # more than three where these disagree, until they no longer do
     assert len({pid for _, _, pid, _ in loaded}) == len(loaded)  # each in a process of its own
     [engine] = {params["engine"] for _, params, _, _ in loaded}  # and all of them the same engine
     assert (Path(engine).parent == tmp_path / f"{DATABASE}.artifacts") == (keep == "front")
