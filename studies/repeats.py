@@ -64,6 +64,7 @@ def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float],
 
 
 def _lacks(values: Sequence[float], wanted: int) -> bool:
+    """Whether more are needed: the first `wanted` decide, since to end as soon as some agree would narrow the band."""
     if len(values) < wanted:
         return True
-    return 0 < len(values) < MORE and band_of(values) > NOISY_BAND
+    return wanted > 0 and len(values) < MORE and band_of(values[:wanted]) > NOISY_BAND
