@@ -1,16 +1,16 @@
-"""Measured engines that are shipped as rows: ResNet-18 and MobileNetV2 on an H200, the example on a CPU.
+"""Measured engines that are shipped as rows: ResNet-18 and MobileNetV2 with random weights on an H200.
 
 `data/h200_*_random.json`: random weights, batch 32, 224×224, TensorRT 8.6.0, weakly typed with obeyed precisions;
 latencies are good, losses say nothing. Their ONNX files are not shipped: edges and tensor sizes are rebuilt here from
 the known architectures, by node name, as `search.graph.grouping` finds them (a residual Add belongs to the last
-convolution of its branch). `data/cpu/digits.json`: a search of the example, on one of two cores that others used too.
+convolution of its branch).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.graph.grouping import Edge
-from search.graph.model import load
 from search.space.choices import Choice, Space, Variable
 from search.space.layout import Layout, Precisions, make_layout
 from search.values import LayerTime, Precision
 
 ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "examples" / "digits" / "digits.onnx"
 NAMES = ("resnet18", "mobilenet_v2")
 LETTERS = {"f": Precision.FP32, "h": Precision.FP16, "i": Precision.INT8}
 BATCH = 32
@@ -39,26 +37,16 @@ class Measured:
     Attributes:
         precisions: (n, groups) int8.
         latency_ms: (n,) float64; median of 200 launches of a CUDA graph.
-        spread: (n,) float64; inter-quartile range over median.
         profiles: layers of the uniform engines, in the order they ran.
-        noise: (n,) float64; squared output error over squared output; empty on the CPU.
-        loss, loss_std: (n,) float64; share of samples, with its standard deviation; empty on the H200.
+        noise: (n,) float64; squared output error over squared output.
     """
 
     name: str
     layout: Layout
     precisions: Precisions
     latency_ms: NDArray[np.float64]
-    spread: NDArray[np.float64]
     profiles: Mapping[Precision, tuple[LayerTime, ...]]
-    noise: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    loss: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    loss_std: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def uniform(self) -> NDArray[np.bool_]:
-        """(n,) whether all groups of an engine run in one precision."""
-        return np.asarray((self.precisions == self.precisions[:, :1]).all(axis=1))
+    noise: NDArray[np.float64]
 
 
 def load_measured(name: str) -> Measured:
@@ -72,30 +60,8 @@ def load_measured(name: str) -> Measured:
         layout=free_layout(nodes, edges),
         precisions=_precisions(rows),
         latency_ms=np.array([row["lat"] for row in rows]),
-        spread=np.array([row["spread"] for row in rows]),
         noise=np.array([row["nmse"] for row in rows]),
         profiles={LETTERS[key]: _layers(times, nodes) for key, times in data["profiles"].items()},
-    )
-
-
-def load_digits() -> Measured:
-    """The example's rows, on the graph of its ONNX file."""
-    data = _read("cpu/digits.json")
-    model = load(MODEL, batch=data["batch"])
-    assert [group.id for group in model.groups] == data["groups"]
-    rows = data["rows"]
-    return Measured(
-        name="digits",
-        layout=free_layout(data["groups"], list(model.edges)),
-        precisions=_precisions(rows),
-        latency_ms=np.array([row["lat"] for row in rows]),
-        spread=np.array([row["spread"] for row in rows]),
-        profiles={
-            LETTERS[key]: tuple(LayerTime(name, "", group, moves, ms) for name, group, moves, ms in layers)
-            for key, layers in data["profiles"].items()
-        },
-        loss=np.array([row["loss"] for row in rows]),
-        loss_std=np.array([(row["high"] - row["low"]) / 3.92 for row in rows]),
     )
 
 

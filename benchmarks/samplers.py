@@ -122,8 +122,6 @@ def available(methods: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     missing = {}
     if not sampled.has_gp():
         missing["gp"] = "GP: PyTorch is not installed"
-    if not sampled.has_guided():
-        missing |= dict.fromkeys(("guided", "guided_without_edges"), "guided: search/sampler/guided.py is not there")
     return [m for m in methods if m not in missing], {m: why for m, why in missing.items() if m in methods}
 
 

@@ -1,20 +1,15 @@
-"""The proof on a GPU: networks searched with TensorRT, step by step, each going on where the last one stopped.
+"""Search networks with TensorRT on a GPU and measure what came out, step by step; each goes on where it stopped.
 
     python benchmarks/h200/train.py WORK                          # with PyTorch: the networks
-    python benchmarks/h200/proof.py WORK resnet18 uniform search compare export
-    python benchmarks/h200/proof.py WORK resnet18 throughput quick repeat mixes
+    python benchmarks/h200/proof.py WORK resnet18 uniform search compare throughput mixes
     python benchmarks/h200/proof.py WORK resnet18 tpe nsga2 --trials 200
-    python benchmarks/h200/proof.py WORK small faults suite
+    python benchmarks/h200/proof.py WORK resnet18 prepare scaling
     python benchmarks/h200/proof.py WORK resnet18 collect table picture    # results and rows into the source tree
-    python benchmarks/h200/proof.py --needs                        # what each step takes
 
-lease.py runs all of it over several GPUs. Steps: `uniform` (its first part alone: `baselines`), `search`, `compare`,
-`export`, `throughput`, `quick` (the same at a lower level of the builder), `mixes`, `repeat`, `tpe`, `nsga2`,
-`threads`, `prepare` and `scaling` (over all GPUs of the host), `faults`, `suite`; `collect` copies results into
-benchmarks/results and evaluations into benchmarks/data; `table` writes the tables of docs/benchmarks.md from them,
-`picture` fronts and hypervolume over trials and over time; `pack` and `unpack` carry what a fresh machine needs to go
-on, in parts. Every step can be called again: it goes on. One for which too little time is left is not begun.
-`--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network, without a GPU.
+Steps: `uniform` (its first part alone: `baselines`), `search`, `compare`, `throughput`, `mixes`, `tpe`, `nsga2`,
+`prepare` and `scaling` (over all GPUs of the host); `collect` copies results into benchmarks/results and evaluations
+into benchmarks/data; `table` writes the tables of docs/benchmarks.md from them, `picture` fronts and hypervolume over
+trials and over time. `--tiny --backend onnxruntime` tries everything but TensorRT itself on a small network.
 """
 
 from __future__ import annotations
@@ -30,26 +25,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:  # started as a script: the small networks are those of the tests
     sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
 
-from benchmarks.h200 import (  # noqa: E402  # noqa: E402
-    curves,
-    engines,
-    fronts,
-    mixing,
-    needs,
-    packing,
-    rows,
-    sampled,
-    searching,
-    tables,
-    timing,
-    wanted,
-)
-from benchmarks.h200 import faults as faulty  # noqa: E402
-from benchmarks.h200 import suite as tests  # noqa: E402
-from benchmarks.h200 import threads as building  # noqa: E402
+from benchmarks.h200 import curves, fronts, mixing, rows, sampled, searching, tables, timing, wanted  # noqa: E402
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
 
 TINY = "tiny"
+_WRITERS = ("collect", "table", "picture")
 FRONTS_BEGIN = "<!-- h200 fronts begin: made by benchmarks/h200/proof.py picture -->"
 FRONTS_END = "<!-- h200 fronts end -->"
 
@@ -63,29 +43,17 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "compare": lambda: searching.compare(setting),
         "mixes": lambda: mixing.mixes(setting, arguments.mixes, arguments.shard),
         "throughput": lambda: timing.throughput(setting, arguments.trials),
-        "quick": lambda: timing.quick(setting, arguments.trials),
         "tpe": lambda: sampled.sampled(setting, "tpe", arguments.trials),
         "nsga2": lambda: sampled.sampled(setting, "nsga2", arguments.trials),
-        "threads": lambda: building.threads(setting),
         "prepare": lambda: scaled(setting, arguments, once=True),
         "scaling": lambda: scaled(setting, arguments),
-        "suite": lambda: tests.suite(setting),
-        "repeat": lambda: engines.repeat(setting, arguments.processes, arguments.rebuilds),
-        "export": lambda: engines.export(setting),
-        "faults": lambda: faulty.faults(setting, arguments.faults),
         "collect": lambda: collect(setting, arguments.into, arguments.again),
         "table": lambda: tables.write(tables.read(arguments.into / "results"), ROOT / "docs" / "benchmarks.md"),
         "picture": lambda: picture(arguments.into),
-        "pack": lambda: pack(setting, arguments.parts),
-        "unpack": lambda: packing.unpack(arguments.parts, setting.network, setting.work),
     }
-    left_s, least_s = setting.left_s(), needs.least_s(step, setting.network)
-    say(f"-- {setting.network}: {step}, {left_s:.0f} s left")
-    if setting.backend == "tensorrt" and left_s < least_s:
-        say(f"not begun: {step} takes {least_s:.0f} s or more; give it --minutes {needs.needs_s(step, '') / 60:.0f}")
-        return False
+    say(f"-- {setting.network}: {step}")
     done = steps[step]() is not False
-    if step in needs.NEEDS_S:
+    if step not in _WRITERS:
         setting.record("steps", {step: done})
     if not done:
         say(f"{step} is not done yet: call it again")
@@ -146,10 +114,6 @@ def picture(into: Path) -> None:
     say(text)
 
 
-def pack(setting: Setting, parts: Path) -> None:
-    packing.pack(setting.work, [setting.network], parts, setting.network)
-
-
 def write_tiny(setting: Setting) -> None:
     """A small network of the test suite and its own answers as labels, in place of a trained one."""
     import numpy as np
@@ -169,11 +133,6 @@ def write_tiny(setting: Setting) -> None:
         np.save(data / f"{split}-labels.npy", float_labels(network, model, pixels))
 
 
-class _Needs(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(message=f"{needs.text()}\n")
-
-
 def _shard(text: str) -> mixing.Shard:
     number, _, of = text.partition("/")
     if not (number.isdigit() and of.isdigit() and int(number) < int(of)):
@@ -186,7 +145,6 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("work", type=Path, help="folder of the networks, their studies and engines")
     parser.add_argument("network", help=f"resnet18, mobilenet_v2, vit_small; any other with --tiny, say {TINY}")
     parser.add_argument("steps", nargs="+")
-    parser.add_argument("--needs", action=_Needs, nargs=0, help="print what each step takes, and end")
     parser.add_argument("--minutes", type=float, default=8.5, help="begin nothing new after so long")
     parser.add_argument("--backend", default="tensorrt", choices=["tensorrt", "onnxruntime"])
     parser.add_argument("--tiny", action="store_true")
@@ -195,13 +153,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="worker I of N, from 0, of mixes")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="of scaling")
     parser.add_argument("--each", type=int, default=14, help="evaluations of each worker of scaling")
-    parser.add_argument("--processes", type=int, default=10)
-    parser.add_argument("--rebuilds", type=int, default=5)
-    parser.add_argument("--faults", nargs="+", choices=list(faulty.EXPECTED), default=list(faulty.EXPECTED))
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of bitfront search")
     parser.add_argument("--again", action="store_true", help="collect beside what an earlier training gave")
     parser.add_argument("--into", type=Path, default=ROOT / "benchmarks", help="where results/ and data/ are")
-    parser.add_argument("--parts", type=Path, default=Path("parts"), help="folder of packed parts")
     arguments = parser.parse_args(words)
     options = dict(option.split("=", 1) for option in arguments.option)
     setting = Setting(arguments.work, arguments.network, arguments.backend, arguments.minutes, options)

@@ -16,7 +16,6 @@ from studies.store import Store
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
 OPAQUE = "?"
 FRESH = "fresh"  # the study of step `throughput`
-QUICK = "quick"  # that of step `quick`: other kernels, so its rows are left out of all that the others make
 APART = (FRESH, "tpe", "nsga2")  # studies beside the first one
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from benchmarks.h200.wanted import AGAIN
 
 BEGIN, END = "<!-- h200 begin: made by benchmarks/h200/proof.py table -->", "<!-- h200 end -->"
 NAMES = {
@@ -27,22 +24,7 @@ _LABELS = {
     "pick": "the search's pick",
     "match": "the search's fastest at no more loss than TensorRT's own choice",
 }
-# What shows that a step was carried out, for every network or for one of them.
-_STEPS = {
-    "the search": ("search", "runs"),
-    "mixes": ("mixes", "built"),
-    "repeatability": ("repeat", "one_plan_ms_range"),
-    "export": ("export", "ratios"),
-}
-_ONCE = {
-    "a whole search in one go (throughput)": "throughput",
-    "faults": "faults",
-    "threads of the builder": "threads",
-    "scaling over GPUs": "scaling",
-    "the tests that need a GPU": "suite",
-}
-_FROM_ITS_START = {"throughput": "", "quick": ", the builder at level 2"}
-_TRIALS, _BASELINES = 60, 3
+_BASELINES = 3
 _ASKED = {"i": "INT8", "h": "FP16", "f": "FP32"}
 
 Results = Mapping[str, Any]
@@ -73,25 +55,8 @@ def text(results: Sequence[Results]) -> str:
     if not results:
         return "Nothing measured yet."
     parts = [networks(results), verdicts(results), throughput(results), shares(results), obedience(results)]
-    parts += [threads(results), scaling(results), repeatability(results), exports(results), faults(results)]
-    parts += [suites(results), missing(results)]
+    parts += [scaling(results)]
     return "\n\n".join(part for part in parts if part)
-
-
-def missing(results: Sequence[Results]) -> str:
-    """A line for each network that lacks a step, trained again or not, and one for what no network has."""
-    lines, named = [], {result["network"]: result for result in results}
-    for result in results:
-        if "uniform" in result:
-            both = [result, named.get(f"{result['network']}{AGAIN}", {})]
-            lacks = [step for step, (part, key) in _STEPS.items() if not any(r.get(part, {}).get(key) for r in both)]
-            left = _TRIALS - evaluations(result)
-            lacks += [f"{left} of {_TRIALS} evaluations of the search"] if 0 < left < _TRIALS else []
-            if lacks:
-                lines.append(f"- {NAMES.get(result['network'], result['network'])}: {', '.join(lacks)}")
-    once = [step for step, part in _ONCE.items() if not any(part in result for result in results)]
-    lines += [f"- {', '.join(once)}"] if once else []
-    return "Not measured yet:\n\n" + "\n".join(lines) if lines else ""
 
 
 def evaluations(result: Results) -> int:
@@ -152,13 +117,13 @@ def verdicts(results: Sequence[Results]) -> str:
 
 def throughput(results: Sequence[Results]) -> str:
     rows = []
-    for result, (step, how) in itertools.product(results, _FROM_ITS_START.items()):
-        found = result.get(step, {})
+    for result in results:
+        found = result.get("throughput", {})
         if found:
             steady = found.get("shares", {}).get("steady_per_hour")
             rows.append(
                 [
-                    NAMES.get(result["network"], result["network"]) + how,
+                    NAMES.get(result["network"], result["network"]),
                     f"{found['evaluations']} in {found['seconds']:.0f} s",
                     f"{found['per_hour']:.0f}",
                     "" if steady is None else f"{steady:.0f}",
@@ -205,23 +170,6 @@ def obedience(results: Sequence[Results]) -> str:
     return _table(head, rows) + listed
 
 
-def threads(results: Sequence[Results]) -> str:
-    """Builds with so many threads of TensorRT's builder; without the first ones of the process, which load kernels."""
-    rows = []
-    for result in results:
-        warm = [each for each in result.get("threads", {}).get("measured", []) if each["warm"]]
-        for each in warm:
-            level = f", level {each['optimization_level']}" if "optimization_level" in each else ""
-            first, *later = each["builds_s"]
-            name = NAMES.get(result["network"], result["network"])
-            times = ", ".join(f"{ms:.4f}" for ms in each["ms"])
-            later_s = ", ".join(f"{seconds:.2f} s" for seconds in later)
-            again = f"{each['again_s']:.2f} s" if "again_s" in each else "not measured"
-            builder = f"{name}, {each['build_threads']} threads{level}"
-            rows.append([builder, f"{first:.1f} s", later_s, again, f"{times} ms"])
-    return _table("network, builder|first mix, timing its kernels|two more|the last again|latency of the three", rows)
-
-
 def scaling(results: Sequence[Results]) -> str:
     rows = []
     for result in results:
@@ -247,65 +195,6 @@ def scaling(results: Sequence[Results]) -> str:
 
 def _left_out(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(found.get("left_out", {}).items())
-
-
-def repeatability(results: Sequence[Results]) -> str:
-    rows = []
-    for result in results:
-        found = result.get("repeat", {})
-        if "one_plan_ms_range" in found:
-            rows.append(
-                [
-                    NAMES.get(result["network"], result["network"]),
-                    f"{_percent(found['one_plan_ms_range'])} over {len(found['one_plan_ms'])}",
-                    f"{_percent(found['rebuilt_ms_range'])} over {len(found['rebuilt_ms'])}"
-                    if "rebuilt_ms_range" in found
-                    else "",
-                    _percent(result.get("study", {}).get("tie_band")),
-                ]
-            )
-    return _table("network|one plan in fresh processes|one assignment rebuilt|tie band the study measured", rows)
-
-
-def exports(results: Sequence[Results]) -> str:
-    rows = [
-        [
-            NAMES.get(result["network"], result["network"]),
-            "equal" if found["equal"] else "differ",
-            ", ".join(f"{ratio:.4f}" for ratio in found["ratios"]),
-            "yes" if found["same_file"] else "no",
-            "built again for the export" if found.get("rebuilt") else "that of the search",
-        ]
-        for result in results
-        if "ratios" in (found := result.get("export", {}))
-    ]
-    head = "network|outputs of the exported engine|latency ÷ measured engine, three tries|same bytes|measured engine"
-    return _table(head, rows)
-
-
-def faults(results: Sequence[Results]) -> str:
-    found = next((result["faults"]["found"] for result in results if result.get("faults")), [])
-    rows = [
-        [
-            each["fault"].replace("_", " "),
-            " ".join(filter(None, (each["status"], each["kind"], f"at {each['stage']}" if each["stage"] else ""))),
-            str(each["attempts"]),
-            "yes" if each["as_expected"] else "**no**",
-        ]
-        for each in found
-    ]
-    broke_off = [line for result in results for line in result.get("faults", {}).get("broke_off", [])]
-    told = "\n\nThe search broke off:\n\n" + "\n".join(f"- {line}" for line in broke_off) if broke_off else ""
-    return _table("fault|ended as|attempts|as it must", rows) + told
-
-
-def suites(results: Sequence[Results]) -> str:
-    """One line on the tests that need a GPU."""
-    found = next((result["suite"] for result in results if "passed" in result.get("suite", {})), None)
-    if found is None:
-        return ""
-    bad = found.get("failed", 0) + found.get("error", 0) + found.get("errors", 0)
-    return f"`pytest -m gpu`: {found['passed']} passed, {bad} failed, in {found['seconds']:.0f} s."
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a search spends its time on; steps `throughput` and `quick`: a whole search in one go, from its start."""
+"""What a search spends its time on; step `throughput`: a whole search in one go, from its start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.console import Console
 
 from benchmarks.h200 import rows
 from benchmarks.h200.setting import Setting, say
-from benchmarks.h200.threads import LOWER_LEVEL
 from search.values import Accuracy, Latency
 from studies import commands
 from studies.progress import Lines
@@ -115,22 +114,14 @@ def time_shares(lines: list[dict[str, Any]]) -> dict[str, Any]:
 # -- a whole search --------------------------------------------------------------------------------------------------
 
 
-def quick(setting: Setting, trials: int) -> bool:
-    """As `throughput`, at a lower level of TensorRT's builder."""
-    if setting.backend != "tensorrt":
-        raise ValueError(f"step quick: backend {setting.backend} has no optimization levels, only tensorrt has")
-    level = {"optimization-level": str(LOWER_LEVEL)}
-    return throughput(replace(setting, options={**setting.options, **level}), trials, rows.QUICK, "quick")
-
-
-def throughput(setting: Setting, trials: int, apart: str = rows.FRESH, step: str = "throughput") -> bool:
+def throughput(setting: Setting, trials: int) -> bool:
     """Search once more from nothing, without a budget, so that no accuracy is cut short; False when time was up.
 
     `per_hour` counts from the start of the command to the last evaluation: checks, start of the evaluator process,
     calibration, baselines and tie band included, finalists not. Of `commands` that went on with it, all are counted.
     """
     setting.open_data()
-    fresh, before = replace(setting, apart=apart), setting.result(step)
+    fresh, before = replace(setting, apart=rows.FRESH), setting.result("throughput")
     if before.get("evaluations", 0) >= trials:
         return True
     watch, start = Stopwatch(stages_of(fresh)), time.monotonic()
@@ -140,13 +131,13 @@ def throughput(setting: Setting, trials: int, apart: str = rows.FRESH, step: str
         more = {**options, "model": str(fresh.folder / "model.onnx")}
         finished = commands.resume(fresh.study, more, fresh.storage, watch)
     else:
-        for path in fresh.folder.glob(f"{apart}.*"):
+        for path in fresh.folder.glob(f"{rows.FRESH}.*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         finished = commands.search(fresh.search_options(**options), watch)
     done, seconds = len(finished.standing.table), sum(walls_of(stages_of(fresh)))
     figures = {"evaluations": done, "seconds": seconds, "commands": before.get("commands", 0) + 1}
     figures |= {"command_s": before.get("command_s", 0.0) + time.monotonic() - start}
-    setting.record(step, {**figures, "per_hour": 3600 * done / seconds, "shares": shares(fresh)})
+    setting.record("throughput", {**figures, "per_hour": 3600 * done / seconds, "shares": shares(fresh)})
     say(f"{finished.reason}; {3600 * done / seconds:.0f} an hour from the start")
     return done >= trials
 

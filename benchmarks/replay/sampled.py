@@ -112,10 +112,6 @@ def guided_without_edges(bench: Bench) -> None:
     _guided(bench, edges=False)
 
 
-def has_guided() -> bool:
-    return all(importlib.util.find_spec(f"search.{name}") for name in ("guided", "surrogate", "priors"))
-
-
 def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     """The sampler as a study makes it; without `edges` on a graph that has none."""
     from search.forecast.priors import Baseline, latency_prior, noise_prior

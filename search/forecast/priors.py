@@ -2,7 +2,7 @@
 
 Measured on an H200, with the three uniform engines alone: the profile's layers given to the groups beside which they
 run, a conversion at what the profile says of the smallest kernel and of memory traffic, and one conversion per tensor
-predict mixed engines of ResNet-18 and MobileNetV2 within 2.2 % and 1.3 % (benchmarks/surrogate.py).
+predict mixed engines of ResNet-18 and MobileNetV2 within 2.2 % and 1.3 %.
 """
 
 from __future__ import annotations
