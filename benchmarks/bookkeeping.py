@@ -27,13 +27,13 @@ import synthetic
 from common import BATCH, DATA, MODEL, load_text
 from rich.console import Console
 
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment, Evaluation
-from studies import commands
-from studies.config import SearchConfig
-from studies.progress import Lines
-from studies.proposals import Proposals
-from studies.runner import Runner
+from studies.options.config import SearchConfig
+from studies.run.runner import Runner
+from studies.show.progress import Lines
+from studies.trials.proposals import Proposals
+from studies.verbs import commands
 
 SAMPLERS = ("guided", "tpe", "random")
 DEFAULT_TRIALS = SearchConfig("", "", "").trials
@@ -161,7 +161,7 @@ def replaying() -> Iterator[None]:
 
     with (
         patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),
-        patch("studies.finalists.confirm", lambda *_: 0),
+        patch("studies.run.finalists.confirm", lambda *_: 0),
     ):
         yield
 

@@ -17,10 +17,11 @@ from sqlalchemy import Connection, insert, text
 from search.forecast.forecasts import MEASURED
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
-from studies import records, tables
-from studies.config import from_options
-from studies.records import Choice, NewStudy, TargetRecord
-from studies.store import Store, optuna_storage
+from studies.options.config import from_options
+from studies.store import records
+from studies.store.database import tables
+from studies.store.records import Choice, NewStudy, TargetRecord
+from studies.store.store import Store, optuna_storage
 
 CHUNK = 2_000
 SAMPLES = 1_000  # per-sample scores of an evaluation

@@ -117,7 +117,7 @@ def _write_convnet(path: Path, blocks: int = 8, channels: int = 32) -> None:
 def _ours(network: str, method: str, folder: Path) -> dict[str, float]:
     import onnxruntime  # noqa: F401  (imported before the clock starts, as theirs is)
 
-    from evaluators.calibration import collect
+    from evaluators.calibration.activations import collect
     from evaluators.data import open_data
     from search.graph.model import load
 

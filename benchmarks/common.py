@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from evaluators.cores import pin_to_one_cpu  # noqa: E402
-from evaluators.job import Job  # noqa: E402
-from evaluators.process import EvaluatorProcess  # noqa: E402
+from evaluators.process.job import Job  # noqa: E402
+from evaluators.process.keeper import EvaluatorProcess  # noqa: E402
 
 MODEL, DATA = ROOT / "examples/digits/digits.onnx", ROOT / "examples/digits/digits.npz"
 BATCH = 16

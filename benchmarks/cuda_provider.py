@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from studies import commands, tables_text
-from studies.progress import Lines
+from studies.show import tables_text
+from studies.show.progress import Lines
+from studies.verbs import commands
 
 
 def export_resnet(folder: Path) -> tuple[Path, Path]:

@@ -30,11 +30,11 @@ from common import BATCH, DATA, MODEL, ROOT, load_text
 from sqlalchemy import insert
 
 from search.values import Evaluation, Precision
-from studies import commands
-from studies.commands import layers
-from studies.config import from_options
-from studies.records import NewStudy
-from studies.store import Store, optuna_storage
+from studies.options.config import from_options
+from studies.store.records import NewStudy
+from studies.store.store import Store, optuna_storage
+from studies.verbs import commands
+from studies.verbs.commands import layers
 
 REPEATS = 3
 FIRST = 4  # evaluations of the real search that the 1,000 stand on
@@ -122,7 +122,7 @@ def fill_both(url: str, count: int) -> None:
 
 
 def _knobs() -> dict[str, str]:
-    from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+    from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 
     return OnnxRuntimeBackend().knobs()
 

@@ -26,9 +26,9 @@ if not __package__:  # started as a script
 import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from studies import commands  # noqa: E402
-from studies.pareto import Reference, hypervolume, hypervolume_history, reference_of  # noqa: E402
-from studies.standing import Standing  # noqa: E402
+from studies.judging.front import Reference, hypervolume, hypervolume_history, reference_of  # noqa: E402
+from studies.judging.standing import Standing  # noqa: E402
+from studies.verbs import commands  # noqa: E402
 
 EXAMPLE = _ROOT / "examples" / "digits"
 OUT = _ROOT / "benchmarks" / "results" / "digits_samplers.json"

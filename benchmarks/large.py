@@ -35,7 +35,7 @@ from benchmarks.replay import bench, large, sampled  # noqa: E402
 from benchmarks.replay.bench import Bench  # noqa: E402
 from benchmarks.replay.problem import Problem  # noqa: E402
 from search.forecast.forecasts import MEASURED  # noqa: E402
-from studies.pareto import hypervolume_history  # noqa: E402
+from studies.judging.front import hypervolume_history  # noqa: E402
 
 METHODS = ("guided", "tpe", "random")
 OUT = _ROOT / "benchmarks" / "results" / "large.json"

@@ -34,9 +34,9 @@ from sqlalchemy import create_engine, text
 from networks import Net
 from searched import write_inputs
 from servers import Server
-from studies import commands
-from studies.outcomes import evaluation_digest
-from studies.store import Store
+from studies.store.store import Store
+from studies.trials.outcomes import evaluation_digest
+from studies.verbs import commands
 
 GROUPS = 50
 REPEATS = 5
@@ -150,7 +150,7 @@ def base_study(server: Server, folder: Path) -> str:
 
 def fill_study(url: str, count: int) -> None:
     """Bring the study to so many evaluations and trials."""
-    from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+    from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 
     start, knobs = time.perf_counter(), OnnxRuntimeBackend().knobs()
     with Store.open(url) as store:

@@ -25,16 +25,16 @@ import synthetic
 from bookkeeping import replaying
 from sqlalchemy import create_engine, text
 
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment, Evaluation
-from studies import commands
-from studies.joining import target_of
-from studies.progress import Quiet
-from studies.proposals import Proposals
-from studies.setup import checked
-from studies.store import Store
-from studies.targets import config_of
-from studies.working import run_here
+from studies.run.session.joining import target_of
+from studies.run.session.setup import checked
+from studies.run.working import run_here
+from studies.show.progress import Quiet
+from studies.store.store import Store
+from studies.store.targets import config_of
+from studies.trials.proposals import Proposals
+from studies.verbs import commands
 
 NAME = "s"
 PIPE_BYTES = 4000  # of ASCII, that a pipe takes at once
@@ -73,8 +73,8 @@ def sleeping(seconds: float) -> Iterator[None]:
 
     with (
         patch.multiple(EvaluatorProcess, evaluate=evaluate, adopt=lambda *_, **__: None),
-        patch("studies.finalists.confirm", lambda *_: None),
-        patch("studies.repeatability.drift", lambda *_: 0.0),
+        patch("studies.run.finalists.confirm", lambda *_: None),
+        patch("studies.run.noise.repeatability.drift", lambda *_: 0.0),
     ):
         yield
 
@@ -88,7 +88,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
             stack.enter_context(patch.object(owner, name, clocks.timed(name, getattr(owner, name))))
         clock = clocks.timed("evaluate", EvaluatorProcess.evaluate)
         stack.enter_context(patch.object(EvaluatorProcess, "evaluate", clock))
-        stack.enter_context(patch("studies.setup.make_space", clocks.timed("checked", _make_space())))
+        stack.enter_context(patch("studies.run.session.setup.make_space", clocks.timed("checked", _make_space())))
         commands.worker(NAME, {"trials": str(trials)}, url)
         now = time.time() - time.perf_counter()  # what turns a perf_counter into a time
     steps = {f"{name}_ms": clocks.median_ms(name) for name in ("ask", "begin", "record", "tell")}
@@ -105,7 +105,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
 
 
 def _make_space() -> Callable[..., Any]:
-    from studies import setup
+    from studies.run.session import setup
 
     return setup.make_space
 

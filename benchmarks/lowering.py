@@ -24,10 +24,10 @@ import onnx_ir as ir
 from common import BATCH, DATA, MODEL, load_text, paired, pinned
 from numpy.typing import NDArray
 
-from evaluators import latency
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeSession
-from evaluators.calibration import collect
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeSession
+from evaluators.calibration.activations import collect
 from evaluators.data import Dataset, batches, open_data, split
+from evaluators.measure import latency
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Precision, Ranges

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from common import BATCH, MODEL, evaluator, load_text
 
-from evaluators.job import Limits
+from evaluators.process.job import Limits
 from search.values import Answer, Assignment, Evaluation, Precision
-from studies.commands import layers
+from studies.verbs.commands import layers
 
 STREAMS = (
     *("features.0/project", "features.1/expand"),

@@ -16,8 +16,8 @@ import numpy as np
 from common import BATCH, DATA, MODEL, load_text
 from synthetic import random_assignment
 
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuilder
-from evaluators.calibration import collect
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from evaluators.calibration.activations import collect
 from evaluators.data import open_data, split
 from networks import NETWORKS, loaded, ranged
 from search.graph.model import Model, load

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.config import Limits
-from studies.picks import Aim, Candidates, line
-from studies.quantiles import quantile
-from studies.verdicts import margins
+from studies.judging.picks import Aim, Candidates, line
+from studies.judging.quantiles import quantile
+from studies.judging.verdicts import margins
+from studies.options.config import Limits
 
 Floats = NDArray[np.float64]
 GROUPS, MIXES, FP32 = 38, 60, 0
@@ -111,7 +111,7 @@ def _variance_of(loss: float, centre: float) -> float:
 
 
 def _estimates(losses: Floats) -> tuple[Floats, Floats]:
-    """(mixes,) means and standard errors as `evaluators.intervals.paired_interval` has them for ratios."""
+    """(mixes,) means and standard errors as `evaluators.measure.intervals.paired_interval` has them for ratios."""
     n, mean = losses.shape[1], losses.mean(axis=1)
     variance = (np.square(losses).sum(axis=1) + 1 - (n * mean) ** 2 / (n + 2)) / (n + 2)
     return mean, np.sqrt(variance / (n + 2))

@@ -14,7 +14,7 @@ import numpy as np
 from common import BATCH, MODEL, evaluator, load_text
 
 from search.values import Latency, Precision
-from studies.commands import layers
+from studies.verbs.commands import layers
 
 
 def main(processes: int = 10) -> dict[str, float]:

@@ -22,9 +22,9 @@ import numpy as np
 from common import load_text
 from numpy.typing import NDArray
 
-from evaluators.accuracy import evaluate, reference
 from evaluators.data import Batch
-from evaluators.metrics import BUILT_IN
+from evaluators.measure.accuracy import evaluate, reference
+from evaluators.metrics.builtin import BUILT_IN
 
 Array = NDArray[Any]
 

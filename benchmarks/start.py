@@ -15,7 +15,7 @@ from common import BATCH, MODEL, ROOT, load_text
 
 _LATE = "from evaluators.late_imports import import_late; import_late(); "
 _START = (
-    "import evaluators.serve, evaluators.evaluator, evaluators.backends.onnxruntime, onnxruntime; "
+    "import evaluators.process.server, evaluators.process.evaluator, evaluators.backends.onnxruntime, onnxruntime; "
     f"from pathlib import Path; from search.graph.model import load; load(Path({str(MODEL)!r}), batch={BATCH})"
 )
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.random import Generator
 
 from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision
-from studies import records, statements, tables
-from studies.outcomes import evaluation_digest
-from studies.store import Store
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.store import Store
+from studies.trials.outcomes import evaluation_digest
 
 SAMPLES = 2988  # of the example's search split
 INFERENCES = 120  # of one latency measurement, and as many of the baseline

@@ -31,7 +31,7 @@ score.higher_is_better = True
 HELD = """
 import os
 from pathlib import Path
-from studies.runner import Runner
+from studies.run.runner import Runner
 os.environ["HELD"] = f"held{os.getpid()}"
 evaluate = Runner._evaluate
 def held(*given):

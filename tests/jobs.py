@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from evaluators.job import Job
+from evaluators.process.job import Job
 from networks import images, observed, plain_session, residual_cnn, save
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges

@@ -93,7 +93,7 @@ def evaluator_of(process: subprocess.Popen[str]) -> psutil.Process | None:
     """The evaluator process of a running command, if it has one now."""
     with suppress(psutil.Error):
         for found in psutil.Process(process.pid).children():
-            if any("evaluators.serve" in part for part in found.cmdline()):
+            if any("evaluators.process.server" in part for part in found.cmdline()):
                 return found
     return None
 

@@ -14,12 +14,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from evaluators import calibration, data
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from evaluators.backends.tensorrt import TensorRTBackend
-from evaluators.backends.tensorrt_builder import TensorRTBuilder
-from evaluators.job import Job
-from evaluators.process import EvaluatorProcess
+from evaluators import data
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.builder import TensorRTBuilder
+from evaluators.calibration import activations as calibration
+from evaluators.process.job import Job
+from evaluators.process.keeper import EvaluatorProcess
 from networks import NETWORKS, ODD, Net, arithmetic, feeds, images, residual_cnn, save
 from search.graph.model import Model, ShapeRequest, load
 from search.space.choices import Space, make_space
@@ -145,7 +146,7 @@ def sqnr(reference: NDArray[Any], found: NDArray[Any]) -> float:
 def _sessions() -> list[Any]:
     import gc
 
-    from evaluators.backends.tensorrt_session import TensorRTSession
+    from evaluators.backends.tensorrt.session import TensorRTSession
 
     return [found for found in gc.get_objects() if isinstance(found, TensorRTSession) and found._stream is not None]
 
@@ -160,7 +161,7 @@ def breaks_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.f
 
 def hogs_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:
     """Scores, and takes all the memory that the device has left."""
-    from evaluators.backends.tensorrt_session import checked, cudart
+    from evaluators.backends.tensorrt.session import checked, cudart
 
     cuda = cudart()
     size = checked(cuda.cudaMemGetInfo())[0]

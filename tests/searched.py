@@ -23,8 +23,10 @@ from typer.testing import CliRunner, Result
 from jobs import float_labels
 from networks import Net, images, save
 from search.graph.model import load
-from studies import export, remeasuring, repeats
-from studies.cli import program_for
+from studies.cli.main import program_for
+from studies.export import export
+from studies.run.noise import remeasuring
+from studies.store.reading import repeats
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ROOT / "tests" / "quick"
@@ -66,7 +68,7 @@ def ok(*arguments: Any) -> str:
 
 
 QUICKLY = (
-    "from studies import export, remeasuring, repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
+    "from studies.export import export; from studies.run.noise import remeasuring; from studies.store.reading import repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
     "repeats.PROCESSES = 0; export.tolerance = lambda now: 1e9; "
 )
 
@@ -74,7 +76,7 @@ QUICKLY = (
 def command(*arguments: Any) -> list[str]:
     """What starts a process of its own, as quick as `quick`; so are the workers that it starts."""
     start = (
-        f"{QUICKLY}from studies import cli, fleet; assert 'c.main()' in fleet._BOOT; "
+        f"{QUICKLY}from studies.cli import main as cli; from studies.fleet import processes as fleet; assert 'c.main()' in fleet._BOOT; "
         f"fleet._BOOT = fleet._BOOT.replace('c.main()', {QUICKLY + 'c.main()'!r}); cli.main()"
     )
     return [sys.executable, "-c", start, *map(str, arguments)]
@@ -146,7 +148,7 @@ def copy_finished(folder: Path) -> None:
 def evaluator_processes() -> list[int]:
     """Those that this process has started and that are still there."""
     children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child.pid for child in children if any("evaluators.serve" in word for word in child.cmdline())]
+    return [child.pid for child in children if any("evaluators.process.server" in word for word in child.cmdline())]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -22,9 +22,9 @@ from search.values import (
     Target,
 )
 from servers import mariadb_url, postgresql_url
-from studies import tables
-from studies.records import NewStudy
-from studies.store import Store
+from studies.store.database import tables
+from studies.store.records import NewStudy
+from studies.store.store import Store
 
 GIVEN = os.environ.get("BITFRONT_TEST_URL")  # one more, say MySQL 8: a database whose bf_ tables may be dropped
 TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)

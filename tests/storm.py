@@ -28,7 +28,7 @@ from servers import Server
 from working import finished, loose_ends, rows, until
 
 STUDY = "s"
-START = "import storm; storm.prepare(); from studies import cli; cli.main()"
+START = "import storm; storm.prepare(); from studies.cli import main as cli; cli.main()"
 Codes = Mapping[str, int]
 
 
@@ -80,7 +80,10 @@ def prepare() -> None:
     """In a worker: propose from the list, and measure in a moment."""
     import optuna
 
-    from studies import proposals, repeatability, repeats, runner
+    from studies.run import runner
+    from studies.run.noise import repeatability
+    from studies.store.reading import repeats
+    from studies.trials import proposals
 
     evaluate, pause_s = runner.Runner._evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
 
@@ -109,7 +112,7 @@ def prepare() -> None:
 
 def write_list(folder: Path, count: int, seed: int) -> None:
     """Inputs, and so many distinct assignments, the uniform ones among them, as the sampler's codes."""
-    from studies import commands
+    from studies.verbs import commands
 
     write_inputs(folder / "in", mobile_cnn(), samples=40)
     space = commands.layers({"model": str(folder / "in/model.onnx")}).space
@@ -349,7 +352,7 @@ def enqueue(url: str, folder: Path) -> None:
     """Let the study propose the list."""
     import optuna
 
-    from studies.store import close_optuna, optuna_storage
+    from studies.store.store import close_optuna, optuna_storage
 
     [(name,)] = rows(url, "select optuna_study from bf_study_target")
     until(lambda: rows(url, f"select 1 from studies where study_name = '{name}'"))
@@ -369,7 +372,7 @@ def evaluator_of(pid: int) -> psutil.Process | None:
     """The evaluator process of a worker, if it has one now."""
     with suppress(psutil.Error):
         for found in psutil.Process(pid).children():
-            if any("evaluators.serve" in part for part in found.cmdline()):
+            if any("evaluators.process.server" in part for part in found.cmdline()):
                 return found
     return None
 

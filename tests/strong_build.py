@@ -131,7 +131,7 @@ def build_all(names: Sequence[str]) -> dict[str, Any]:
     import tensorrt_bindings
 
     sys.modules["tensorrt"] = tensorrt_bindings
-    from evaluators.backends.tensorrt_api import import_tensorrt
+    from evaluators.backends.tensorrt.api import import_tensorrt
 
     trt = import_tensorrt()
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +157,7 @@ def _words(assignment: Any) -> str:
 
 
 def _builder(trt: Any, name: str, **knobs: Any) -> Any:
-    from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
+    from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
     from networks import loaded, ranged
 
     return TensorRTBuilder(trt, loaded(name), ranged(name), BuilderKnobs(typing="strong", **knobs))
@@ -215,7 +215,7 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
 
 def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     """A batch of 1 to 8, measured at 4."""
-    from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
+    from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
     from networks import ranged, residual_cnn, save
     from search.graph.model import ShapeRequest, load
 
@@ -233,8 +233,9 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
 
     Weak typing is gone from this version, but not the layers and their bindings.
     """
-    from evaluators.backends import tensorrt_api, tensorrt_weak
-    from evaluators.backends.tensorrt_builder import model_bytes
+    from evaluators.backends.tensorrt import api as tensorrt_api
+    from evaluators.backends.tensorrt import weak as tensorrt_weak
+    from evaluators.backends.tensorrt.builder import model_bytes
     from networks import arithmetic, observed, save
     from search.graph.model import load
 
@@ -268,7 +269,7 @@ def _load_cut(trt: Any, folder: Path) -> None:
 
 
 def _build_bytes(trt: Any, data: bytes, folder: Path) -> None:
-    from evaluators.backends.tensorrt_builder import Lowered
+    from evaluators.backends.tensorrt.builder import Lowered
     from networks import loaded
 
     _builder(trt, "residual").build(Lowered(next(mixes(loaded("residual"), 0)), data), folder / "planted")
@@ -294,8 +295,8 @@ def _for_onnx_runtime() -> bytes:
     """Lowered for another engine: unsigned activations, INT32 biases behind DequantizeLinear."""
     import onnx_ir as ir
 
-    from evaluators.lowering import lower
-    from evaluators.placement import ONNXRUNTIME_CPU
+    from evaluators.lowering.lower import lower
+    from evaluators.lowering.placement import ONNXRUNTIME_CPU
     from networks import loaded, ranged
     from search.values import Assignment, Precision
 

@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.accuracy import (
-    Reference,
-    evaluate,
-    load_reference,
-    reference,
-    subset_size,
-)
-from evaluators.intervals import Z99, paired_interval
-from evaluators.metrics import BUILT_IN, Metric
-from evaluators.scoring import NonFiniteError
+from evaluators.measure.accuracy import Reference, evaluate, load_reference, reference, subset_size
+from evaluators.measure.intervals import Z99, paired_interval
+from evaluators.measure.scoring import NonFiniteError
+from evaluators.metrics.builtin import BUILT_IN, Metric
 from looked_up import Table, batched
 from search.errors import DataError
 

@@ -20,7 +20,7 @@ from search.forecast.acquisition import (
     reference,
 )
 from search.sampler.goals import Aim, Known, worth
-from studies import pareto
+from studies.judging import front as pareto
 
 CORNER = Reference(1.0, 1.0)
 UNIT = st.floats(0, 1.2, allow_nan=False)

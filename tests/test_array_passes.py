@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.array_passes import comparable, count_non_finite, largest_class, row_blocks
+from evaluators.metrics.array_passes import comparable, count_non_finite, largest_class, row_blocks
 
 RNG = np.random.default_rng(0)
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)

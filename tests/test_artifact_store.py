@@ -11,8 +11,8 @@ import pytest
 
 import object_stores
 from search.errors import ArtifactError, ConfigError
-from studies.artifact_store import Bucket, Remote, open_remote, parse
-from studies.artifacts import Artifacts
+from studies.artifacts.buckets import Bucket, Remote, open_remote, parse
+from studies.artifacts.folder import Artifacts
 
 
 @pytest.fixture(params=["s3", "gs"])

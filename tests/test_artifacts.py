@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from search.errors import ArtifactError
-from studies.artifacts import STALE_S, Artifacts
+from studies.artifacts.folder import STALE_S, Artifacts
 
 ROOT = Path(__file__).parent.parent
 

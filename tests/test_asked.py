@@ -19,7 +19,7 @@ from search.space.choices import Space, make_space
 from search.space.layout import make_layout
 from search.values import Capability, Precision
 from searched import DATABASE, copy_finished, invoke, three_layers
-from studies.proposals import Outcome, Proposals
+from studies.trials.proposals import Outcome, Proposals
 
 URL = f"sqlite:///{DATABASE}"
 IDS = ("g000", "g001", "g002")

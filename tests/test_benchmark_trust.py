@@ -13,7 +13,7 @@ from benchmarks.trust import data, digits, scores, verdicts
 from benchmarks.trust import run as trust
 from benchmarks.trust.fresh import Fresh, scores_of
 from benchmarks.trust.studies import NETWORKS, model_of
-from evaluators.metrics import get_metric
+from evaluators.metrics.builtin import get_metric
 
 OUTPUTS = {
     "top1": {"logits": (40, 7)},

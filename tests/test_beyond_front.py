@@ -15,17 +15,19 @@ import pytest
 
 from searched import ok
 from stored import TARGET
-from studies import commands, report, upkeep
-from studies.artifacts import Artifacts
-from studies.cli_base import print_finished
-from studies.config import Limits, from_options
-from studies.leftovers import kept_engine
-from studies.report_data import report_data
-from studies.report_targets import side_by_side
-from studies.results import Finished, Mixes
-from studies.runner import Work
-from studies.standing import Standing, standing
-from studies.store import Store
+from studies.artifacts.folder import Artifacts
+from studies.artifacts.leftovers import kept_engine
+from studies.cli.base import print_finished
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits, from_options
+from studies.run import upkeep
+from studies.run.runner import Work
+from studies.show import report
+from studies.show.report_data import report_data
+from studies.show.report_targets import side_by_side
+from studies.store.store import Store
+from studies.verbs import commands
+from studies.verbs.results import Finished, Mixes
 from test_show import group
 from test_status import evaluated, make_study
 

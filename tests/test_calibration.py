@@ -18,10 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
 import networks
-from evaluators import calibration
-from evaluators.calibration import cache_key, collect, notes, parse_method
+from evaluators.calibration import activations as calibration
+from evaluators.calibration.activations import cache_key, collect, notes, parse_method
+from evaluators.calibration.scales import BINS, bins_of, entropy_bins, mse_bins
 from evaluators.data import open_data
-from evaluators.scales import BINS, bins_of, entropy_bins, mse_bins
 from search.errors import ConfigError, DataError, ModelError
 from search.graph.grouping import find_groups
 from search.graph.model import Model, TensorSpec

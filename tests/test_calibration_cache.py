@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators import calibration_cache
-from evaluators.calibration_cache import read, read_file, take, write
+from evaluators.calibration import cache as calibration_cache
+from evaluators.calibration.cache import read, read_file, take, write
 from search.errors import ConfigError
 from search.values import Ranges, TensorRange
 from searched import DATABASE, invoke, ok, write_inputs

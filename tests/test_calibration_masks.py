@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from evaluators.calibration import collect, notes
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.calibration.activations import collect, notes
 from evaluators.data import open_data
 from search.errors import DataError
 from search.graph.model import Model, load

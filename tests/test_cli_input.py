@@ -33,7 +33,7 @@ from searched import (
     unprivileged,
     write_inputs,
 )
-from studies.store import Store
+from studies.store.store import Store
 
 needs_permissions = pytest.mark.skipif(unprivileged() is None, reason="root without setpriv feels no permissions")
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from evaluators.data import Splits, open_data, split
-from evaluators.score_order import order_scores
+from evaluators.measure.score_order import order_scores
 from search.errors import DataError
 from search.graph.model import TensorSpec, load
-from studies.commands import example_files
+from studies.verbs.commands import example_files
 
 IMAGE = (TensorSpec("image", "float32", (4, 2)),)
 READ = "import numpy as np\n\n\ndef read(path):\n    return np.zeros(2, np.float32)\n"

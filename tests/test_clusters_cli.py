@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.intervals import paired_interval
+from evaluators.measure.intervals import paired_interval
 from searched import DATABASE, invoke, ok, tree, write_inputs
-from studies import commands
-from studies.store import Store
+from studies.store.store import Store
+from studies.verbs import commands
 
 SAMPLES = 120
 

@@ -17,28 +17,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from evaluators.compare import (
-    EMULATED,
-    ENGINE,
-    FLOAT,
-    PAIRS,
-    Difference,
-    Tally,
-    fall_db,
-    held_in,
-    inputs_db,
-)
-from evaluators.evaluator import Evaluator
-from evaluators.lowering import lower
-from evaluators.placement import TENSORRT
+from evaluators.diagnose.compare import EMULATED, ENGINE, FLOAT, PAIRS, Difference, Tally, fall_db, held_in, inputs_db
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import TENSORRT
+from evaluators.process.evaluator import Evaluator
 from jobs import Case, case
 from networks import feeds, loaded, plain_session, ranged, residual_cnn, sqnr_db, transformer
 from search.errors import EvaluatorError
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, finished, invoke, ok
-from studies import compare_trial, comparison
-from studies.comparison import Comparison, GroupSide, Side
-from studies.records import GroupRecord
+from studies.inspect import compare_trial, comparison
+from studies.inspect.comparison import Comparison, GroupSide, Side
+from studies.store.records import GroupRecord
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 ROWS = NDArray[Any]
@@ -242,7 +232,7 @@ def test_the_emulation_of_half_precision_rounds() -> None:
     """ONNX Runtime has no FP16 kernels on the CPU; casts written for TensorRT round all the same."""
     model = loaded("residual")
     half = lower(model, Assignment({group.id: FP16 for group in model.groups}), ranged("residual"), TENSORRT)
-    from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+    from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 
     backend = OnnxRuntimeBackend("cpu")
     batch = feeds(model)

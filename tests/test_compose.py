@@ -20,7 +20,7 @@ import yaml
 
 from searched import ROOT, environment, write_inputs
 from servers import PASSWORD, free_port, postgresql_url
-from studies.store import Store, close_optuna, optuna_storage
+from studies.store.store import Store, close_optuna, optuna_storage
 from test_docs import blocks, parse
 from working import assert_whole, rows, until
 
@@ -174,7 +174,7 @@ def container(tmp_path: Path) -> tuple[dict[str, str], str]:
     )
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/bitfront"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from studies import cli; cli.main()" "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from studies.cli import main as cli; cli.main()" "$@"\n')
     program.chmod(0o755)
     settings = {
         "PATH": os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from search.errors import ConfigError
 from search.values import Precision
-from studies import config
-from studies.config import OPTIONS, KeepRule, Limits, SearchConfig, from_options, limits_for
-from studies.units import Amount, ShapeSpec
+from studies.options import config
+from studies.options.config import OPTIONS, KeepRule, Limits, SearchConfig, from_options, limits_for
+from studies.options.quantities import Amount, ShapeSpec
 
 BASE = {"model": "models/resnet.onnx", "data": "data.npz"}
 

@@ -16,18 +16,20 @@ import pytest
 from search.values import Accuracy, Evaluation, Precision
 from searched import ok
 from stored import fresh_url
-from studies import commands, export, finalists
-from studies.choosing import chosen_row
-from studies.config import Limits
-from studies.final_words import best_numbers, disagreement_text, final_notes
-from studies.finalists import finalist_rows
-from studies.finishing import Finish
-from studies.report import render
-from studies.report_data import report_data
-from studies.standing import Standing, standing
-from studies.store import Store
-from studies.tables_text import front_json, front_table
-from studies.verdicts import Verdict
+from studies.export import export
+from studies.export.choosing import chosen_row
+from studies.judging.standing import Standing, standing
+from studies.judging.verdicts import Verdict
+from studies.judging.words.final_split import best_numbers, disagreement_text, final_notes
+from studies.options.config import Limits
+from studies.run import finalists
+from studies.run.finalists import finalist_rows
+from studies.run.finishing import Finish
+from studies.show.report import render
+from studies.show.report_data import report_data
+from studies.show.tables_text import front_json, front_table
+from studies.store.store import Store
+from studies.verbs import commands
 from test_status import add, evaluated, make_study
 
 LIMIT = Limits(max_drop=0.01)

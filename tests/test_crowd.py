@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import event, text
 
 from stored import SERVERS, fresh_url
-from studies import connections, database, retries
-from studies.database import close_optuna, optuna_storage, parse_url
-from studies.retries import InterruptedTransactionError, retried
-from studies.store import Store
+from studies.store.database import connections, database, retries
+from studies.store.database.database import close_optuna, optuna_storage, parse_url
+from studies.store.database.retries import InterruptedTransactionError, retried
+from studies.store.store import Store
 
 
 @pytest.fixture(params=SERVERS)

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from evaluators.job import Job, Limits
-from evaluators.process import EvaluatorProcess
+from evaluators.process.job import Job, Limits
+from evaluators.process.keeper import EvaluatorProcess
 from networks import images, mobile_cnn, residual_cnn, save
 from search.graph.model import load
 from search.space.choices import make_space

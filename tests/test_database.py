@@ -21,9 +21,9 @@ from search.errors import StudyError
 from search.graph.model import Edge
 from search.values import Precision
 from stored import LAYERS, assignment
-from studies import database, migrations, tables
-from studies.database import artifact_folder, close_optuna, default_url, hide_password
-from studies.store import NewStudy, Store, optuna_storage
+from studies.store.database import database, migrations, tables
+from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
+from studies.store.store import NewStudy, Store, optuna_storage
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).parent / "data" / f"schema_v{tables.VERSION}.db"

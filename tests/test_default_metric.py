@@ -11,9 +11,9 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.default_metric import default_metric
-from evaluators.evaluator import Evaluator
-from evaluators.job import Job
+from evaluators.metrics.default_metric import default_metric
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Job
 from networks import Net, finish, images, save
 from search.graph.model import TensorSpec
 from searched import invoke, ok

@@ -18,7 +18,7 @@ from search.graph.model import Model, ShapeRequest, load
 from search.graph.shapes import TensorSpec
 from search.values import Precision
 from searched import three_layers
-from studies.deploy import Plan, check_triton_name, triton_config, trtexec_text
+from studies.export.deploy import Plan, check_triton_name, triton_config, trtexec_text
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 WEAK = {"typing": "weak", "workspace_bytes": str(4 << 30), "optimization_level": "3", "tf32": "true",

@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from search.errors import ConfigError
-from studies import commands
-from studies.cli import program
+from studies.cli.main import program
+from studies.verbs import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "docker").glob("*Dockerfile"))

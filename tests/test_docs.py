@@ -18,13 +18,14 @@ import typer
 
 from search.space.choices import Space
 from search.values import Target
-from studies import commands, config
-from studies.cli import program
-from studies.doctor import Check
-from studies.export import Exported
-from studies.profiles import Profiled
-from studies.sensitivity_table import Sensitivities, Thresholds
-from studies.status import StudyStatus
+from studies.cli.main import program
+from studies.export.export import Exported
+from studies.inspect.profiles import Profiled
+from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.options import config
+from studies.show.status import StudyStatus
+from studies.verbs import commands
+from studies.verbs.doctor import Check
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -275,7 +276,7 @@ def test_python_examples_fit_the_functions(name, tree):
 
 
 def called(call: ast.Call) -> str:
-    """The name of the function of `studies.commands` that is called, or empty."""
+    """The name of the function of `studies.verbs.commands` that is called, or empty."""
     function = call.func
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "commands":
         return function.attr

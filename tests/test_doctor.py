@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaluators import latency
-from evaluators.backends import cuda_device
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.measure import latency
 from search.errors import ConfigError, TargetError
 from searched import invoke
-from studies import doctor
-from studies.doctor import Check, checks, precisions_text
+from studies.verbs import doctor
+from studies.verbs.doctor import Check, checks, precisions_text
 
 ROOT = Path(__file__).resolve().parent.parent
 H200 = {"name": "NVIDIA H200", "driver_version": "580.82", "memory.total": "143771 MiB", "compute_cap": "9.0"}
@@ -152,7 +152,7 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
     monkeypatch.setattr(doctor, "open_backend", open_backend)
     hold = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from evaluators.latency import device_lock\n"
+        "from evaluators.measure.latency import device_lock\n"
         f"with device_lock({cuda_device.lock_name(0)!r}): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

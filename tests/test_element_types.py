@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluators.calibration import collect
+from evaluators.calibration.activations import collect
 from evaluators.data import open_data
-from evaluators.lowering import lower
-from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from networks import BEYOND, Net, feeds, images, loaded, plain_session, ranged, save, sqnr_db
 from search.graph.element_types import settle_types
 from search.graph.model import load

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.heap import allocated_bytes
+from evaluators.backends.onnxruntime.heap import allocated_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 TOLERANCE = 0.05
@@ -19,9 +19,9 @@ TOLERANCE = 0.05
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from evaluators import latency
-from evaluators.evaluator import Evaluator
-from evaluators.job import Limits
+from evaluators.measure import latency
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Limits
 from jobs import case
 from search.values import Precision
 latency.MAX_WARM_UP_S, latency.BLOCK_MS = 0.01, 0.5

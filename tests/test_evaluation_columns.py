@@ -14,15 +14,17 @@ from sqlalchemy import Engine, event
 
 from search.values import EngineSummary, Failure, FailureKind, Stage
 from stored import KINDS, fresh_url
-from studies import commands, detail_columns, upkeep
-from studies.artifacts import Artifacts
-from studies.config import Limits, from_options
-from studies.evaluation_columns import DETAILS
-from studies.leftovers import kept_engine
-from studies.records import EvaluationTable
-from studies.runner import Work
-from studies.standing import standing
-from studies.store import Store
+from studies.artifacts.folder import Artifacts
+from studies.artifacts.leftovers import kept_engine
+from studies.judging.standing import standing
+from studies.options.config import Limits, from_options
+from studies.run import upkeep
+from studies.run.runner import Work
+from studies.store.reading import detail_columns
+from studies.store.reading.evaluation_columns import DETAILS
+from studies.store.records import EvaluationTable
+from studies.store.store import Store
+from studies.verbs import commands
 from test_status import add, evaluated, make_study
 
 ENGINE = EngineSummary(layers=9, moves=4, opaque=0, sparse=0)

@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from evaluators.accuracy import subset_size
-from evaluators.evaluator import Evaluator
-from evaluators.job import Job, Limits, discard
+from evaluators.measure.accuracy import subset_size
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Job, Limits, discard
 from jobs import SAMPLES, Case, case, write_ranges
 from networks import Net, images, observed, residual_cnn, unet
 from search.errors import (
@@ -59,8 +59,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A latency lock of our own, and quick measurements: nothing here depends on how long anything takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("locks")))
-        patch.setattr("evaluators.latency.MAX_WARM_UP_S", 0.01)
-        patch.setattr("evaluators.latency.BLOCK_MS", 0.5)
+        patch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+        patch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
         yield
 
 

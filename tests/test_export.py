@@ -17,16 +17,17 @@ import onnx
 import pytest
 
 import jobs
-from evaluators import calibration_cache
-from evaluators.process import EvaluatorProcess
+from evaluators.calibration import cache as calibration_cache
+from evaluators.process.keeper import EvaluatorProcess
 from networks import Net, save
 from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
 from searched import DATABASE, copy_finished, environment, invoke, ok, tree
-from studies import export, rebuild
-from studies.progress import Quiet
-from studies.runner import Work
-from studies.store import Store
+from studies.export import export
+from studies.run import rebuild
+from studies.run.runner import Work
+from studies.show.progress import Quiet
+from studies.store.store import Store
 
 INT8, FP32 = Precision.INT8, Precision.FP32
 

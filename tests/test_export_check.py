@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import jobs
-from evaluators.backends.base import Backend
-from evaluators.evaluator import Evaluator
+from evaluators.engine import Backend
+from evaluators.process.evaluator import Evaluator
 from networks import Net, images, save
 from search.errors import ArtifactError
 from search.values import Precision
 from searched import ok
-from studies import export
-from studies.progress import Quiet
+from studies.export import export
+from studies.show.progress import Quiet
 
 HOT = {"throttled": ["power brake"], "other_processes": 0}
 COOL = {"throttled": [], "other_processes": 0}
@@ -143,8 +143,8 @@ def test_zeros_of_another_sign_are_found_out(tmp_path: Path) -> None:
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A latency lock of our own, and quick measurements."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("evaluators.latency.MAX_WARM_UP_S", 0.01)
-    monkeypatch.setattr("evaluators.latency.BLOCK_MS", 0.5)
+    monkeypatch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def checked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 def test_a_try_in_which_the_device_was_slowed_down_is_marked(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evaluators.latency._doubts", lambda *_: iter(()))
+    monkeypatch.setattr("evaluators.measure.latency._doubts", lambda *_: iter(()))
     states(evaluator.backend, monkeypatch, COOL, HOT, COOL, {**COOL, "other_processes": 1})
     check = checked(evaluator, monkeypatch)
     assert (check["tries"], check["latency_ratio"]) == (2, 1.0)
@@ -195,7 +195,7 @@ def test_a_try_in_which_the_device_was_slowed_down_is_marked(
 
 @pytest.mark.usefixtures("alone")
 def test_an_unstable_try_is_marked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluators.latency.CPU_SPREAD_LIMIT", -1.0)
+    monkeypatch.setattr("evaluators.measure.latency.CPU_SPREAD_LIMIT", -1.0)
     warnings = checked(evaluator, monkeypatch)["warnings"]
     # Where both spread alike it is said once, of neither by name.
     for which in ("try 1: (engine: )?spread", "try 1: (measured: )?spread", "try 2: (engine: )?spread"):

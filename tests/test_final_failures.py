@@ -15,11 +15,11 @@ import pytest
 
 from networks import Net, save
 from searched import DATABASE, invoke, ok
-from studies import finalists, finishing
-from studies.config import Limits
-from studies.records import OF_FINAL
-from studies.standing import Standing, standing
-from studies.store import Store
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits
+from studies.run import finalists, finishing
+from studies.store.records import OF_FINAL
+from studies.store.store import Store
 
 FAILS = "fails on the final split and is no pick: outputs hold NaN or infinite values"
 INFINITE = "outputs hold NaN or infinite values on samples 0 to 3 (logits: 32)"

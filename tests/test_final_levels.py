@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from searched import DATABASE, ok, quick, write_inputs
-from studies import commands
+from studies.verbs import commands
 
 TRIAL = 1  # a uniform baseline, so every front names it
 

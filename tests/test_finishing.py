@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from stored import STUDY, TARGET, fresh_url
-from studies.finishing import Finish
-from studies.leases import WorkerLease
-from studies.store import Store
+from studies.crew.leases import WorkerLease
+from studies.run.finishing import Finish
+from studies.store.store import Store
 
 LEASE_S = 3.0
 

@@ -23,11 +23,11 @@ from networks import residual_cnn
 from search.errors import InputError, RunError
 from searched import ROOT, child, command, environment, invoke, write_inputs
 from servers import postgresql_server, postgresql_url
-from studies import fleet
-from studies.fleet import Fleet
+from studies.fleet import processes as fleet
+from studies.fleet.processes import Fleet
+from studies.options.slots import Slot, usable_cores
 from studies.run_clock import clocked_run, limit_start
-from studies.slots import Slot, usable_cores
-from studies.store import Store
+from studies.store.store import Store
 from working import assert_whole, finished, rows, tree, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and looks into /proc")
@@ -194,12 +194,12 @@ def test_workers_that_do_not_listen_are_killed(
 PARENT = """
 import sys, time
 from pathlib import Path
-from studies import fleet
-from studies.slots import Slot
+from studies.fleet import processes as fleet
+from studies.options.slots import Slot
 fleet._BOOT = '''
 import json, os, sys, time
 sys.path[:] = json.loads(os.environ.pop('BITFRONT_PATH'))
-from studies import fleet
+from studies.fleet import processes as fleet
 assert fleet.follow()
 print('up', os.getpid(), flush=True)
 time.sleep(600)

@@ -18,12 +18,12 @@ from networks import mobile_cnn
 from search.forecast.forecasts import FORECAST
 from search.forecast.quality import NINETY
 from searched import DATABASE, copy_finished, invoke, ok, write_inputs
-from studies import forecasts
-from studies.config import Limits
-from studies.forecasts import Compared, Forecasts
-from studies.records import TargetRecord
-from studies.standing import Standing, standing
-from studies.store import Store
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits
+from studies.store.records import TargetRecord
+from studies.store.store import Store
+from studies.trials import forecasts
+from studies.trials.forecasts import Compared, Forecasts
 
 URL = f"sqlite:///{DATABASE}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaluators.gpu_state import GpuState, others, slowdowns
+from evaluators.backends.nvidia.state import GpuState, others, slowdowns
 
 
 class NvmlError(Exception):

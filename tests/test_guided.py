@@ -27,8 +27,8 @@ from search.space.choices import Choice, Space, Variable
 from search.space.layout import Costs, Layout, make_layout
 from search.values import Assignment, LayerTime, Precision
 from searched import ok, write_inputs
-from studies import repeats
-from studies.guidance import make_guidance
+from studies.run.guidance.guidance import make_guidance
+from studies.store.reading import repeats
 
 FP32, FP16, INT8 = Precision
 PRECISIONS = len(Precision)
@@ -622,7 +622,7 @@ def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
         return made[0]
 
     before: list[float | None] = []
-    monkeypatch.setattr("studies.guidance.make_guidance", caught)
+    monkeypatch.setattr("studies.run.guidance.guidance.make_guidance", caught)
     options = ("--study", "s", "--trials", "4", "--accuracy-limit", "70%", "--latency-budget", "5s")
     ok("search", "in/model.onnx", "--data", "in/data.npz", *options)
     assert before == [None]

@@ -24,11 +24,11 @@ from search.errors import RunError
 from searched import ROOT, environment
 from stored import KINDS, STUDY, TARGET, fresh_url
 from studies import interrupts
-from studies.database_url import parse_url
+from studies.crew.leases import WorkerLease
 from studies.interrupts import handled, held_back, interrupted
-from studies.leases import WorkerLease
-from studies.retries import reported
-from studies.store import Store, close_optuna, optuna_storage
+from studies.store.database.database_url import parse_url
+from studies.store.database.retries import reported
+from studies.store.store import Store, close_optuna, optuna_storage
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
 URL = parse_url("sqlite:///s.db")
@@ -259,7 +259,7 @@ def test_other_errors_in_finalizers_are_told_as_ever(monkeypatch: pytest.MonkeyP
 
 IGNORED = """
 import os, signal, sys, time
-from studies.cli_base import resumable, verb
+from studies.cli.base import resumable, verb
 class Slow:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.intervals import Z99, bootstrap_interval, cluster_sums, paired_interval, student_point
+from evaluators.measure.intervals import Z99, bootstrap_interval, cluster_sums, paired_interval, student_point
 
 
 @pytest.mark.parametrize(

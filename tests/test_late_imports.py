@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from evaluators import process
+from evaluators.process import keeper as process
 from searched import ROOT, environment
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -29,14 +29,14 @@ def printed(code: str, *arguments: object) -> list[str]:
 def test_an_evaluator_begins_without_it() -> None:
     start, call = process._BOOT.split("; main(")
     assert call
-    load = "from pathlib import Path; from evaluators import evaluator; from search.graph import model; "
+    load = "from pathlib import Path; from evaluators.process import evaluator; from search.graph import model; "
     read = f"print(len(model.load(Path({str(DIGITS)!r}), batch=4).groups) > 0); "
     assert printed(f"{start}; {load}{read}{USED}", 0, 0, ROOT, *sys.path[1:]) == ["True", "False"]
 
 
 @pytest.mark.skipif(not WAITS, reason="another onnx-ir than those that this is known of")
 def test_a_command_begins_without_it() -> None:
-    code = f"import atexit, sys; from studies import cli; atexit.register(lambda: {USED}); cli.main()"
+    code = f"import atexit, sys; from studies.cli import main as cli; atexit.register(lambda: {USED}); cli.main()"
     out = printed(code, "layers", DIGITS, "--batch", 4, "--json")
     assert (out[0], out[-1]) == ("{", "False")
 

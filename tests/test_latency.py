@@ -14,18 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.latency import (
-    DeviceBusyError,
-    device_lock,
-    interleaved,
-    measure,
-    spread_of,
-    statistic_of,
-)
+from evaluators.measure.latency import DeviceBusyError, device_lock, interleaved, measure, spread_of, statistic_of
 
 HOLD_LOCK = """
 import sys, time
-from evaluators.latency import device_lock
+from evaluators.measure.latency import device_lock
 with device_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.latency_scale import baseline_doubt, off_reference, reference_of, scaled
+from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scaled
 from search.values import Latency
 from searched import DATABASE, invoke, write_inputs
 from stored import STUDY, TARGET, assignment, fresh_url, measured
-from studies.config import Limits
-from studies.standing import Standing, standing
-from studies.store import Store
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits
+from studies.store.store import Store
 
 METRIC = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True}
 

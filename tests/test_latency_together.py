@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from evaluators.evaluator import Evaluator
-from evaluators.latency import measure, measure_together
+from evaluators.measure.latency import measure, measure_together
+from evaluators.process.evaluator import Evaluator
 from jobs import case
 from search.values import Latency, Precision
 from searched import three_layers
@@ -115,9 +115,9 @@ def test_the_less_doubtful_measurement_is_kept_whole() -> None:
 def test_finalists_on_a_device_that_is_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured by ONNX Runtime, with planted states of the device: measured again, and marked if it stays so."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("evaluators.latency._doubts", lambda *_: iter(()))
-    monkeypatch.setattr("evaluators.latency.MAX_WARM_UP_S", 0.01)
-    monkeypatch.setattr("evaluators.latency.BLOCK_MS", 0.5)
+    monkeypatch.setattr("evaluators.measure.latency._doubts", lambda *_: iter(()))
+    monkeypatch.setattr("evaluators.measure.latency.MAX_WARM_UP_S", 0.01)
+    monkeypatch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
     made = case(tmp_path, three_layers())
     evaluator = Evaluator(made.job, lambda event, value: None)
     engines = {name: str(tmp_path / f"{name}.engine") for name in ("a", "b")}

@@ -23,9 +23,9 @@ from search.graph.model import Edge
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from servers import postgresql_server, postgresql_url
 from stored import ENGINE, STUDY, TARGET, assignment, count, finish, measured
-from studies import database, tables
-from studies.leases import WorkerLease
-from studies.records import (
+from studies.crew.leases import WorkerLease
+from studies.store.database import database, tables
+from studies.store.records import (
     EXPORT,
     Choice,
     Counts,
@@ -36,7 +36,7 @@ from studies.records import (
     Taken,
     TaskRecord,
 )
-from studies.store import Store
+from studies.store.store import Store
 
 LEASE_S = 60.0
 WORKERS = 6

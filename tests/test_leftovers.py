@@ -15,10 +15,10 @@ from sqlalchemy import update
 from search.errors import ArtifactError
 from searched import child, environment, write_inputs
 from stored import STUDY, TARGET, assignment, finish, measured
-from studies import database, tables
-from studies.artifacts import STALE_S, Artifacts
-from studies.leftovers import clear, drop, kept_engine
-from studies.store import LostEvaluationError, Store
+from studies.artifacts.folder import STALE_S, Artifacts
+from studies.artifacts.leftovers import clear, drop, kept_engine
+from studies.store.database import database, tables
+from studies.store.store import LostEvaluationError, Store
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_only_a_folder_of_our_own_is_cleared_of_what_is_not_known(store: Store, 
 
 KILLED = """
 import os, signal
-from studies import artifacts, cli
+from studies.artifacts import folder as artifacts; from studies.cli import main as cli
 artifacts.Artifacts.remove = lambda self, digest: os.kill(os.getpid(), signal.SIGKILL)
 cli.main()
 """

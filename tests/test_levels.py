@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 from search.errors import StudyError
 from searched import DATABASE, invoke, ok, quick, write_inputs
-from studies import commands, levels
-from studies.levels import choose_level
+from studies.run.session import levels
+from studies.run.session.levels import choose_level
+from studies.verbs import commands
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluators.lowering import channel_axis, expose_groups, lower
-from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.lower import channel_axis, expose_groups, lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.errors import ModelError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange

@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from evaluators.lowering import lower
-from evaluators.placement import TENSORRT, Placement
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import TENSORRT, Placement
 from networks import BEYOND, NETWORKS, ODD, feeds, loaded, plain_session, ranged
 from search.graph.model import Group, Model
 from search.values import Assignment, Precision, Ranges, TensorRange

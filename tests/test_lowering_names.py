@@ -11,9 +11,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import pytest
 
-from evaluators.constants import Names
-from evaluators.lowering import expose_groups, lower
-from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.constants import Names
+from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from networks import Net, conditional, feeds, finish, observed, plain_session, residual_cnn, save
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange

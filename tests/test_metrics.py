@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.metrics import BUILT_IN, SQNR_CAP_DB, MeanIoU, get_metric
+from evaluators.metrics.builtin import BUILT_IN, SQNR_CAP_DB, MeanIoU, get_metric
 from search.errors import ConfigError, DataError, MetricError
 
 OWN = """

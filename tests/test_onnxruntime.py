@@ -14,10 +14,10 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from evaluators import calibration_cache
-from evaluators.backends.base import RefusedError
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime_audit import audit_rows
+from evaluators.backends.onnxruntime.audit import audit_rows
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.calibration import cache as calibration_cache
+from evaluators.engine import RefusedError
 from search.errors import ModelError, TargetError
 from search.graph import onnx_file
 from search.graph.model import Model, ShapeRequest, load

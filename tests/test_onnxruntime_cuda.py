@@ -12,8 +12,9 @@ import onnxruntime
 import pytest
 
 from compiling import compiled, needs_gcc
-from evaluators.backends import cuda_device, onnxruntime_cuda
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.onnxruntime import cuda as onnxruntime_cuda
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from networks import loaded, ranged
 from search.errors import ModelError, TargetError
 from search.values import Assignment, Precision

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.graph.model import load
 from search.values import Answer, Assignment, Precision
 from tests.networks import Net, feeds, finish, observed, save, sqnr_db

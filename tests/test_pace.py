@@ -15,14 +15,16 @@ import pytest
 
 from networks import mobile_cnn
 from searched import DATABASE, child, environment, ok, quick, write_inputs
-from studies import commands, pace, run_clock
-from studies.config import Limits
-from studies.pace import Pace
-from studies.progress import Quiet
-from studies.reaching import UnreachableLimitError
-from studies.results import Finished
-from studies.standing import standing
-from studies.store import Store
+from studies import run_clock
+from studies.judging.standing import standing
+from studies.options.config import Limits
+from studies.run import pace
+from studies.run.pace import Pace
+from studies.run.reaching import UnreachableLimitError
+from studies.show.progress import Quiet
+from studies.store.store import Store
+from studies.verbs import commands
+from studies.verbs.results import Finished
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.config import Limits
-from studies.pareto import (
+from studies.judging.front import (
     Near,
     Reference,
     feasible,
@@ -19,6 +18,7 @@ from studies.pareto import (
     overshoots,
     reference_of,
 )
+from studies.options.config import Limits
 
 # Sums and differences of small multiples of 1/8 are exact, so that brute force and sweep agree on every tie.
 EIGHTHS = st.integers(-8, 40).map(lambda k: k / 8)

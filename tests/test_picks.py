@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.config import Limits
-from studies.pareto import front
-from studies.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
-from studies.quantiles import quantile
-from studies.units import format_metric, format_ms
-from studies.verdicts import margins
+from studies.judging.front import front
+from studies.judging.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
+from studies.judging.quantiles import quantile
+from studies.judging.verdicts import margins
+from studies.options.config import Limits
+from studies.options.quantities import format_metric, format_ms
 
 
 def columns(

@@ -23,10 +23,10 @@ import numpy as np
 import psutil
 import pytest
 
-from evaluators.evaluator import Evaluator
-from evaluators.job import Limits
-from evaluators.process import EvaluatorProcess, ProcessDiedError, ProcessLimits, _Child
-from evaluators.watch import Watch
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Limits
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError, ProcessLimits, _Child
+from evaluators.process.watch import Watch
 from jobs import Case, case, write_ranges
 from networks import residual_cnn, save
 from search.errors import (
@@ -176,7 +176,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("evaluators.watch.time", clock)
+    monkeypatch.setattr("evaluators.process.watch.time", clock)
     return clock
 
 
@@ -185,7 +185,7 @@ def late_when_it_hangs(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any limit is soon over once the metric hangs, and not before; what was told before may be heard after that."""
     looks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 10_000.0 * next(looks) if kept.hangs() else 0.0)
-    monkeypatch.setattr("evaluators.watch.time", clock)
+    monkeypatch.setattr("evaluators.process.watch.time", clock)
 
 
 def wait_until_gone(pids: list[int]) -> None:
@@ -588,7 +588,7 @@ def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
 
 
 def test_again_and_again_is_the_end_of_the_run(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluators.process._HOPELESS", 1)
+    monkeypatch.setattr("evaluators.process.keeper._HOPELESS", 1)
     kept.mode("sleep")
     on_event, pids = killing(kept, "stage", "lower", times=3)
     found = kept.evaluate(on_event)
@@ -722,7 +722,7 @@ def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch:
 
 def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.keeper.close()
-    monkeypatch.setattr("evaluators.process._OPEN_S", 0)
+    monkeypatch.setattr("evaluators.process.keeper._OPEN_S", 0)
     kept.keeper.limits = ProcessLimits(timeout_s=0)
     gc.collect()  # what is left of earlier tests may have files open
     before = os.listdir("/proc/self/fd")
@@ -730,7 +730,7 @@ def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: 
         with pytest.raises(ProcessDiedError, match="open took longer"):
             kept.keeper.call("try_out")
     assert len(os.listdir("/proc/self/fd")) == len(before)
-    mine = [p for p in psutil.Process().children() if "evaluators.serve" in " ".join(p.cmdline())]
+    mine = [p for p in psutil.Process().children() if "evaluators.process.server" in " ".join(p.cmdline())]
     assert mine == []
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
 
@@ -771,7 +771,7 @@ def test_closing_twice_and_asking_again(kept: Kept) -> None:
 PARENT = """
 import json, sys
 from pathlib import Path
-from evaluators.job import Job
+from evaluators.process.job import Job
 from evaluators.process import EvaluatorProcess
 
 with EvaluatorProcess(Job(**json.load(sys.stdin)), Path(sys.argv[1])) as keeper:

@@ -15,15 +15,15 @@ import onnx
 import pytest
 from onnx import helper
 
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime_profile import is_move, layer_times
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from networks import feeds, loaded, ranged
 from search.values import Assignment, AuditRow, LayerTime, Precision
 from searched import DATABASE, copy_finished, invoke, ok
-from studies import profiles
-from studies.artifacts import Artifacts
-from studies.profiles import Profiled, delta_rows
-from studies.records import GroupRecord
+from studies.artifacts.folder import Artifacts
+from studies.inspect import profiles
+from studies.inspect.profiles import Profiled, delta_rows
+from studies.store.records import GroupRecord
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from networks import Net, save
 from search.forecast.quality import Quality
 from searched import DATABASE, command, copy_finished, environment, finished, invoke, ok, tree, write_inputs
-from studies.forecasts import error_text
+from studies.trials.forecasts import error_text
 
 LONG = "x" * 300
 
@@ -87,7 +87,7 @@ def test_a_place_for_engines_where_no_folder_can_be_made(here: Path) -> None:
 
 def plain(*arguments: Any) -> list[str]:
     """What starts a verb that measures nothing: it need not be made quick."""
-    return [sys.executable, "-c", "from studies import cli; cli.main()", *arguments]
+    return [sys.executable, "-c", "from studies.cli import main as cli; cli.main()", *arguments]
 
 
 def run(*arguments: Any, redirected: str = "", **env: str) -> subprocess.CompletedProcess[str]:
@@ -171,7 +171,9 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
 def test_sigterm_leaves_no_half_written_export(here: Path) -> None:
     before = {path.name for path in here.iterdir()}
     words = command("export", "small", "--trial", "1", "--out", "engine")
-    words[2] = f"import time; from studies import export; export._check_outputs = lambda *_: time.sleep(60)\n{words[2]}"
+    words[2] = (
+        f"import time; from studies.export import export; export._check_outputs = lambda *_: time.sleep(60)\n{words[2]}"
+    )
     process = start(*words, cwd=here)
     code, printed = ended(process, signal.SIGTERM, lambda: any(here.glob(".engine-*/*")))
     assert (code, "Traceback" in printed) == (130, False)
@@ -182,7 +184,7 @@ def test_sigterm_leaves_no_half_written_export(here: Path) -> None:
 def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     """A module of the verb takes its time, and says when it has begun to."""
     code = (
-        "import importlib, time; from pathlib import Path; from studies import cli\n"
+        "import importlib, time; from pathlib import Path; from studies.cli import main as cli\n"
         "def slow(name):\n    Path('begun').touch()\n    time.sleep(60)\n"
         "importlib.import_module = slow\ncli.main()"
     )

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from searched import DATABASE, copy_finished, quick, write_inputs
-from studies import commands, remeasuring
-from studies.cli import program_for
-from studies.joining import alone
+from studies.cli.main import program_for
+from studies.run.noise import remeasuring
+from studies.run.session.joining import alone
+from studies.verbs import commands
 
 OFF = 100.0  # relative, of a baseline from its usual time: quick measurements of a busy machine are all within that
 
@@ -21,7 +22,7 @@ OFF = 100.0  # relative, of a baseline from its usual time: quick measurements o
 @pytest.fixture(autouse=True)
 def steady_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Doubts are the planted ones alone."""
-    monkeypatch.setattr("evaluators.latency_scale.BASELINE_LIMIT", OFF)
+    monkeypatch.setattr("evaluators.measure.latency_scale.BASELINE_LIMIT", OFF)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_trial_is_measured_again_even_if_it_is_clean(here: Path) -> None:
 
 def test_what_stays_doubtful_is_given_up_after_some_tries_and_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside baselines that are never as usual, as nothing is within a limit below zero."""
-    monkeypatch.setattr("evaluators.latency_scale.BASELINE_LIMIT", -1.0)
+    monkeypatch.setattr("evaluators.measure.latency_scale.BASELINE_LIMIT", -1.0)
     (found,) = remeasured("--trial", 1)
     assert found["tries"] == 3
     assert any("than usual" in text for text in found["doubts"])
@@ -207,7 +208,7 @@ def test_no_time_left_is_no_time_to_measure_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("BITFRONT_TEST_DOUBTFUL", "1")
     write_inputs(tmp_path)
     search = ("search", "model.onnx", "--data", "data.npz", "--study", "small", "--trials", 4, "--sampler", "random")
-    monkeypatch.setattr("studies.pace.Pace.timing_s", lambda self, now, count: 1e9)
+    monkeypatch.setattr("studies.run.pace.Pace.timing_s", lambda self, now, count: 1e9)
     said = run(*search, "--time-limit", "5m")
     assert said.exit_code == 0, said.output
     assert " before, " not in said.stderr

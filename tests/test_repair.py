@@ -17,7 +17,7 @@ from networks import mobile_cnn
 from search.sampler.guided import Guidance, GuidedSampler
 from search.values import Precision
 from searched import DATABASE, environment, ok, write_inputs
-from studies.guidance import make_guidance
+from studies.run.guidance.guidance import make_guidance
 
 SECOND = ("g001", "int8", "named")
 ALL_INT8 = {"g000": "int8", "g001": "int8", "g002": "int8"}
@@ -171,7 +171,7 @@ def test_what_was_refused_counts_as_its_repair_only_where_that_was_built(
         made.append(make_guidance(work))
         return made[-1]
 
-    monkeypatch.setattr("studies.guidance.make_guidance", caught)
+    monkeypatch.setattr("studies.run.guidance.guidance.make_guidance", caught)
     search("--trials", 2 + repair, "--repair", repair, sampler="guided")
     trials = optuna.load_study(study_name=None, storage=f"sqlite:///{DATABASE}").trials
     seen = GuidedSampler(made[0], 0).history(trials, {("g001", Precision.INT8)}).seen
@@ -248,7 +248,7 @@ def test_baselines_alone_keep_the_times_of_their_layers(here: Path) -> None:
 # A process that kills itself right after the moment that the environment names.
 SUICIDE = """
 import os, signal
-from studies import cli, proposals, repeatability, repeats, store
+from studies.cli import main as cli; from studies.trials import proposals; from studies.run.noise import repeatability; from studies.store.reading import repeats; from studies.store import store
 repeatability._REPEATS = repeats.BUILDS = 1
 repeats.PROCESSES = 0
 begun = set()

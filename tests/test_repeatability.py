@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 from searched import DATABASE, QUICK, ROOT, evaluator_processes, invoke, ok, write_inputs
-from studies import commands, tie_band
-from studies.records import PROCESS, REBUILD, RepeatRecord
-from studies.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
+from studies.run.noise import tie_band
+from studies.store.reading.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
+from studies.store.records import PROCESS, REBUILD, RepeatRecord
+from studies.verbs import commands
 
 
 @pytest.mark.parametrize(

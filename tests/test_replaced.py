@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from searched import invoke, ok, quick, write_inputs
-from studies import commands
-from studies.progress import Quiet
+from studies.show.progress import Quiet
+from studies.verbs import commands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the evaluator process among its children")
 
@@ -31,7 +31,9 @@ class Killer(Quiet):
     def stage(self, trial: int, stage: str) -> None:
         if self.times.get((trial, stage), 0):
             self.times[trial, stage] -= 1
-            [evaluator] = [p for p in psutil.Process().children() if "evaluators.serve" in " ".join(p.cmdline())]
+            [evaluator] = [
+                p for p in psutil.Process().children() if "evaluators.process.server" in " ".join(p.cmdline())
+            ]
             os.kill(evaluator.pid, signal.SIGKILL)
 
 

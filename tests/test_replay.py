@@ -19,7 +19,7 @@ from benchmarks.replay.noise import Noise
 from benchmarks.replay.problem import Problem
 from replayed import LETTERS, trained, written
 from search.values import Precision
-from studies.pareto import hypervolume
+from studies.judging.front import hypervolume
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
-from studies import report
-from studies.config import Limits
-from studies.forecasts import Compared, Forecasts
-from studies.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.options.config import Limits
+from studies.show import report
+from studies.show.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.trials.forecasts import Compared, Forecasts
 
 EVIL = "<script>alert(1)</script>"
 

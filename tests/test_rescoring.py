@@ -20,14 +20,14 @@ from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, S
 from searched import DATABASE, command, environment, invoke, ok, write_inputs
 from servers import postgresql_url
 from stored import plain
-from studies import tables_text
-from studies.commands import Mixes
-from studies.config import Limits
-from studies.finalists import finalist_rows
-from studies.records import LostEvaluationError
-from studies.standing import Standing, standing
-from studies.store import Store
-from studies.words import nearest_text, regained_text
+from studies.judging.standing import Standing, standing
+from studies.judging.words.descriptions import nearest_text, regained_text
+from studies.options.config import Limits
+from studies.run.finalists import finalist_rows
+from studies.show import tables_text
+from studies.store.records import LostEvaluationError
+from studies.store.store import Store
+from studies.verbs.commands import Mixes
 from test_status import add, evaluated, make_study
 
 NOTHING = {"leases": 0, "tasks": 0, "running": 0, "open": 0, "untold": 0, "loose": 0, "twice": 0}
@@ -248,7 +248,7 @@ def test_what_still_misses_the_limits_stays_and_the_rest_heeds_the_time_limit(he
 # Run by a process before anything else: when it first stores a result scored to the end, a signal before or after it.
 SIGNALLED = """
 import os, signal
-from studies.evaluation_store import EvaluationStore
+from studies.store.evaluation_store import EvaluationStore
 replace = EvaluationStore.replace_stopped
 def signalled(self, *arguments, **named):
     EvaluationStore.replace_stopped = replace

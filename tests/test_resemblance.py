@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.resemblance import SAMPLES, VALUES, Excerpt, first_rows, load, resemblance, save, spread_rows
+from evaluators.measure.resemblance import SAMPLES, VALUES, Excerpt, first_rows, load, resemblance, save, spread_rows
 
 RNG = np.random.default_rng(0)
 MANY = RNG.normal(5.0, 1.0, size=(64, 30)).astype(np.float32)

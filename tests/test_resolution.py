@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.intervals import paired_interval
-from evaluators.sample_size import Z_ONE_SIDED, Spread, spread_of_interval
+from evaluators.measure.intervals import paired_interval
+from evaluators.measure.sample_size import Z_ONE_SIDED, Spread, spread_of_interval
 from searched import invoke, ok, write_inputs
 
 

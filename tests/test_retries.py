@@ -25,11 +25,11 @@ from search.values import Precision
 from searched import ROOT
 from servers import PASSWORD, Server, mariadb_server, postgresql_server
 from stored import LAYERS, SERVERS, STUDY, TARGET, assignment, finish, fresh_url, measured
-from studies import database, retries, tables
-from studies.database import check_shareable, optuna_storage, parse_url
-from studies.records import Choice, FileRecord, SensitivityRecord
-from studies.retries import repeated, reported, retried
-from studies.store import Store
+from studies.store.database import database, retries, tables
+from studies.store.database.database import check_shareable, optuna_storage, parse_url
+from studies.store.database.retries import repeated, reported, retried
+from studies.store.records import Choice, FileRecord, SensitivityRecord
+from studies.store.store import Store
 
 TIMES = ("created_at", "started_at", "finished_at", "acquired", "heartbeat", "ended_at")
 
@@ -317,7 +317,7 @@ def test_what_the_method_does_wrong_is_not_run_again(url: str) -> None:
 STOPPED = """
 import sys
 from sqlalchemy import update
-from studies import connections, database, tables
+from studies.store.database import connections; from studies.store.database import database; from studies.store.database import tables
 connections.HOLD_S = 1
 from studies.store import Store
 with Store.open(sys.argv[1]) as store, database.writing(store._engine) as connection:

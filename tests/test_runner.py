@@ -18,8 +18,8 @@ from search.graph.model import load
 from search.space.choices import Space, make_space
 from search.values import Capability, Precision
 from searched import DATABASE, copy_finished, invoke, ok, three_layers, tree, write_inputs
-from studies.proposals import Outcome, Proposals
-from studies.store import Store
+from studies.store.store import Store
+from studies.trials.proposals import Outcome, Proposals
 
 URL = f"sqlite:///{DATABASE}"
 
@@ -307,7 +307,7 @@ def test_a_budget_below_every_forecast_is_told_once_and_the_search_goes_on(
 
 def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("studies.runner._DRIFT_EVERY", 2)
+    monkeypatch.setattr("studies.run.runner._DRIFT_EVERY", 2)
     write_inputs(tmp_path / "in", mobile_cnn())
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 6)
     [(rounds,)] = execute(
@@ -321,7 +321,7 @@ def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_finalists_whose_engines_are_damaged_are_built_again(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("studies.finishing._CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
+    monkeypatch.setattr("studies.run.finishing._CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
     execute("delete from bf_score where split = 'final'")
     engines = [digest for (digest,) in execute("select digest from bf_artifact where kind = 'engine'")]
     for digest in engines:

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.scales import (
+from evaluators.calibration.scales import (
     BINS,
     activation_scale,
     bins_of,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators import scoring
-from evaluators.accuracy import evaluate, reference
-from evaluators.metrics import BUILT_IN, Metric, get_metric
-from evaluators.prefetch import read_ahead
-from evaluators.scoring import NonFiniteError, Tally
+from evaluators.data.prefetch import read_ahead
+from evaluators.measure import scoring
+from evaluators.measure.accuracy import evaluate, reference
+from evaluators.measure.scoring import NonFiniteError, Tally
+from evaluators.metrics.builtin import BUILT_IN, Metric, get_metric
 from looked_up import Rows, Table, batched
 from search.errors import DataError, EvaluatorError
 from search.values import Accuracy

@@ -17,7 +17,7 @@ import pytest
 
 from networks import images, mobile_cnn, save, transformer, unet
 from searched import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
-from studies import commands
+from studies.verbs import commands
 
 
 @pytest.fixture

@@ -21,17 +21,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from evaluators import calibration, data
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime_emulation import Emulator
-from evaluators.distributions import Half, Levels, by_channel, channel_noise, distance
-from evaluators.evaluator import Evaluator
-from evaluators.local_noise import Local, Network
-from evaluators.lowering import lower
-from evaluators.output_noise import OutputNoise
-from evaluators.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
-from evaluators.sensitivity import Measured, estimates, sensitivity
-from evaluators.subset import choose
+from evaluators import data
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.calibration import activations as calibration
+from evaluators.diagnose.distributions import Half, Levels, by_channel, channel_noise, distance
+from evaluators.diagnose.local_noise import Local, Network
+from evaluators.diagnose.output_noise import OutputNoise
+from evaluators.diagnose.sensitivity import Measured, estimates, sensitivity
+from evaluators.diagnose.subset import choose
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.process.evaluator import Evaluator
 from jobs import case
 from networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
 from networks import finish as finished_net
@@ -40,13 +41,15 @@ from search.space.choices import make_space
 from search.values import Assignment, Precision
 from searched import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from stored import STUDY, TARGET, finish
-from studies import commands, guidance, sensitivities, sensitivity_plot
-from studies.commands import example_files
-from studies.config import SearchConfig
-from studies.pace import Pace
-from studies.records import GroupRecord, SensitivityRecord
-from studies.sensitivity_table import Sensitivities, Thresholds
-from studies.store import Store
+from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.options.config import SearchConfig
+from studies.run.guidance import guidance, sensitivities
+from studies.run.pace import Pace
+from studies.show import sensitivity_plot
+from studies.store.records import GroupRecord, SensitivityRecord
+from studies.store.store import Store
+from studies.verbs import commands
+from studies.verbs.commands import example_files
 
 FP16, INT8 = Precision.FP16, Precision.INT8
 LONG_S = 600.0

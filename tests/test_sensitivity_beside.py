@@ -11,13 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
-from evaluators.process import EvaluatorProcess, ProcessDiedError
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
 from jobs import case
 from search.errors import EvaluatorError
 from searched import DATABASE, evaluator_processes, quick, write_inputs
-from studies import commands, sensitivity_beside
-from studies.background import BackgroundCall
-from studies.proposals import Proposals
+from studies.run.guidance import sensitivity_beside
+from studies.run.noise.background import BackgroundCall
+from studies.trials.proposals import Proposals
+from studies.verbs import commands
 
 ROWS = 5  # three groups in two lower precisions, and the last, a narrow product, not in INT8
 

@@ -21,9 +21,9 @@ from search.errors import StudyError
 from searched import ROOT
 from servers import mariadb_url
 from stored import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
-from studies import database, migrations, tables
-from studies.database import check_usable, close_optuna, optuna_storage
-from studies.store import Store
+from studies.store.database import database, migrations, tables
+from studies.store.database.database import check_usable, close_optuna, optuna_storage
+from studies.store.store import Store
 from test_docs import blocks
 
 PROCESSES = 3
@@ -36,7 +36,7 @@ from studies.store import Store, optuna_storage, close_optuna
 if sys.argv[2] == "open":
     toy_step.install()
 else:
-    import optuna, studies.trial_storage
+    import optuna, studies.store.database.trial_storage
 print("ready", flush=True)
 sys.stdin.readline()
 if sys.argv[2] == "dashboard":

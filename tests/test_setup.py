@@ -10,9 +10,9 @@ import pytest
 
 from search.errors import ConfigError, TargetError
 from searched import copy_finished, invoke, ok, write_inputs
-from studies.config import SearchConfig, from_options
-from studies.levels import START_LEVEL
-from studies.setup import backend_options, check_backend_options, final_options, resolved
+from studies.options.config import SearchConfig, from_options
+from studies.run.session.levels import START_LEVEL
+from studies.run.session.setup import backend_options, check_backend_options, final_options, resolved
 
 BASE = {"model": "m.onnx", "data": "d.npz"}
 PLAIN = {

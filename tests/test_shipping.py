@@ -20,13 +20,13 @@ from search.errors import ArtifactError
 from searched import copy_finished, invoke, ok, tree, write_inputs
 from servers import postgresql_url
 from stored import STUDY
-from studies import shipping
-from studies.artifact_store import Bucket, open_remote, parse
-from studies.config import SearchConfig
-from studies.places import open_artifacts
-from studies.progress import Quiet
-from studies.records import StudyRecord
-from studies.store import Store
+from studies.artifacts import shipping
+from studies.artifacts.buckets import Bucket, open_remote, parse
+from studies.artifacts.locations import open_artifacts
+from studies.options.config import SearchConfig
+from studies.show.progress import Quiet
+from studies.store.records import StudyRecord
+from studies.store.store import Store
 
 
 class Host:

@@ -14,10 +14,10 @@ from search.graph.model import Group
 from search.values import AuditRow, EngineSummary, Failure, FailureKind, Latency, Precision, Stage
 from searched import copy_finished, invoke, ok
 from stored import AROUND, CONDITIONS, LAYERS, STUDY, TARGET, assignment, measured
-from studies.config import SearchConfig
-from studies.records import Choice
-from studies.show_text import conditions_text, engine_text, short_formats
-from studies.store import Store
+from studies.options.config import SearchConfig
+from studies.show.show_text import conditions_text, engine_text, short_formats
+from studies.store.records import Choice
+from studies.store.store import Store
 
 TENSORRT = replace(TARGET, backend="tensorrt", device="NVIDIA H200", statistic="median", relative=False)
 METRIC = {"name": "top1", "unit": "", "ratio": True, "higher_is_better": True}

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends import cuda_device
-from evaluators.gpu_state import gpu_uuids
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.nvidia.state import gpu_uuids
 from search.errors import ConfigError, TargetError
-from studies import slots
-from studies.config import SearchConfig, from_options
-from studies.slots import Slot, bound, check_gpus, cpu_slots, divided, gpu_slots, slots_of, usable_cores
+from studies.options import slots
+from studies.options.config import SearchConfig, from_options
+from studies.options.slots import Slot, bound, check_gpus, cpu_slots, divided, gpu_slots, slots_of, usable_cores
 
 
 class NvmlError(Exception):

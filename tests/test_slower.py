@@ -10,11 +10,11 @@ import pytest
 
 from search.values import EngineSummary, Precision
 from stored import STUDY, TARGET, assignment, measured
-from studies.config import Limits
-from studies.report_data import report_data
-from studies.slower import slower_texts
-from studies.standing import Standing, standing
-from studies.store import Store
+from studies.judging.standing import Standing, standing
+from studies.judging.words.slower import slower_texts
+from studies.options.config import Limits
+from studies.show.report_data import report_data
+from studies.store.store import Store
 
 FP16_ENGINE = EngineSummary(3, 1, opaque=1, moves_ms=0.02619)
 INT8_ENGINE = EngineSummary(126, 27, moves_ms=0.3969)

@@ -17,16 +17,18 @@ from sqlalchemy import update
 from search.values import Accuracy, AuditRow, Evaluation, Failure, FailureKind, Latency, Precision, Stage
 from searched import child, copy_finished, invoke, ok
 from stored import KINDS, TARGET, assignment, fresh_url
-from studies import commands, tables, tables_text
-from studies.commands import Mixes
-from studies.config import Limits, from_options, limits_for
-from studies.database import writing
-from studies.picks import NAMES
-from studies.records import NewStudy
-from studies.standing import Standing, standing
-from studies.status import TargetStatus, study_status
-from studies.status_text import blocks, finished_lines
-from studies.store import Store
+from studies.judging.picks import NAMES
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits, from_options, limits_for
+from studies.show import tables_text
+from studies.show.status import TargetStatus, study_status
+from studies.show.status_text import blocks, finished_lines
+from studies.store.database import tables
+from studies.store.database.database import writing
+from studies.store.records import NewStudy
+from studies.store.store import Store
+from studies.verbs import commands
+from studies.verbs.commands import Mixes
 
 LIMITS: list[dict[str, str]] = [
     {},

@@ -14,9 +14,9 @@ from search.errors import StudyError
 from search.graph.model import Edge, Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
 from stored import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, measured, plain
-from studies import database, tables
-from studies.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
-from studies.store import Store, optuna_storage
+from studies.store.database import database, tables
+from studies.store.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
+from studies.store.store import Store, optuna_storage
 
 
 def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:

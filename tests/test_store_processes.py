@@ -13,8 +13,8 @@ from sqlalchemy import insert
 
 from search.errors import RunError, StudyError
 from stored import STUDY, TARGET, assignment, count, finish, measured
-from studies import database, tables
-from studies.store import Store
+from studies.store.database import database, tables
+from studies.store.store import Store
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,7 +27,7 @@ def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
 KILLED = """
 import sys
 from search.values import Assignment, Precision
-from studies import database, statements, tables
+from studies.store.database import database; from studies.store import statements; from studies.store.database import tables
 from studies.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})

@@ -19,11 +19,11 @@ from search.errors import StudyError
 from search.values import Target
 from searched import DATABASE, TEMPORARY, copy_finished, invoke, ok
 from stored import KINDS, STUDY, TARGET, fresh_url
-from studies import targets
-from studies.cli_base import print_cells
-from studies.records import TargetRecord
-from studies.siblings import rounding
-from studies.store import Store
+from studies.cli.base import print_cells
+from studies.run.guidance.other_targets import rounding
+from studies.store import targets
+from studies.store.records import TargetRecord
+from studies.store.store import Store
 
 
 @functools.cache

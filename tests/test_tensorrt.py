@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 
-from evaluators import calibration_cache
-from evaluators.backends import tensorrt_api as api
-from evaluators.backends.base import OutOfMemoryError, RefusedError
-from evaluators.backends.tensorrt_builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt_session import checked, cudart
-from evaluators.lowering import lower
-from evaluators.placement import TENSORRT
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.session import checked, cudart
+from evaluators.calibration import cache as calibration_cache
+from evaluators.engine import OutOfMemoryError, RefusedError
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import TENSORRT
 from on_gpu import QUICK, Bench, backend, bench, sqnr
 from search.errors import ConfigError
 from search.values import Answer, Assignment, Precision

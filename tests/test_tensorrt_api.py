@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 
 from compiling import GCC, compiled
-from evaluators.backends import tensorrt_api
-from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
-from evaluators.backends.tensorrt import TensorRTBackend
-from evaluators.backends.tensorrt_builder import Lowered
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.builder import Lowered
+from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from fake_cuda import FakeCuda
 from fake_engine import FakeEngines
 from fake_tensorrt import FakeTensorRT, read_listing
@@ -37,7 +37,7 @@ from search.values import Answer, Assignment, Precision
 
 V8, V10, V11 = WHEELS
 PATHS = [(V8, "weak"), (V10, "weak"), (V10, "strong"), (V11, "strong")]
-SOURCES = sorted((Path(__file__).parent.parent / "evaluators" / "backends").glob("tensorrt*.py"))
+SOURCES = sorted((Path(__file__).parent.parent / "evaluators" / "backends" / "tensorrt").glob("*.py"))
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from evaluators.backends.tensorrt_audit import audit_rows, layer_times, parse, summary, type_of
+from evaluators.backends.tensorrt.audit import audit_rows, layer_times, parse, summary, type_of
 from networks import NETWORKS
 from search.graph.cleaning import clean, infer_shapes
 from search.graph.grouping import find_groups

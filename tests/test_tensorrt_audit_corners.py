@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.tensorrt_audit import EngineLayer, _told_by, audit_rows, layer_times, parse
+from evaluators.backends.tensorrt.audit import EngineLayer, _told_by, audit_rows, layer_times, parse
 from networks import loaded
 from search.graph.grouping import Group
 from search.values import Answer, Assignment, AuditRow, Precision

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from evaluators.backends import tensorrt_api
-from evaluators.backends.base import RefusedError
-from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder, model_bytes
+from evaluators.engine import RefusedError
 from networks import Net, finish, observed, save
 from search.graph.model import load
 from search.values import Assignment, Precision

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends import tensorrt_builder
-from evaluators.backends.tensorrt import TensorRTBackend
-from evaluators.backends.tensorrt_builder import BuilderKnobs, TensorRTBuilder
+from evaluators.backends.tensorrt import builder as tensorrt_builder
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
 from networks import loaded, ranged
 from test_tensorrt_api import PATHS, V10, assignments, standing_in
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.tensorrt.backend import TensorRTBackend
 from searched import invoke, ok, write_inputs
 from test_tensorrt_api import V8, V10, V11, standing_in
 from test_tensorrt_corners import found_pixels

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 
-from evaluators.backends.tensorrt_builder import TensorRTBuilder
-from evaluators.compare import fall_db, held_in, inputs_db
-from evaluators.compare_run import compare_engine
+from evaluators.backends.tensorrt.builder import TensorRTBuilder
 from evaluators.data import Batch
+from evaluators.diagnose.compare import fall_db, held_in, inputs_db
+from evaluators.diagnose.compare_run import compare_engine
 from on_gpu import QUICK, Bench, backend, bench
 from search.values import Assignment, Precision, TensorRange
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from evaluators.backends.base import OutOfMemoryError
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.engine import OutOfMemoryError
 from fake_cuda import Error
 from networks import Net, feeds, loaded, ranged, residual_cnn, save
 from search.errors import ModelError

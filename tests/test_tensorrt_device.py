@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends import cuda_device
-from evaluators.backends.base import DeviceError, OutOfMemoryError, RefusedError
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from networks import loaded, ranged
 from search.errors import BitfrontError, TargetError
 from test_tensorrt_api import PATHS, assignments, standing_in

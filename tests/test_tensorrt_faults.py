@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("tensorrt")
 
-from evaluators.job import Limits
-from evaluators.process import EvaluatorProcess, ProcessLimits
+from evaluators.process.job import Limits
+from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
 from on_gpu import BREAKING, calibrated
 from search.values import Answer, FailureKind, Precision, Stage
 

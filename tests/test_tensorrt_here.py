@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends import cuda_device, tensorrt_api
-from evaluators.backends.base import OutOfMemoryError
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.engine import OutOfMemoryError
 from fake_cuda import Error
 from fake_engine import FakeEngines
 from networks import loaded, ranged
 from search.errors import TargetError
 from search.values import Precision
 from searched import invoke, write_inputs
-from studies import doctor
-from studies.doctor import Check, checks
+from studies.verbs import doctor
+from studies.verbs.doctor import Check, checks
 from test_tensorrt_api import V8, V10, V11, standing_in
 
 REASON = "CUDA initialization failure with error: 35. Please check your CUDA installation"

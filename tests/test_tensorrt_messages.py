@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from evaluators.backends import tensorrt_api
-from evaluators.backends.base import RefusedError
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.engine import RefusedError
 from networks import Net, finish, loaded, observed, ranged, save
 from search.errors import DataError
 from search.graph.model import Model, load

@@ -11,9 +11,9 @@ import pytest
 from onnx import helper
 
 from compiling import compiled, needs_gcc
-from evaluators.backends import tensorrt_api
-from evaluators.backends.tensorrt import TensorRTBackend
-from evaluators.backends.tensorrt_plugins import load_plugins
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.plugins import load_plugins
 from fake_engine import FakeEngines
 from networks import Net, loaded, ranged, save
 from search.errors import ConfigError, ModelError

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from evaluators.backends import tensorrt_api, tensorrt_weak
-from evaluators.backends.tensorrt_builder import model_bytes
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt import weak as tensorrt_weak
+from evaluators.backends.tensorrt.builder import model_bytes
 from networks import Net, arithmetic, finish, observed, save
 from search.graph.model import load
 from test_tensorrt_api import V8, V10, standing_in

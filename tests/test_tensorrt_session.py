@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.backends.tensorrt import TensorRTBackend
+from evaluators.backends.tensorrt.backend import TensorRTBackend
 from networks import feeds, loaded, ranged
 from search.errors import DataError
 from test_tensorrt_api import V8, V10, assignments, standing_in

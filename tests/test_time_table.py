@@ -12,12 +12,12 @@ import pytest
 
 from evaluators.stopwatch import Stopwatch, use_stopwatch
 from searched import DATABASE, invoke, ok, quick, write_inputs
-from studies import commands
-from studies.leases import WorkerLease
-from studies.records import WorkerTime
+from studies.crew.leases import WorkerLease
 from studies.run_clock import KINDS
-from studies.store import Store
-from studies.time_table import finished_after, table_of, time_rows, time_table
+from studies.show.time_table import finished_after, table_of, time_rows, time_table
+from studies.store.records import WorkerTime
+from studies.store.store import Store
+from studies.verbs import commands
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 

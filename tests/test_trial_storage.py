@@ -14,9 +14,9 @@ from sqlalchemy import event
 
 from cutting import wire_to
 from stored import SERVERS, fresh_url
-from studies.database import optuna_storage
-from studies.store import Store
-from studies.trial_storage import RetriedStorage
+from studies.store.database.database import optuna_storage
+from studies.store.database.trial_storage import RetriedStorage
+from studies.store.store import Store
 
 NAMES = [f"g{number:03}" for number in range(12)]
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.errors import ConfigError
-from studies import units
-from studies.units import Amount, ShapeSpec
+from studies.options import quantities as units
+from studies.options.quantities import Amount, ShapeSpec
 
 PARSERS = [
     units.parse_latency_ms,

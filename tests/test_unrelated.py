@@ -13,7 +13,7 @@ import pytest
 
 from networks import Net, finish, images, save
 from searched import invoke, ok
-from studies.unrelated import MARK
+from studies.judging.words.unrelated import MARK
 
 METRICS = """
 import numpy as np

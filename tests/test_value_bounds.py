@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.value_bounds import UNBOUNDED, bounds_of_values, cut
+from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values, cut
 from search.graph.model import load
 from search.values import TensorRange
 from tests.networks import NETWORKS, ODD, Net, loaded, ranged, save

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluators.wire import dumps, loads
+from evaluators.process.wire import dumps, loads
 from search.values import (
     Accuracy,
     Answer,

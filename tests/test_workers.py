@@ -16,7 +16,7 @@ from networks import mobile_cnn
 from searched import invoke, ok, write_inputs
 from servers import postgresql_url
 from stored import TARGET
-from studies.store import Store, optuna_storage
+from studies.store.store import Store, optuna_storage
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
 NOTHING = {"leases": 0, "tasks": 0, "running": 0, "open": 0, "untold": 0, "loose": 0, "twice": 0}
@@ -119,7 +119,7 @@ def test_the_last_worker_interrupted_leaves_a_study_to_be_resumed(workers: Worke
 
 
 def test_one_that_dies_over_the_finalists_is_replaced_by_one_that_waits(workers: Workers) -> None:
-    code = "import time\nfrom pathlib import Path\nfrom studies import finalists\nplain = finalists.confirm\n"
+    code = "import time\nfrom pathlib import Path\nfrom studies.run import finalists\nplain = finalists.confirm\n"
     code += "def confirm(*given):\n    if not Path('once').exists():\n        Path('once').touch()\n"
     code += "        time.sleep(600)\n    return plain(*given)\nfinalists.confirm = confirm"
     first = workers.start(*search("--trials", 3, "--lease", "2s", "--sampler", "random"), first=code)
@@ -154,7 +154,9 @@ STOP = "    os.kill(os.getpid(), signal.SIGSTOP)\n"
 
 def test_one_that_wakes_keeps_to_the_ranges_that_others_calibrated(workers: Workers) -> None:
     """Its own differ, as between processors that round otherwise."""
-    code = "import os, signal\nfrom studies import artifacts\nplain = artifacts.Artifacts.put_bytes\n"
+    code = (
+        "import os, signal\nfrom studies.artifacts import folder as artifacts\nplain = artifacts.Artifacts.put_bytes\n"
+    )
     code += f"def put(self, data, kind):\n{STOP}    return plain(self, data + b' ', kind)\n"
     options = ("--trials", 4, "--lease", "2s", "--sampler", "random")
     asleep = workers.start(*search(*options), first=f"{code}artifacts.Artifacts.put_bytes = put")
@@ -363,7 +365,7 @@ def add_slow_worker(made: Workers) -> str:
 
 
 def test_a_study_that_is_deleted_while_a_worker_checks_its_inputs(made: Workers) -> None:
-    code = "import os, signal\nfrom studies import working\nplain = working.check_unchanged\n"
+    code = "import os, signal\nfrom studies.run import working\nplain = working.check_unchanged\n"
     code += f"def check(*given):\n    plain(*given)\n{STOP}working.check_unchanged = check"
     asleep = made.start("worker", "s", "--trials", 8, first=code)
     made.wait_until_stopped(asleep)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic.operations import Operations
 from sqlalchemy import Column, Integer, inspect
 
-from studies import database, migrations, tables
+from studies.store.database import database, migrations, tables
 
 NEXT = tables.VERSION + 1
 

@@ -12,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from evaluators.backends.registry import open_backend
-from evaluators.job import Job
+from evaluators.process.job import Job
 from search.graph import model as models
 from search.values import Assignment, Precision, Ranges
 

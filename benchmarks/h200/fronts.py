@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.h200.wanted import trials_of
 from benchmarks.replay.best import undominated
 from benchmarks.replay.scores import reached
-from studies.pareto import Reference, hypervolume, hypervolume_history, reference_of
+from studies.judging.front import Reference, hypervolume, hypervolume_history, reference_of
 
 LABELS = {
     "fresh": "guided",

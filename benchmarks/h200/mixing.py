@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.h200 import rows
 from benchmarks.h200.searching import uniform_engines
 from benchmarks.h200.setting import Setting, say
-from evaluators.job import Limits
-from evaluators.process import EvaluatorProcess
+from evaluators.process.job import Limits
+from evaluators.process.keeper import EvaluatorProcess
 from search.space.choices import Space, Variable
 from search.values import Assignment, Precision
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.h200.setting import Setting
 from search.values import Assignment, Evaluation, Precision
-from studies.store import Store
+from studies.store.store import Store
 
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
 OPAQUE = "?"

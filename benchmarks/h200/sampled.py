@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks.h200.setting import Setting, say
 from benchmarks.h200.timing import Stopwatch, can_go_on, stages_of
-from studies import commands
+from studies.verbs import commands
 
 _FINISH_S = 45.0  # of these searches finalists are few, and what is not confirmed is lost to nobody
 

@@ -44,8 +44,8 @@ if not __package__:
 
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
 from servers import PASSWORD, Server  # noqa: E402
-from studies.slots import gpu_slots, usable_cores  # noqa: E402
-from studies.store import Store, close_optuna, optuna_storage  # noqa: E402
+from studies.options.slots import gpu_slots, usable_cores  # noqa: E402
+from studies.store.store import Store, close_optuna, optuna_storage  # noqa: E402
 from working import finished, loose_ends, rows, until  # noqa: E402
 
 STUDY = "scaling"

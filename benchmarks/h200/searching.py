@@ -17,13 +17,13 @@ import numpy as np
 from benchmarks.h200 import rows
 from benchmarks.h200.setting import SOURCE, Setting, changes_of_precision, say
 from benchmarks.h200.timing import BASELINES, FINISH_S, Stopwatch, shares, stages_of
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment
-from studies import commands
-from studies.artifacts import Artifacts
-from studies.setup import artifacts_of
-from studies.standing import Standing
-from studies.store import Store
+from studies.artifacts.folder import Artifacts
+from studies.judging.standing import Standing
+from studies.run.session.setup import artifacts_of
+from studies.store.store import Store
+from studies.verbs import commands
 
 FACTOR = 1.10  # of the fastest uniform assignment's latency: the budget of the search
 _ROUNDS = 20

@@ -17,17 +17,17 @@ from typing import Any
 from filelock import FileLock
 
 from benchmarks.h200 import scenes
-from evaluators.job import Job
-from evaluators.process import EvaluatorProcess, ProcessLimits
+from evaluators.process.job import Job
+from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
 from search.graph import model as models
 from search.graph.model import Model
 from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
-from studies.artifacts import Artifacts
-from studies.config import SearchConfig, from_options
-from studies.records import StudyRecord, TargetRecord
-from studies.setup import _job, artifacts_of
-from studies.store import Store
+from studies.artifacts.folder import Artifacts
+from studies.options.config import SearchConfig, from_options
+from studies.run.session.setup import _job, artifacts_of
+from studies.store.records import StudyRecord, TargetRecord
+from studies.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "benchmarks.h200.scenes"

@@ -15,11 +15,11 @@ from rich.console import Console
 from benchmarks.h200 import rows
 from benchmarks.h200.setting import Setting, say
 from search.values import Accuracy, Latency
-from studies import commands
-from studies.progress import Lines
-from studies.records import EvaluationRecord
-from studies.standing import Standing
-from studies.store import Store
+from studies.judging.standing import Standing
+from studies.show.progress import Lines
+from studies.store.records import EvaluationRecord
+from studies.store.store import Store
+from studies.verbs import commands
 
 BASELINES = 3
 FINISH_S = 75.0  # what measuring the finalists again may take, and the start

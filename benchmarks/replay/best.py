@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.replay.problem import Problem
 from search.space.layout import Codes
-from studies.pareto import Reference, hypervolume
+from studies.judging.front import Reference, hypervolume
 
 ROUNDS = 6
 _CROSSED = 20_000

@@ -224,7 +224,7 @@ def _alone(found: Sequence[Sequence[Any]], groups: int) -> Floats | None:
         return None
     errors = np.full((groups, PRECISIONS), np.nan)
     errors[:, MEASURED.index(Precision.FP32)] = 0.0
-    worst = 10 * max([0.1, *(error for *_, error in found if error is not None)])  # as studies/guidance.py
+    worst = 10 * max([0.1, *(error for *_, error in found if error is not None)])  # as studies/run/guidance/guidance.py
     for place, letter, error in found:
         errors[place, MEASURED.index(LETTERS[letter])] = worst if error is None else error
     return errors

@@ -12,10 +12,10 @@ from benchmarks.replay.measured import Rows
 from benchmarks.replay.noise import Noise
 from benchmarks.replay.precisions import PRECISIONS
 from benchmarks.replay.simulator import Simulator
-from evaluators.intervals import paired_interval
+from evaluators.measure.intervals import paired_interval
 from search.space.layout import Codes, Layout, Precisions
 from search.values import LayerTime, Precision
-from studies.pareto import Reference, reference_of
+from studies.judging.front import Reference, reference_of
 
 TIE_BAND = 0.01
 _SENSITIVITY_SD = 0.25

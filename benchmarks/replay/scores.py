@@ -16,7 +16,7 @@ from benchmarks.replay.bench import Bench
 from benchmarks.replay.known import Network
 from benchmarks.replay.precisions import PRECISIONS
 from benchmarks.replay.problem import TIE_BAND, Problem
-from studies.pareto import hypervolume_history
+from studies.judging.front import hypervolume_history
 
 QUANTILES = (0.25, 0.5, 0.75)
 BUDGET_TRIALS = 20

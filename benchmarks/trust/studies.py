@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.trust import data
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
-from studies import commands
-from studies.artifacts import Artifacts
-from studies.standing import Standing
+from studies.artifacts.folder import Artifacts
+from studies.judging.standing import Standing
+from studies.verbs import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "digits"

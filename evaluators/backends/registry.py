@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends import cuda_device
-from evaluators.backends.base import Backend
+from evaluators.backends.nvidia import device as cuda_device
 from evaluators.cores import usable_processors
+from evaluators.engine import Backend
 from search.errors import TargetError
 
 NAMES = ("tensorrt", "onnxruntime")  # `auto` takes the first that is installed and has a device
@@ -29,13 +29,13 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
     """
     chosen = resolve(name)
     if chosen == "onnxruntime":
-        from evaluators.backends.onnxruntime import OnnxRuntimeBackend
+        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 
         backend = OnnxRuntimeBackend(device or "cpu", **options)
         if not backend.cuda:
             _check_threads(backend.threads)
         return backend
-    from evaluators.backends.tensorrt import TensorRTBackend
+    from evaluators.backends.tensorrt.backend import TensorRTBackend
 
     return TensorRTBackend(device or "cuda", **options)
 
@@ -47,8 +47,8 @@ def prepare_backend(name: str, device: str | None) -> str:
         TargetError: its package is not installed or does not load.
     """
     if resolve(name) == "tensorrt":
-        from evaluators.backends.tensorrt_api import import_tensorrt
-        from evaluators.backends.tensorrt_device import import_cuda
+        from evaluators.backends.tensorrt.api import import_tensorrt
+        from evaluators.backends.tensorrt.device import import_cuda
 
         import_tensorrt()
         import_cuda()

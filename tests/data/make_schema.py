@@ -1,7 +1,7 @@
 """Make `schema_v1.db`, a study in the tables of version 1, from which tests read and upgrade.
 
 Until the first release, run it again whenever the tables change. After that the file stays as it is, a change of the
-tables is a step in `studies/migrations.py`, and a copy of this script makes the file of the next version.
+tables is a step in `studies/store/database/migrations.py`, and a copy of this script makes the file of the next version.
 
     PYTHONPATH=.:tests python tests/data/make_schema.py
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from search.graph.model import Edge, Group
 from search.values import Evaluation, Failure, FailureKind, Precision, Stage
 from stored import LAYERS, STUDY, TARGET, assignment, finish, measured
-from studies import tables
-from studies.records import Choice, SensitivityRecord
-from studies.store import Store
+from studies.store.database import tables
+from studies.store.records import Choice, SensitivityRecord
+from studies.store.store import Store
 
 FILE = Path(__file__).parent / f"schema_v{tables.VERSION}.db"
 

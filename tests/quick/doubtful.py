@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluators import latency
+from evaluators.measure import latency
 from search.values import Latency
 
 measure_once = latency._measure_once

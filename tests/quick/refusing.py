@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.base import Engine, RefusedError
-from evaluators.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from evaluators.engine import Engine, RefusedError
 from search.graph.model import Model
 from search.values import Assignment, Precision, Ranges, Target
 

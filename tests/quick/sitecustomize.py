@@ -6,14 +6,14 @@ Tests of what surrounds a measurement need no steady numbers, and on a busy mach
 import os
 import sys
 
-if any("evaluators.serve" in argument for argument in sys.orig_argv):
+if any("evaluators.process.server" in argument for argument in sys.orig_argv):
     import psutil
 
     from evaluators.late_imports import import_late
 
     import_late()  # the process does so itself, but after what is imported here
 
-    from evaluators import latency
+    from evaluators.measure import latency
 
     latency.MAX_WARM_UP_S = 0.01
     latency.BLOCK_MS = 0.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from evaluators import latency
+from evaluators.measure import latency
 from search.values import Latency
 
 FACTOR = float(os.environ["BITFRONT_TEST_SLOW_START"])

@@ -37,7 +37,7 @@ def remove() -> None:
 
 def claim_kernels() -> None:
     """Let ONNX Runtime offer it, and say that it ran where it was asked for."""
-    from evaluators.backends import onnxruntime
+    from evaluators.backends.onnxruntime import backend as onnxruntime
 
     real, look = onnxruntime.OnnxRuntimeBackend.capability, onnxruntime.audit_rows
 

@@ -1,0 +1,143 @@
+"""Lowered graphs on the quickest ONNX Runtime at hand, opened by the hundred: for errors, never for latencies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, first_line
+from evaluators.engine import Arrays, Backend
+from evaluators.lowering.placement import Placement
+from search.errors import EvaluatorError, TargetError
+
+_CUDA = "CUDAExecutionProvider"
+_NICE = 10
+
+
+class Emulator:
+    """Opens graphs that were lowered for one placement.
+
+    Args:
+        backend: where they run.
+        placement: what they were lowered for. Where the backend fuses just that into kernels of its own these are
+            used; Q and DQ for another target are computed as they are written.
+    """
+
+    def __init__(self, backend: OnnxRuntimeBackend, placement: Placement) -> None:
+        self._backend = backend
+        self._as_written = backend.cuda or placement != backend.placement
+        self.device = backend.device
+
+    def open(self, graph: ir.Model) -> Emulated:
+        """Raises EvaluatorError when ONNX Runtime refuses the graph."""
+        options = self._backend.session_options()
+        if self._as_written:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        data = ir.to_proto(graph).SerializeToString()
+        try:
+            session = self._backend.ort.InferenceSession(data, options, providers=self._providers())
+        except Exception as error:
+            raise EvaluatorError(
+                f"opening a graph to see its error: ONNX Runtime refuses it: {first_line(error)}. "
+                "`bitfront doctor` says what is installed."
+            ) from error
+        return Emulated(self._backend.ort, session)
+
+    def _providers(self) -> list[Any]:
+        if not self._backend.cuda:
+            return self._backend.providers()
+        # TF32 would hide what FP16 adds.
+        return [(_CUDA, {"device_id": self._backend.index, "use_tf32": 0}), "CPUExecutionProvider"]
+
+
+class Emulated:
+    """One graph, ready to run."""
+
+    def __init__(self, ort: Any, session: Any) -> None:
+        self._session = session
+        self._fetching = ort.RunOptions()
+        self._fetching.only_execute_path_to_fetches = True
+        self.outputs: tuple[str, ...] = tuple(output.name for output in session.get_outputs())
+
+    @property
+    def on_gpu(self) -> bool:
+        return _CUDA in self._session.get_providers()
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], names: Sequence[str] | None = None) -> Arrays:
+        """Outputs by name; with `names` only these, and no more is computed than they need.
+
+        Raises:
+            EvaluatorError: ONNX Runtime cannot run it.
+        """
+        wanted = list(self.outputs if names is None else names)
+        try:
+            found = self._session.run(wanted, dict(inputs), None if names is None else self._fetching)
+        except Exception as error:
+            raise EvaluatorError(
+                f"running a graph to see its error: ONNX Runtime failed: {first_line(error)}. If "
+                "memory is short, take a smaller --batch."
+            ) from error
+        return {name: np.asarray(array) for name, array in zip(wanted, found, strict=True)}
+
+
+@contextmanager
+def quickest(backend: Backend, device: str | None, graph: ir.Model) -> Iterator[Emulator]:
+    """The emulator for a target: on its GPU where ONNX Runtime reaches that, else on every processor core.
+
+    Args:
+        backend: the target's.
+        device: of the target, in the spelling of the command line.
+        graph: the float model, which has to run there.
+    """
+    on_gpu = _on_gpu(backend, device, graph)
+    if on_gpu is not None:
+        yield on_gpu
+        return
+    with every_core() as cores:
+        yield Emulator(OnnxRuntimeBackend("cpu", threads=cores), backend.placement)
+
+
+@contextmanager
+def beside_others(placement: Placement) -> Iterator[Emulator]:
+    """The emulator for a target that others measure on and build for meanwhile: on all processor cores but one.
+
+    This process yields to every other one that needs a core.
+    """
+    os.nice(_NICE)
+    with every_core() as cores:
+        yield Emulator(OnnxRuntimeBackend("cpu", threads=max(1, cores - 1)), placement)
+
+
+def _on_gpu(backend: Backend, device: str | None, graph: ir.Model) -> Emulator | None:
+    if isinstance(backend, OnnxRuntimeBackend):
+        return Emulator(backend, backend.placement) if backend.cuda else None
+    try:
+        found = Emulator(OnnxRuntimeBackend(device or "cuda"), backend.placement)
+    except TargetError:  # an installation without the CUDA provider, as most are beside TensorRT
+        return None
+    # Where its libraries are missing ONNX Runtime goes on without the provider.
+    return found if found.open(graph).on_gpu else None
+
+
+@contextmanager
+def every_core() -> Iterator[int]:
+    """Let this thread, and those it starts meanwhile, run on every core that the parent process may use; how many.
+
+    A process that measures latencies is bound to one core; its keeper is not.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield os.cpu_count() or 1
+        return
+    bound = os.sched_getaffinity(0)
+    cores = bound | os.sched_getaffinity(os.getppid())
+    os.sched_setaffinity(0, cores)
+    try:
+        yield len(cores)
+    finally:
+        os.sched_setaffinity(0, bound)

@@ -1,0 +1,314 @@
+"""TensorRT's module across versions: what it can do, its log, its parser."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
+from search.errors import BitfrontError, ConfigError, TargetError
+from search.graph.grouping import Group
+from search.graph.model import Model
+from search.values import Precision
+
+WEAK, STRONG = "weak", "strong"
+_FIRST_STRONG = 10
+_FIRST_WITHOUT_WEAK = 11
+_FIRST_WITH_STORED_TIMING_CACHE = (10, 2)
+_MOST_NOTES = 8
+_CUT_CHARS = 300  # of a warning
+_REGION = re.compile(r"ForeignNode\[(.+?)\s*\.\.\.\s*(.+?)\]")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_EMPTY = re.compile(r"\s*(\d+:)?\s*")
+_DERIVED = r"(?:/(?:q|dq|dq16|half|float|raw|int8|int32|bias|weight|scale|scale16|zero)\b)*"
+# Said of every engine with INT8 in it, since ranges come from our own calibration, and of every INT64 input and output,
+# though a session's buffers have the types that the engine itself names.
+_EXPECTED = re.compile(r"Calibrator is not being used|Make sure (?:in|out)put .*has Int64 binding", re.IGNORECASE)
+# Warnings that say something of the engine, by the name that a note of them carries.
+_NAMED = (
+    ("int64-weights", re.compile(r"INT64 weights|weights outside the range of INT32", re.IGNORECASE)),
+    ("missing-ranges", re.compile(r"dynamic range|missing scale|calibrat", re.IGNORECASE)),
+    (
+        "half-weights",
+        re.compile(r"converting weights between types|subnormal|FP16 range", re.IGNORECASE),
+    ),
+    ("half-layernorm", re.compile(r"layer_?norm|FP16 Reduce or Pow", re.IGNORECASE)),
+    ("weak-typing", re.compile(r"weakly|deprecated|implicit quantization", re.IGNORECASE)),
+    ("unsupported", re.compile(r"unsupported|not supported|no importer|plugin", re.IGNORECASE)),
+)
+
+
+class ParseError(BitfrontError):
+    """TensorRT's parser refuses a file: of the user's model a fault of the model, of a lowered one a refusal."""
+
+
+def import_tensorrt() -> Any:
+    """The tensorrt module.
+
+    Raises:
+        TargetError: it is not installed, or does not load, say because a library of it is cut short or missing.
+    """
+    try:
+        import tensorrt
+    except ModuleNotFoundError as error:
+        raise TargetError(
+            f"starting backend tensorrt: the package is not installed ({error}). Install it with "
+            "pip install 'bitfront[tensorrt]' on a machine with an NVIDIA GPU and driver."
+        ) from error
+    except Exception as error:
+        raise TargetError(
+            f"starting backend tensorrt: the package does not load ({type(error).__name__}: {error}). Install it anew, "
+            "with the library that it names: docs/tensorrt.md says which for which driver."
+        ) from error
+    return tensorrt
+
+
+def version(trt: Any) -> tuple[int, int]:
+    """Major and minor version."""
+    major, minor = trt.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def choose_typing(trt: Any, asked: str) -> str:
+    """`weak` or `strong`: how an assignment is applied with this version.
+
+    Raises:
+        ConfigError: this version cannot do what was asked for.
+    """
+    major, _ = version(trt)
+    if asked == "auto":
+        return STRONG if major >= _FIRST_WITHOUT_WEAK else WEAK
+    if asked == WEAK and major >= _FIRST_WITHOUT_WEAK:
+        raise ConfigError(
+            f"--typing weak: TensorRT {trt.__version__} has no weakly typed networks any more. Use --typing strong, or "
+            "install a version from 8.6 to 10.x."
+        )
+    if asked == STRONG and major < _FIRST_STRONG:
+        raise ConfigError(
+            f"--typing strong: TensorRT {trt.__version__} has no strongly typed networks. Use --typing weak, or "
+            "install version 10 or newer."
+        )
+    if asked not in (WEAK, STRONG):
+        raise ConfigError(f"--typing {asked}: expected auto, weak or strong.")
+    return asked
+
+
+def has_instancenorm_flag(trt: Any) -> bool:
+    """Whether the parser can be told to use TensorRT's own InstanceNormalization; the bindings of 8.6.0 cannot."""
+    return hasattr(trt, "OnnxParserFlag")
+
+
+def instancenorm_notes(trt: Any, model: Model) -> list[str]:
+    """Says so where a model has InstanceNormalization and the parser cannot be told how to compute it."""
+    if has_instancenorm_flag(trt) or not any(node.op_type == "InstanceNormalization" for node in model.graph.graph):
+        return []
+    return [
+        f"instancenorm: the bindings of TensorRT {trt.__version__} have no switch for it, so InstanceNormalization is "
+        "computed by the plugin, whatever --native-instancenorm says"
+    ]
+
+
+def keeps_timing_cache(trt: Any) -> bool:
+    """Whether a serialized timing cache can be used again: version 8.6 refuses its own."""
+    return version(trt) >= _FIRST_WITH_STORED_TIMING_CACHE
+
+
+def set_threads(builder: Any, count: int) -> int | None:
+    """Let a builder use so many threads, one unless it is told; how many, None where this version cannot be told."""
+    if not hasattr(builder, "max_threads"):
+        return None
+    builder.max_threads = count
+    return count
+
+
+def make_log(trt: Any) -> Any:
+    """A logger that keeps what TensorRT says; made here because its base class comes with the module."""
+
+    # Not looked up when something is logged: TensorRT still speaks when Python, at its end, has emptied its modules.
+    # Integers, as a build says much that nobody wants, and comparing severities takes five times as long.
+    error, warning = int(trt.ILogger.ERROR), int(trt.ILogger.WARNING)
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.warnings: list[str] = []
+
+        def log(self, severity: Any, msg: str) -> None:
+            level = int(severity)
+            if level <= error:
+                self.errors.append(msg)
+            elif level == warning:
+                self.warnings.append(msg)
+
+        def clear(self) -> None:
+            self.errors.clear()
+            self.warnings.clear()
+
+        def first_error(self) -> str:
+            return first_error(self.errors)
+
+    return Log()
+
+
+@functools.lru_cache(maxsize=1)  # of the one module that a process has
+def shared_log(trt: Any) -> Any:
+    """The log of this process: TensorRT and its library of plugins keep its address after what it was given to."""
+    return make_log(trt)
+
+
+def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Warnings as notes, each behind the name of its kind; repetitions counted instead of listed.
+
+    Those of no known kind are alike where only numbers differ; each other one is a note of its own, while there is
+    room for it.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for warning in dict.fromkeys(warning.strip()[:_CUT_CHARS] for warning in warnings):
+        if not warning or _EXPECTED.search(warning):
+            continue
+        name = next((name for name, pattern in _NAMED if pattern.search(warning)), "")
+        kind = (name, "") if name else ("warning", _NUMBER.sub("#", warning))
+        found.setdefault(kind, []).append(warning)
+    notes = [_note(name, texts) for (name, _), texts in sorted(found.items(), key=lambda item: item[0][0] == "warning")]
+    if len(notes) <= _MOST_NOTES:
+        return tuple(notes)
+    left_out = f"warning: {len(notes) - _MOST_NOTES + 1} further warnings unlike these"
+    return (*notes[: _MOST_NOTES - 1], left_out)
+
+
+def _note(name: str, texts: Sequence[str]) -> str:
+    more = f" (and {len(texts) - 1} more of this kind)" if len(texts) > 1 else ""
+    return f"{name}: {texts[0]}{more}"
+
+
+def make_builder(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
+    """TensorRT's builder; the first of a process takes seconds.
+
+    Args:
+        check_device: raises where the device itself is why TensorRT gives up.
+
+    Raises:
+        TargetError: this TensorRT cannot work on this machine, with its own first error line.
+        DeviceError, OutOfMemoryError: it could, were the device in order.
+    """
+    return _made(trt, "builder", lambda: trt.Builder(log), log, check_device)
+
+
+def make_runtime(trt: Any, log: Any, check_device: Callable[[], object]) -> Any:
+    """TensorRT's runtime; arguments and errors as those of `make_builder`."""
+    return _made(trt, "runtime", lambda: trt.Runtime(log), log, check_device)
+
+
+def _made(trt: Any, what: str, make: Callable[[], Any], log: Any, check_device: Callable[[], object]) -> Any:
+    log.clear()
+    try:
+        return make()
+    except (TypeError, RuntimeError) as error:  # what the bindings make of an object that TensorRT could not make
+        check_device()
+        meant = refusal(log.errors or [str(error)], ())
+        if not isinstance(meant, RefusedError):
+            raise meant from error
+        raise TargetError(
+            f"starting backend tensorrt: TensorRT {trt.__version__} can make no {what} here: {meant}. Where it is for "
+            "a newer CUDA than the driver knows, install the one for the driver's (docs/tensorrt.md says which) or "
+            "update the driver."
+        ) from error
+
+
+def refusal(
+    errors: Sequence[str], groups: Sequence[Group], asked: Mapping[str, Precision] | None = None
+) -> BitfrontError:
+    """What the builder's errors mean: a refusal, with the group it names, or a device that is out of order.
+
+    Args:
+        asked: group id → precision that was asked for, which tells the ends of a fused region apart.
+    """
+    message = first_error(errors)
+    everything = "\n".join(errors)
+    if re.search(r"out of memory|OutOfMemory", everything, re.IGNORECASE):
+        return OutOfMemoryError(message)
+    if re.search(r"illegal memory access|unspecified launch failure|device-side assert|CUDA error 7\d\d", everything):
+        return DeviceError(message)
+    return RefusedError(message, named_group(everything, groups, asked))
+
+
+def first_error(errors: Sequence[str]) -> str:
+    """The first that says something: version 8.6 also reports `1: ` and nothing more."""
+    telling = (error for error in errors if not _EMPTY.fullmatch(error))
+    return next(telling, errors[0] if errors else "TensorRT gives no reason")[:1000]
+
+
+def named_group(message: str, groups: Sequence[Group], asked: Mapping[str, Precision] | None = None) -> str | None:
+    """Id of the group whose node, tensor or weight is named first in a message; None where none is.
+
+    Lowering names what it adds after what it serves, so such names count too. Of a fused region a message names the
+    two ends, `{ForeignNode[first...last]}`: of these it is the one that was asked for the lower precision.
+    """
+    region = _REGION.search(message)
+    if region is None:
+        return _first_named(message, groups)
+    before = _first_named(message[: region.start()], groups)
+    named = (_first_named(end, groups) for end in region.groups())
+    ends = [group for group in named if group is not None]
+    if before is not None or not ends:
+        return before or _first_named(message[region.end() :], groups)
+    return max(ends, key=lambda group: asked[group]) if asked else ends[0]  # of equals, the first
+
+
+def _first_named(message: str, groups: Sequence[Group]) -> str | None:
+    found = []
+    for group in groups:
+        for name in {*group.nodes, *group.tensors, *group.weights}:
+            match = re.search(rf"(?<![\w./]){re.escape(name)}{_DERIVED}(?![\w./]*\w)", message)
+            if match:
+                # The first named counts; of two names at one place, the longer is meant.
+                found.append((match.start(), -len(name), group.id))
+    return min(found)[2] if found else None
+
+
+def parse_network(
+    trt: Any, builder: Any, log: Any, data: bytes, *, strong: bool = False, native_instancenorm: bool = True
+) -> tuple[Any, Any]:
+    """The network of an ONNX model, and its parser, which holds the weights and has to live as long.
+
+    Raises:
+        ParseError: TensorRT's parser does not know an op, or types do not agree.
+    """
+    network = builder.create_network(_network_flags(trt, strong))
+    parser = trt.OnnxParser(network, log)
+    _set_instancenorm(trt, parser, native_instancenorm)
+    if not parser.parse(data):
+        error = parser.get_error(0)
+        named = getattr(error, "node_name", None)  # from version 10 on
+        where = f"node {named() if named is not None and named() else error.node()}"
+        lines = [line.strip() for line in str(error.desc()).splitlines()]
+        said = "; ".join(line for line in lines if line and "Cuda Runtime" not in line) or "no reason given"
+        raise ParseError(f"parsing with TensorRT {trt.__version__}: {said[:500]} ({where})")
+    return network, parser
+
+
+def _set_instancenorm(trt: Any, parser: Any, native: bool) -> None:
+    if not has_instancenorm_flag(trt):
+        return
+    if native:
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    else:
+        parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+
+
+def _network_flags(trt: Any, strong: bool) -> int:
+    """From version 11 on every network is explicit in its batch and strongly typed, and the flags for it are gone."""
+    flags = 0
+    major, _ = version(trt)
+    if major < _FIRST_STRONG:
+        flags |= 1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH)
+    if strong and major < _FIRST_WITHOUT_WEAK:
+        flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    return flags
+
+
+def layers_of(network: Any) -> list[Any]:
+    return [network.get_layer(i) for i in range(network.num_layers)]

@@ -1,0 +1,203 @@
+"""TensorRT on one GPU: which typing this version has, what numbers measured here are comparable with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.nvidia.capability import has_fp16, has_int8
+from evaluators.backends.nvidia.device import gpu_uuid, lock_name
+from evaluators.backends.nvidia.state import GpuState
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt.builder import GIB, BuilderKnobs, TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.device import check_device, import_cuda, select
+from evaluators.backends.tensorrt.plugins import load_plugins
+from evaluators.backends.tensorrt.session import checked
+from evaluators.cores import usable_processors
+from evaluators.lowering.placement import TENSORRT
+from search.errors import ModelError, TargetError
+from search.graph.model import Model
+from search.values import Capability, Precision, Ranges, Target, digest_of
+
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+class TensorRTBackend:
+    """TensorRT on one GPU.
+
+    Args:
+        device: `cuda` or `cuda:N`.
+        threads: of ONNX Runtime where it helps out (checks before calibration); no engine uses it.
+        typing: `auto`, `weak` or `strong`.
+        timing_cache: folder that measured tactics are kept in, a file per device and version; None: nowhere.
+        build_threads: of the processor, for the builder; None: all that this process may run on.
+
+    The others are those of `BuilderKnobs`.
+
+    Raises:
+        TargetError: TensorRT or the CUDA bindings are not installed, or there is no such GPU.
+        ConfigError: this version cannot do what an option asks for.
+    """
+
+    name = "tensorrt"
+    engine_file = "model.plan"
+    quick_profile = True
+    placement = TENSORRT
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        threads: int = 1,
+        typing: str = "auto",
+        workspace_bytes: int = 4 * GIB,
+        optimization_level: int = 3,
+        tf32: bool = True,
+        sparsity: bool = False,
+        native_instancenorm: bool = True,
+        plugins: Sequence[str] = (),
+        timing_cache: str | None = None,
+        build_threads: int | None = None,
+    ) -> None:
+        self.trt = api.import_tensorrt()
+        self.threads = threads
+        kind, _, index = device.partition(":")
+        if kind != "cuda" or (index and not index.isdigit()):
+            raise TargetError(f"--device {device}: expected cuda or cuda:N for backend tensorrt.")
+        self.index = int(index or 0)
+        self.cuda = import_cuda()
+        self.properties = select(self.cuda, self.index)
+        self.builder_knobs = BuilderKnobs(
+            typing=api.choose_typing(self.trt, typing),
+            workspace_bytes=workspace_bytes,
+            optimization_level=optimization_level,
+            tf32=tf32,
+            sparsity=sparsity,
+            native_instancenorm=native_instancenorm and api.has_instancenorm_flag(self.trt),
+            plugins=tuple(plugins),
+            timing_cache=self._timing_cache_file(timing_cache),
+            threads=build_threads,
+        )
+        self._builders: list[TensorRTBuilder] = []  # the one in use
+        self._state = GpuState(gpu_uuid(self.index) or self.index)
+
+    def _timing_cache_file(self, folder: str | None) -> Path | None:
+        """A cache holds for one device, one TensorRT and one CUDA version."""
+        if folder is None:
+            return None
+        versions = "-".join(self.target_versions().values())
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self._device_name()}-{versions}")
+        return Path(folder) / f"{name}-{digest_of(name)[:8]}.timing"
+
+    def _device_name(self) -> str:
+        name = self.properties.name
+        return (name.decode() if isinstance(name, bytes) else str(name)).strip("\x00")
+
+    def target_versions(self) -> dict[str, str]:
+        driver = checked(self.cuda.cudaDriverGetVersion())
+        return {
+            "tensorrt": self.trt.__version__,
+            "compute_capability": f"{self.properties.major}.{self.properties.minor}",
+            "cuda_driver": str(driver // 1000),
+        }
+
+    def target(self) -> Target:
+        knobs = self.builder_knobs
+        return Target(
+            backend=self.name,
+            device=self._device_name(),
+            versions=self.target_versions(),
+            options={"tf32": str(knobs.tf32).lower(), "launch": "cuda graph", "typing": knobs.typing},
+            statistic="median",
+            relative=False,
+        )
+
+    def capability(self) -> Capability:
+        # On an H200, 8.6.0 built no network with an INT8 deconvolution in it ("Assertion engine failed"), neither by
+        # constraints nor by its own choice.
+        refused = frozenset({"ConvTranspose"}) if api.version(self.trt)[0] < 10 else frozenset()
+        # No least number of channels, though NVIDIA's own quantizer leaves convolutions of fewer than 16 in FP16: with
+        # the three channels of its first in INT8, ResNet-18 took 0.293 ms on an H200, without 0.374.
+        version = (int(self.properties.major), int(self.properties.minor))
+        ops = {Precision.FP16: _WEIGHTED} if has_fp16(version) else {}
+        ops |= {Precision.INT8: _WEIGHTED - refused} if has_int8(version) else {}
+        return Capability(ops, min_matmul_size=16)
+
+    def knobs(self) -> dict[str, str]:
+        return self.builder_knobs.to_json()
+
+    @property
+    def lock_name(self) -> str:
+        return lock_name(self.index)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (self._state.note,) if self._state.note else ()
+
+    def device_state(self) -> Mapping[str, Any]:
+        return self._state.read()
+
+    def float_session(self, model: Model) -> Any:
+        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+
+        log = api.shared_log(self.trt)
+        load_plugins(self.trt, log, self.builder_knobs.plugins)
+        try:
+            network, _parser = api.parse_network(
+                self.trt,
+                self._shared_builder,
+                log,
+                model_bytes(model.graph),
+                strong=self.builder_knobs.typing == api.STRONG,
+                native_instancenorm=self.builder_knobs.native_instancenorm,
+            )
+        except api.ParseError as error:
+            raise ModelError(
+                f"checking the model on backend tensorrt: {error}. Remove or replace the op; if ONNX Runtime "
+                "knows it, --plugin with a library that has it for TensorRT, or --backend onnxruntime, helps too."
+            ) from error
+        _refuse_unsized_outputs(network, model)
+        return OnnxRuntimeBackend("cpu", threads=usable_processors()).float_session(model)
+
+    def check(self) -> None:
+        log = api.shared_log(self.trt)
+        api.make_runtime(self.trt, log, self._check_device)
+        assert self._shared_builder is not None
+
+    @cached_property
+    def _shared_builder(self) -> Any:
+        """TensorRT's builder, one for the process: on an H200 each takes 11 to 12 s to make, also the second one."""
+        return api.make_builder(self.trt, api.shared_log(self.trt), self._check_device)
+
+    def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:
+        made = TensorRTBuilder(
+            self.trt, model, ranges, self.builder_knobs, self._check_device, lambda: self._shared_builder
+        )
+        self._builders = [made]
+        return made
+
+    def set_optimization_level(self, level: int) -> None:
+        """Build at another level from now on, with what the builder has learnt of tactics' times by now."""
+        self.builder_knobs = replace(self.builder_knobs, optimization_level=level)
+        for made in self._builders:
+            made.knobs = self.builder_knobs
+
+    def _check_device(self) -> None:
+        check_device(self.cuda)
+
+
+def _refuse_unsized_outputs(network: Any, model: Model) -> None:
+    """Buffers are made once, so what only the data decide has no place; a custom op's plugin may still tell a size."""
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    unsized = [tensor.name for tensor in outputs if -1 in tuple(tensor.shape) and tensor.name not in model.shapes]
+    custom = any(node.domain not in ("", "ai.onnx") for node in model.graph.graph.all_nodes())
+    if unsized and not (model.profiles and custom):
+        raise ModelError(
+            f"checking the model on backend tensorrt: expected outputs whose size follows from the inputs' shapes, but "
+            f"that of {unsized[0]!r} depends on the data, as behind NonZero or NonMaxSuppression. Cut the model before "
+            "that op, with onnx.utils.extract_model say, and run the rest behind the engine; or use --backend "
+            "onnxruntime."
+        )

@@ -1,0 +1,433 @@
+"""Builds TensorRT plans of one model's assignments, weakly or strongly typed; building needs no CUDA of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt import audit as tensorrt_audit
+from evaluators.backends.tensorrt import weak as tensorrt_weak
+from evaluators.backends.tensorrt.plugins import load_plugins
+from evaluators.backends.tensorrt.session import TensorRTSession, new_context
+from evaluators.cores import usable_processors
+from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
+from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.placement import TENSORRT
+from search.graph.model import Model
+from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
+
+GIB = 1 << 30
+_LOCK_S = 60.0  # for other processes to write the timing cache; each takes milliseconds
+
+
+@dataclass(frozen=True)
+class BuilderKnobs:
+    """What decides, beside the assignment, what the builder makes.
+
+    Attributes:
+        typing: `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast).
+        workspace_bytes: scratch memory a tactic may take.
+        optimization_level: 0 to 5; higher tries more tactics.
+        tf32: lets FP32 matrix work run on TF32 units.
+        sparsity: lets weights with a 2:4 pattern run on sparse units.
+        native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
+        plugins: paths of plugin libraries.
+        timing_cache: file that measured tactics are kept in between processes; None: in memory only.
+        threads: of the processor that the builder may use; None: all that this process may run on.
+    """
+
+    typing: str = api.WEAK
+    workspace_bytes: int = 4 * GIB
+    optimization_level: int = 3
+    tf32: bool = True
+    sparsity: bool = False
+    native_instancenorm: bool = True
+    plugins: tuple[str, ...] = ()
+    timing_cache: Path | None = None
+    threads: int | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """What an evaluation's digest is made of: plugins by content; no timing cache and threads, which save time."""
+        knobs = {
+            "typing": self.typing,
+            "workspace_bytes": str(self.workspace_bytes),
+            "optimization_level": str(self.optimization_level),
+            "tf32": _word(self.tf32),
+            "sparsity": _word(self.sparsity),
+            "native_instancenorm": _word(self.native_instancenorm),
+            "hardware_compatibility": "none",
+            "version_compatible": "false",
+        }
+        return knobs | _plugin_digests(self.plugins)
+
+
+def _plugin_digests(libraries: Sequence[str]) -> dict[str, str]:
+    """`plugin:NAME` → digest of the content; `plugin:NAME#2` and so on where libraries of several folders share a name.
+
+    These are in the order of their digests: the order on the command line changes nothing that is built.
+    """
+    digests: dict[str, set[str]] = {}
+    for library in map(Path, libraries):
+        digests.setdefault(f"plugin:{library.name}", set()).add(hashlib.sha256(library.read_bytes()).hexdigest())
+    return {
+        name if number == 1 else f"{name}#{number}": digest
+        for name, found in digests.items()
+        for number, digest in enumerate(sorted(found), start=1)
+    }
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An assignment with the ONNX bytes that the builder reads for it."""
+
+    assignment: Assignment
+    onnx: bytes
+
+
+class TensorRTBuilder:
+    """Builds plans; keeps one builder and one timing cache for all of them, which makes later builds fast.
+
+    Args:
+        trt: the tensorrt module.
+        model: the clean model.
+        ranges: calibrated range of every float tensor.
+        knobs: of all builds.
+        check_device: raises DeviceError where the device is out of order, which TensorRT reports as a refusal.
+        make_builder: gives TensorRT's builder, which the process may have already; None for a new one.
+    """
+
+    opens_engines = False  # a plan has only the outputs it was built with
+
+    def __init__(
+        self,
+        trt: Any,
+        model: Model,
+        ranges: Ranges,
+        knobs: BuilderKnobs,
+        check_device: Callable[[], object] = lambda: None,
+        make_builder: Callable[[], Any] | None = None,
+    ) -> None:
+        self.trt = trt
+        self.model = model
+        self.ranges = ranges
+        self.knobs = knobs
+        self._check_device = check_device
+        self._make_builder = make_builder or (lambda: api.make_builder(trt, self.log, check_device))
+        self.log = api.shared_log(trt)
+        load_plugins(trt, self.log, knobs.plugins)
+        self._clean = model_bytes(model.graph)
+        self._tensors = _float_tensors(model)
+        self._inner = _tensors_in_bodies(model)
+        self._runtime = api.make_runtime(trt, self.log, check_device)
+        self._timing = _TimingCache(trt, knobs.timing_cache)
+        self._engine: tuple[Path, Any] | None = None
+        self.threads: int | None = None  # that the builder was allowed, once there is one
+
+    @cached_property
+    def _builder(self) -> Any:
+        """Made when first needed: it takes seconds, and to load and time a plan it is not needed at all."""
+        builder = self._make_builder()
+        self.threads = api.set_threads(builder, self.knobs.threads or usable_processors())
+        return builder
+
+    @property
+    def strong(self) -> bool:
+        return self.knobs.typing == api.STRONG
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def lower(self, assignment: Assignment) -> Lowered:
+        if not self.strong:
+            return Lowered(assignment, self._clean)
+        return Lowered(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
+
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        """Write the ONNX file that an assignment's engine is built from."""
+        out.write_bytes(self.lower(assignment).onnx)
+
+    def build(self, lowered: Lowered, out: Path) -> Engine:
+        network, parser = self._parsed(lowered.onnx)
+        config = self._config()
+        notes = api.instancenorm_notes(self.trt, self.model)
+        if not self.strong:
+            notes += self._constrain(network, config, lowered.assignment)
+        return self._written(network, config, out, notes, parser, lowered.assignment)
+
+    def build_free(self, out: Path, onnx: bytes | None = None) -> Engine:
+        """TensorRT's own choice among INT8, FP16 and FP32, nothing constrained: what `trtexec --best` builds.
+
+        Args:
+            onnx: another file than the clean model, say one with Q/DQ in it.
+
+        Raises:
+            RefusedError: the builder refuses, or the typing is strong, where nothing is left to choose.
+        """
+        if self.strong:
+            raise RefusedError("a strongly typed network leaves TensorRT no choice of precision")
+        network, parser = self._parsed(onnx or self._clean)
+        config = self._config()
+        tensorrt_weak.set_flags(self.trt, config, set(Precision), obey=False)
+        if onnx is None:
+            tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
+        return self._written(network, config, out, [], parser, None)
+
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> TensorRTSession:
+        """Group outputs as further network outputs; that breaks fusions, so it shows where, not how fast."""
+        if self.strong:
+            exposed = expose_groups(lower(self.model, assignment, self.ranges, TENSORRT), self.model)
+            network, parser = self._parsed(model_bytes(exposed))
+            config = self._config()
+        else:
+            network, parser = self._parsed(self._clean)
+            self._expose(network)
+            config = self._config()
+            self._constrain(network, config, assignment)
+        plan = self._serialized(network, config, parser, assignment)
+        return self._session(self._runtime.deserialize_cuda_engine(plan), len(plan))
+
+    def _parsed(self, data: bytes) -> tuple[Any, Any]:
+        builder = self._builder
+        self.log.clear()  # of the builder's first words too: they are said of no network
+        try:
+            return api.parse_network(
+                self.trt,
+                builder,
+                self.log,
+                data,
+                strong=self.strong,
+                native_instancenorm=self.knobs.native_instancenorm,
+            )
+        except api.ParseError as error:
+            # The clean model was parsed before the first candidate: it is the assignment that does not fit.
+            raise RefusedError(str(error), api.named_group(str(error), self.model.groups)) from error
+
+    def _expose(self, network: Any) -> None:
+        """Make every group's output an output of the network, by a float copy: the tensor itself may be INT8."""
+        named = {group.output: group.id for group in self.model.groups}
+        for output in [network.get_output(i) for i in range(network.num_outputs)]:
+            network.unmark_output(output)
+        tensors = [layer.get_output(i) for layer in api.layers_of(network) for i in range(layer.num_outputs)]
+        for tensor in tensors:
+            if tensor.name in named:
+                copy = network.add_identity(tensor)
+                copy.set_output_type(0, self.trt.float32)
+                copy.get_output(0).name = named[tensor.name]
+                network.mark_output(copy.get_output(0))
+
+    def _constrain(self, network: Any, config: Any, assignment: Assignment) -> list[str]:
+        tensorrt_weak.set_flags(self.trt, config, set(assignment.values()))
+        tensorrt_weak.set_precisions(self.trt, network, self.model.groups, assignment, self._inner)
+        if Precision.INT8 not in assignment.values():
+            return []
+        missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
+        if not missing:
+            return []
+        return [f"missing-ranges: {len(missing)} tensors took the range of what feeds them, the first {missing[0]!r}"]
+
+    def _written(
+        self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
+    ) -> Engine:
+        plan = self._serialized(network, config, parser, asked)
+        self._engine = None  # it may be of the plan that is written over
+        out.write_bytes(plan)
+        return Engine(out, len(plan), (*notes, *self._timing.notes, *api.notes_of(self.log.warnings)))
+
+    def _serialized(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
+        plan = self._builder.build_serialized_network(network, config)
+        del parser  # it holds the weights until here
+        if plan is None:
+            self._check_device()
+            raise api.refusal(self.log.errors, self.model.groups, asked)
+        self._timing.keep()
+        return bytes(plan)
+
+    def _config(self) -> Any:
+        trt, knobs = self.trt, self.knobs
+        config = self._builder.create_builder_config()
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, knobs.workspace_bytes)
+        config.builder_optimization_level = knobs.optimization_level
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if not knobs.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if knobs.sparsity:
+            config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
+        self._set_profile(config)
+        self._timing.use_in(config)
+        return config
+
+    def _set_profile(self, config: Any) -> None:
+        if self.model.profiles:
+            profile = self._builder.create_optimization_profile()
+            for name, (low, best, high) in self.model.profiles.items():
+                profile.set_shape(name, low, best, high)
+            config.add_optimization_profile(profile)
+
+    # -- what was built --------------------------------------------------------------------------------------------
+
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
+        layers = tensorrt_audit.parse(self.inspect(engine.path))
+        rows = tensorrt_audit.audit_rows(layers, self.model.groups, assignment)
+        return Audit(rows, self._summary(layers))
+
+    def _summary(self, layers: Sequence[tensorrt_audit.EngineLayer]) -> EngineSummary:
+        level = self.knobs.optimization_level
+        return replace(tensorrt_audit.summary(layers), build_threads=self.threads, optimization_level=level)
+
+    def inspect(self, path: Path) -> str:
+        """The engine inspector's JSON of a plan."""
+        loaded = self._load_engine(path)
+        self._engine = (path, loaded)
+        inspector = loaded.create_engine_inspector()
+        if self.model.profiles:
+            # Without shapes the formats of a dynamic engine are "N/A due to dynamic shapes".
+            shapes = {spec.name: spec.shape for spec in self.model.inputs}
+            context = new_context(loaded, shapes, self.log)  # the inspector does not keep it alive
+            inspector.execution_context = context
+        return str(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
+
+    def load(self, path: Path) -> TensorRTSession:
+        kept, self._engine = self._engine, None
+        engine = kept[1] if kept is not None and kept[0] == path else self._load_engine(path)
+        return self._session(engine, path.stat().st_size)
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        layers = tensorrt_audit.parse(self.inspect(path))
+        session = self.load(path)
+        try:
+            return tensorrt_audit.layer_times(session.profile(inputs, count), layers, self.model.groups)
+        finally:
+            session.close()
+
+    def timing_cache(self) -> bytes | None:
+        """What the builder has measured so far, for other builds on this device; None where it cannot be used again."""
+        return self._timing.serialized()
+
+    def _session(self, engine: Any, plan_bytes: int) -> TensorRTSession:
+        if engine is None:
+            raise api.refusal(self.log.errors, self.model.groups)
+        shapes = {spec.name: spec.shape for spec in self.model.inputs}
+        return TensorRTSession(self.trt, engine, shapes, plan_bytes, self.log)
+
+    def _load_engine(self, path: Path) -> Any:
+        self.log.clear()
+        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            self._check_device()
+            error = api.refusal(self.log.errors, ())
+            if isinstance(error, OutOfMemoryError):
+                raise error
+            raise RefusedError(f"the plan {path.name} cannot be loaded: {self.log.first_error()}")
+        return engine
+
+
+class _TimingCache:
+    """One cache object for all builds of a process, and, where the version can read it again, a file for the next.
+
+    TensorRT 8.6 refuses a cache that was serialized in between, so there it lives in memory only.
+
+    The file only saves time. Once it cannot be read or written, builds go on with what is in memory, `notes` say why,
+    and this process leaves the file alone: trying again may take long, and one that cannot be read may hold more than
+    would be written over it.
+    """
+
+    def __init__(self, trt: Any, file: Path | None) -> None:
+        self._file = file if api.keeps_timing_cache(trt) else None
+        self._usable = api.keeps_timing_cache(trt)
+        self._config: Any = None
+        self._cache: Any = None
+        self._kept = 0
+        self.notes: tuple[str, ...] = ()
+
+    def use_in(self, config: Any) -> None:
+        if self._cache is None:
+            self._cache = config.create_timing_cache(self._stored())
+            self._config = config  # what made the cache has to outlive it
+        if not config.set_timing_cache(self._cache, ignore_mismatch=False):
+            self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
+            self._config = config
+            config.set_timing_cache(self._cache, ignore_mismatch=False)
+
+    def serialized(self) -> bytes | None:
+        if self._cache is None:
+            return self._stored() or None  # nothing was built in this process yet
+        return bytes(self._cache.serialize()) if self._usable else None
+
+    def keep(self) -> None:
+        """Write the file when something was added, together with what another process added meanwhile."""
+        data = self.serialized() if self._file is not None else None
+        if self._file is None or data is None or len(data) == self._kept:
+            return
+        try:
+            self._kept = self._merge_into(self._file, data)
+        except (OSError, NotImplementedError) as error:  # the latter is filelock's, where files cannot be locked
+            self._give_up("kept", error)
+
+    def _stored(self) -> bytes:
+        """What the file holds; nothing where there is none or it cannot be read."""
+        try:
+            return self._file.read_bytes() if self._file is not None else b""
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._give_up("read", error)
+            return b""
+
+    def _merge_into(self, file: Path, data: bytes) -> int:
+        """How many bytes the file has then."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{file}.lock", timeout=_LOCK_S, mode=0o666):  # other users must be able to open it too
+            if file.exists():
+                other = self._config.create_timing_cache(file.read_bytes())
+                self._cache.combine(other, ignore_mismatch=False)
+                data = self.serialized() or data
+            _replace(file, data)
+        return len(data)
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        self.notes = (f"timing-cache: not {what}: {error}",)
+        self._file = None
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Give a file another content, whole or not at all."""
+    partial = file.with_suffix(".partial")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, file)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def model_bytes(graph: ir.Model) -> bytes:
+    """An ONNX model as one piece, weights inside; equal for equal models."""
+    return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
+
+
+def _float_tensors(model: Model) -> frozenset[str]:
+    graph = model.graph.graph
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
+    return frozenset(value.name or "" for value in values if value.dtype is ir.DataType.FLOAT)
+
+
+def _tensors_in_bodies(model: Model) -> frozenset[str]:
+    """Names of what nodes inside If and Loop make, and no node of the main graph."""
+    graph = model.graph.graph
+    outer = {value.name for node in graph for value in node.outputs}
+    inner = {value.name for node in graph.all_nodes() for value in node.outputs}
+    return frozenset(name for name in inner - outer if name)
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()

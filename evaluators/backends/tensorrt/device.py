@@ -1,0 +1,108 @@
+"""The GPU below TensorRT: finding it, and telling whether it is why TensorRT gave up."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt.session import checked, cudart
+from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
+from search.errors import BitfrontError, TargetError
+
+_LEAST_FREE_BYTES = 64 * 2**20  # with less than that no builder gets far
+_INSUFFICIENT_DRIVER, _NO_DEVICE = 35, 100  # of cudaError_t
+
+
+def import_cuda() -> Any:
+    """The CUDA runtime bindings; raises TargetError where they are not installed or do not load."""
+    try:
+        return cudart()
+    except Exception as error:
+        how = "is not installed" if isinstance(error, ImportError) else f"does not load ({type(error).__name__})"
+        raise TargetError(
+            f"starting backend tensorrt: cuda-bindings {how}: {error}. Install the one for the driver's CUDA, say "
+            "pip install 'cuda-bindings==12.*'; `bitfront doctor` names it."
+        ) from error
+
+
+def select(cuda: Any, index: int) -> Any:
+    """Make a GPU the current one of this process; its properties.
+
+    Raises:
+        TargetError: there is no such GPU, or no driver that works.
+        DeviceError, OutOfMemoryError: it is there and cannot be used now.
+    """
+    error, count = cuda.cudaGetDeviceCount()
+    if int(error) != 0:
+        raise TargetError(f"--device cuda:{index}: {_why_none(cuda, error)}")
+    if index >= count:
+        raise TargetError(
+            f"--device cuda:{index}: this process sees {count} GPU{'s' if count != 1 else ''}, counted from cuda:0"
+            f"{_hidden()}."
+        )
+    try:
+        checked(cuda.cudaSetDevice(index))
+        return checked(cuda.cudaGetDeviceProperties(index))
+    except (DeviceError, OutOfMemoryError) as error:
+        raise type(error)(
+            f"opening cuda:{index}: {error}. See with nvidia-smi whether another process has filled its memory or "
+            "keeps the GPU to itself."
+        ) from error
+
+
+def _why_none(cuda: Any, error: Any) -> str:
+    code = int(error)
+    if code == _NO_DEVICE:
+        return (
+            f"no CUDA device is visible (CUDA error {code}{_hidden()}): check CUDA_VISIBLE_DEVICES, and what "
+            "nvidia-smi lists; a container needs --gpus all."
+        )
+    if code == _INSUFFICIENT_DRIVER:
+        known = cuda_device.driver_version()
+        found = f"the driver, which knows CUDA {known}, is too old for this CUDA" if known else "there is no driver"
+        return (
+            f"{found} (CUDA error {code}): install a newer NVIDIA driver, or the cuda-bindings and TensorRT for the "
+            "CUDA that the driver knows (docs/tensorrt.md says which)."
+        )
+    _, name = cuda.cudaGetErrorString(error)
+    return (
+        f"the driver does not work (CUDA error {code}: {name.decode() if isinstance(name, bytes) else name}): see "
+        "whether nvidia-smi runs; restart the machine or the container where it does not."
+    )
+
+
+def _hidden() -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "" if visible is None else f", with CUDA_VISIBLE_DEVICES={visible!r}"
+
+
+def check_device(cuda: Any) -> None:
+    """See whether the device itself is why TensorRT gave up.
+
+    Raises:
+        DeviceError: it is out of order.
+        OutOfMemoryError: it is full, which version 8.6 may report as nothing but `1: `.
+    """
+    checked(cuda.cudaDeviceSynchronize())
+    free, total = checked(cuda.cudaMemGetInfo())
+    if free < _LEAST_FREE_BYTES:
+        raise OutOfMemoryError(f"TensorRT gave up with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
+
+
+def no_context(errors: list[str]) -> BitfrontError:
+    """What it means that TensorRT made no execution context.
+
+    Args:
+        errors: what it logged of that.
+
+    Raises:
+        DeviceError, OutOfMemoryError: the device says so itself.
+    """
+    check_device(cudart())
+    meant: type[BitfrontError] = type(api.refusal(errors, ()))
+    if meant is RefusedError and re.search(r"memory|alloc", "\n".join(errors), re.IGNORECASE):
+        meant = OutOfMemoryError
+    return meant(f"TensorRT could not create an execution context: {api.first_error(errors)}")

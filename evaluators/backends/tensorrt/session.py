@@ -1,0 +1,309 @@
+"""A loaded TensorRT engine: buffers once, launches through a CUDA graph, times by CUDA events."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
+from search.errors import DataError
+
+_AROUND_COUNT = 20
+_PROFILE_WARM_UP = 3
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+
+
+def cudart() -> Any:
+    """The CUDA runtime bindings."""
+    from cuda.bindings import runtime
+
+    return runtime
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """The values of a CUDA call; raises OutOfMemoryError, or DeviceError since CUDA errors may be sticky."""
+    error, *values = result
+    if int(error) == 0:
+        return values[0] if len(values) == 1 else tuple(values)
+    _, name = cudart().cudaGetErrorString(error)
+    message = f"CUDA error {int(error)}: {name.decode() if isinstance(name, bytes) else name}"
+    raise OutOfMemoryError(message) if int(error) == _OUT_OF_MEMORY else DeviceError(message)
+
+
+class TensorRTSession:
+    """One engine in one execution context on one stream.
+
+    Args:
+        trt: the tensorrt module.
+        engine: a deserialized engine.
+        shapes: input name → shape to run at.
+        plan_bytes: size of its plan, the larger part of which is weights.
+        log: where TensorRT's errors go.
+
+    `memory_bytes` is what the engine holds on the device while it runs: weights, activations and scratch, inputs and
+    outputs. `notes` says so where launches could not be captured in a graph.
+    """
+
+    def __init__(self, trt: Any, engine: Any, shapes: Mapping[str, tuple[int, ...]], plan_bytes: int, log: Any) -> None:
+        self._trt = trt
+        self._engine = engine
+        self._shapes = shapes
+        self._log = log
+        self._cuda = cudart()
+        self._device: dict[str, int] = {}
+        self._pinned: dict[str, int] = {}
+        self._host: dict[str, NDArray[Any]] = {}
+        self._events: list[Any] = []
+        self._stream: Any = None
+        self._graph: Any = None
+        self.notes: tuple[str, ...] = ()
+        self._inputs, self._outputs = self._names()
+        try:
+            self._open(plan_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, plan_bytes: int) -> None:
+        self._context = self._new_context()
+        self._stream = checked(self._cuda.cudaStreamCreate())
+        self._events = [checked(self._cuda.cudaEventCreate()) for _ in range(2)]
+        for name in (*self._inputs, *self._outputs):
+            self._allocate(name)
+        self.types: Mapping[str, str] = {name: array.dtype.name for name, array in self._host.items()}
+        self._point(self._context)
+        io_bytes = sum(array.nbytes for array in self._host.values())
+        self.memory_bytes: int | None = _scratch_bytes(self._engine) + plan_bytes + io_bytes
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
+        inputs = [n for n in names if self._engine.get_tensor_mode(n) == self._trt.TensorIOMode.INPUT]
+        return inputs, [n for n in names if n not in inputs]
+
+    def _new_context(self) -> Any:
+        return new_context(self._engine, {name: self._shapes[name] for name in self._inputs}, self._log)
+
+    def _allocate(self, name: str) -> None:
+        shape = tuple(self._context.get_tensor_shape(name))
+        if -1 in shape:
+            raise RefusedError(f"the size of output {name!r} depends on the data: {'x'.join(map(str, shape))}")
+        dtype = np.dtype(self._trt.nptype(self._engine.get_tensor_dtype(name)))
+        size = max(1, int(np.prod(shape)) * dtype.itemsize)
+        self._device[name] = checked(self._cuda.cudaMalloc(size))
+        # Pinned: from ordinary memory the driver copies by way of a small pinned buffer of its own.
+        self._pinned[name] = int(checked(self._cuda.cudaMallocHost(size)))
+        raw = (ctypes.c_byte * size).from_address(self._pinned[name])
+        self._host[name] = np.frombuffer(raw, dtype, count=int(np.prod(shape))).reshape(shape)
+
+    def _point(self, context: Any) -> None:
+        for name, pointer in self._device.items():
+            context.set_tensor_address(name, int(pointer))
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        self._fill(inputs)
+        self._upload()
+        self._launch()
+        self._download()
+        self._wait()
+        return {name: self._host[name].copy() for name in self._outputs}
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._fill(inputs)
+        self._upload()
+        self._launch()
+        self._wait()
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        return np.array([self._timed(self._launch) for _ in range(count)])
+
+    def around(self) -> dict[str, float]:
+        return {
+            "host_to_device": float(np.median([self._timed(self._upload) for _ in range(_AROUND_COUNT)])),
+            "device_to_host": float(np.median([self._timed(self._download) for _ in range(_AROUND_COUNT)])),
+            "enqueue": float(np.median([self._host_ms(self._enqueue) for _ in range(_AROUND_COUNT)])),
+            "launch": float(np.median([self._host_ms(self._launch) for _ in range(_AROUND_COUNT)])),
+        }
+
+    def profile(self, inputs: Mapping[str, NDArray[Any]], count: int) -> dict[str, float]:
+        """Mean milliseconds of every layer by name, in the order they run.
+
+        In a context of its own: one with a profiler cannot be captured in a graph.
+        """
+        context, profiler = self._new_context(), make_profiler(self._trt)
+        self._point(context)
+        context.profiler = profiler
+        self._fill(inputs)
+        self._upload()
+        for i in range(_PROFILE_WARM_UP + count):
+            if i == _PROFILE_WARM_UP:
+                profiler.times.clear()
+            self._enqueue(context)
+            self._wait()
+        return {name: sum(times) / count for name, times in profiler.times.items()}
+
+    def close(self) -> None:
+        if self._graph is not None:
+            self._cuda.cudaGraphExecDestroy(self._graph)
+        for pointer in self._device.values():
+            self._cuda.cudaFree(pointer)
+        self._host = {}
+        for pointer in self._pinned.values():
+            self._cuda.cudaFreeHost(pointer)
+        for event in self._events:
+            self._cuda.cudaEventDestroy(event)
+        if self._stream is not None:
+            self._cuda.cudaStreamDestroy(self._stream)
+        self._device, self._pinned, self._events, self._stream, self._graph = {}, {}, [], None, None
+        self._context = self._engine = None
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def _fill(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        for name in self._inputs:
+            _check_shape(name, inputs[name].shape, self._host[name].shape)
+            _check_fits(name, inputs[name], self._host[name].dtype)
+            np.copyto(self._host[name], inputs[name], casting="same_kind")
+
+    def _upload(self) -> None:
+        for name in self._inputs:
+            self._copy(self._device[name], self._pinned[name], self._host[name].nbytes, to_host=False)
+
+    def _download(self) -> None:
+        for name in self._outputs:
+            self._copy(self._pinned[name], self._device[name], self._host[name].nbytes, to_host=True)
+
+    def _copy(self, to: int, source: int, nbytes: int, *, to_host: bool) -> None:
+        kinds = self._cuda.cudaMemcpyKind
+        kind = kinds.cudaMemcpyDeviceToHost if to_host else kinds.cudaMemcpyHostToDevice
+        checked(self._cuda.cudaMemcpyAsync(to, source, nbytes, kind, self._stream))
+
+    def _timed(self, step: Callable[[], None]) -> float:
+        """Milliseconds on the device."""
+        checked(self._cuda.cudaEventRecord(self._events[0], self._stream))
+        step()
+        checked(self._cuda.cudaEventRecord(self._events[1], self._stream))
+        checked(self._cuda.cudaEventSynchronize(self._events[1]))
+        return float(checked(self._cuda.cudaEventElapsedTime(*self._events)))
+
+    def _host_ms(self, step: Callable[[], None]) -> float:
+        """Milliseconds until the host has handed the work over, with nothing waiting before it."""
+        self._wait()
+        start = time.perf_counter()
+        step()
+        return 1000 * (time.perf_counter() - start)
+
+    def _wait(self) -> None:
+        checked(self._cuda.cudaStreamSynchronize(self._stream))
+
+    def _launch(self) -> None:
+        if self._graph is None and not self.notes:
+            self._capture()
+        if self._graph is not None:
+            checked(self._cuda.cudaGraphLaunch(self._graph, self._stream))
+        else:
+            self._enqueue()
+
+    def _enqueue(self, context: Any = None) -> None:
+        if not (context or self._context).execute_async_v3(int(self._stream)):
+            raise DeviceError(f"TensorRT could not launch the engine: {self._log.first_error()}")
+
+    def _capture(self) -> None:
+        self._enqueue()  # the first launch may allocate, which a capture forbids
+        self._wait()
+        mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        checked(self._cuda.cudaStreamBeginCapture(self._stream, mode))
+        launched = self._context.execute_async_v3(int(self._stream))
+        error, graph = self._cuda.cudaStreamEndCapture(self._stream)
+        if int(error) == 0:
+            if launched:
+                error, self._graph = self._instantiated(graph)
+            checked(self._cuda.cudaGraphDestroy(graph))
+        if not launched or int(error) != 0:
+            self._cuda.cudaGetLastError()  # and forget it: what lasts will show at the next launch
+            self.notes = ("launches could not be captured in a CUDA graph; latency holds their overhead",)
+
+    def _instantiated(self, graph: Any) -> tuple[Any, Any]:
+        """CUDA's error, and the graph that can be launched, None where there is one."""
+        error, *made = result = self._cuda.cudaGraphInstantiate(graph, 0)
+        if int(error) == _OUT_OF_MEMORY:
+            checked(result)
+        return error, made[0] if int(error) == 0 else None
+
+
+def _check_shape(name: str, given: tuple[int, ...], held: tuple[int, ...]) -> None:
+    """Refuse what numpy would repeat to fill the input.
+
+    Raises:
+        DataError: naming the input and both shapes.
+    """
+    if given != held:
+        raise DataError(
+            f"running the engine: its input {name} is {_spelled(held)}, and the data are {_spelled(given)}. Give it "
+            "batches of the shape it was built for."
+        )
+
+
+def _spelled(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a single number"
+
+
+def _check_fits(name: str, values: NDArray[Any], held: np.dtype[Any]) -> None:
+    """Refuse integers that an engine's narrower input cannot hold: before version 10 all INT64 are INT32.
+
+    Raises:
+        DataError: naming the input and the value.
+    """
+    if held.kind not in "iu" or not values.size or np.can_cast(values.dtype, held):
+        return
+    bounds = np.iinfo(held)
+    for value in (values.min(), values.max()):
+        if not bounds.min <= int(value) <= bounds.max:
+            raise DataError(
+                f"running the engine: its input {name} is {held.name}, and the data hold {int(value)}, which does not "
+                f"fit ({bounds.min} to {bounds.max}). Bring the data into that range, or use TensorRT 10 or newer, "
+                "which keeps INT64."
+            )
+
+
+def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) -> Any:
+    """An execution context with its input shapes set.
+
+    Raises:
+        DeviceError, OutOfMemoryError, RefusedError: TensorRT makes none, as the device or TensorRT's log tells it.
+    """
+    before = len(log.errors)
+    context = engine.create_execution_context()
+    if context is None:
+        from evaluators.backends.tensorrt.device import no_context
+
+        raise no_context(log.errors[before:])
+    for name, shape in shapes.items():
+        context.set_input_shape(name, tuple(shape))
+    return context
+
+
+def make_profiler(trt: Any) -> Any:
+    """A profiler that keeps the times of every layer; made here because its base class comes with the module."""
+
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.times: dict[str, list[float]] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times.setdefault(layer_name, []).append(ms)
+
+    return Profiler()
+
+
+def _scratch_bytes(engine: Any) -> int:
+    """Activations and scratch; version 10.1 widened the type under a new name, and 11 dropped the old one."""
+    wide = getattr(engine, "device_memory_size_v2", None)
+    return int(engine.device_memory_size if wide is None else wide)

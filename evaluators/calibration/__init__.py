@@ -1,0 +1,1 @@
+"""Ranges of tensors from data, their arithmetic, and TensorRT's calibration cache."""

@@ -1,0 +1,1 @@
+"""Why an engine loses: sensitivities, cut-out groups, distributions, and an engine beside ONNX Runtime."""

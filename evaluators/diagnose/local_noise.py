@@ -1,0 +1,166 @@
+"""What a precision does to each group's own activations, all else exact: one float run, and every group alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.diagnose.cut_groups import Piece, cut, grids, lowered
+from evaluators.diagnose.distributions import Distance, by_channel, channel_noise, decibels, distance
+from evaluators.engine import Arrays
+from evaluators.lowering.placement import Placement
+from search.errors import EvaluatorError, ModelError
+from search.graph.model import Model
+from search.values import Precision, Ranges
+
+Pair = tuple[str, Precision]
+_HELD_BYTES = 256 * 2**20  # of activations at a time
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model and how a target writes precision into it."""
+
+    model: Model
+    ranges: Ranges
+    placement: Placement
+
+    def placement_of(self, precision: Precision) -> Placement:
+        """INT8 alone has float sides in FP32: what FP16 adds belongs to other pairs."""
+        return self.placement if precision is Precision.FP16 else replace(self.placement, half=False)
+
+
+@dataclass(frozen=True)
+class Local:
+    """One group in one precision on exact inputs.
+
+    Attributes:
+        noise: of the group's output, relative to each channel's variance, mean over channels; infinite where it is
+            not finite.
+        sqnr_db: the output's power over the noise's; None where it is not finite.
+        distance: of the worst tensor that is rounded; None where none is.
+    """
+
+    noise: float
+    sqnr_db: float | None
+    distance: Distance | None
+
+
+def local_noise(
+    emulator: Emulator,
+    network: Network,
+    pairs: Sequence[Pair],
+    batches: Sequence[Arrays],
+    notes: list[str],
+    alive: Callable[[], None] = lambda: None,
+) -> dict[Pair, Local]:
+    """Look at every pair of group and precision.
+
+    Args:
+        batches: inputs of the whole model.
+        notes: gets a sentence for every pair that cannot be looked at; it is left out.
+        alive: called after every pair.
+    """
+    found: dict[Pair, Local] = {}
+    wanted: dict[str, list[Precision]] = {}
+    for group, precision in pairs:
+        wanted.setdefault(group, []).append(precision)
+    pieces = [cut(network.model, group) for group in network.model.groups if group.id in wanted]
+    for piece, tensors in _with_tensors(emulator, network.model, pieces, batches):
+        for precision in wanted[piece.group.id]:
+            seen = _look_or_note(emulator, network, piece, precision, tensors, notes)
+            if seen is not None:
+                found[piece.group.id, precision] = seen
+            alive()
+    return found
+
+
+def _look_or_note(
+    emulator: Emulator,
+    network: Network,
+    piece: Piece,
+    precision: Precision,
+    tensors: Sequence[Arrays],
+    notes: list[str],
+) -> Local | None:
+    try:
+        return _look(emulator, network, piece, precision, tensors)
+    except (ModelError, EvaluatorError) as error:
+        notes.append(f"{piece.group.name} in {precision.label} is left out: {error}")
+        return None
+
+
+def _look(emulator: Emulator, network: Network, piece: Piece, precision: Precision, tensors: Sequence[Arrays]) -> Local:
+    graph = lowered(piece, precision, network.ranges, network.placement_of(precision))
+    session = emulator.open(graph)
+    outputs = [session.run({name: t[name] for name in piece.inputs}, [piece.output])[piece.output] for t in tensors]
+    whole, each = channel_noise(_rows(outputs, piece), _rows([t[piece.output] for t in tensors], piece))
+    distances = []
+    for name, grid in grids(graph, precision, piece).items():
+        rows = _rows([t[name] for t in tensors], piece)
+        if np.isfinite(rows).all():
+            distances.append(distance(rows, grid))
+    return Local(each, decibels(whole), _worst(distances))
+
+
+def _rows(arrays: Sequence[NDArray[Any]], piece: Piece) -> NDArray[Any]:
+    """(channels, values) of one tensor over all batches."""
+    return np.concatenate([by_channel(array, piece.axis) for array in arrays], axis=1)
+
+
+def _worst(distances: Sequence[Distance]) -> Distance | None:
+    if not distances:
+        return None
+    return Distance(
+        kl=max(d.kl for d in distances),
+        overlap=min(d.overlap for d in distances),
+        saturated=max(d.saturated for d in distances),
+    )
+
+
+def _with_tensors(
+    emulator: Emulator, model: Model, pieces: Sequence[Piece], batches: Sequence[Arrays]
+) -> Iterator[tuple[Piece, list[Arrays]]]:
+    """Every piece with the float tensors that it reads and makes, batch by batch; few are held at a time."""
+    made = dict.fromkeys(name for piece in pieces for name in _tensors(piece) if name not in batches[0])
+    session = emulator.open(_exposing(model, list(made)))
+    for some in _chunks(model.shapes, pieces, len(batches)):
+        names = list(dict.fromkeys(name for piece in some for name in _tensors(piece) if name in made))
+        tensors = [{**inputs, **session.run(inputs, names)} for inputs in batches]
+        for piece in some:
+            yield piece, tensors
+
+
+def _tensors(piece: Piece) -> tuple[str, ...]:
+    return (*piece.inputs, piece.output)
+
+
+def _exposing(model: Model, names: Sequence[str]) -> ir.Model:
+    """A copy of the float model whose outputs are those tensors."""
+    copy = model.graph.clone()
+    values = {value.name: value for node in copy.graph for value in node.outputs}
+    copy.graph.outputs.clear()
+    copy.graph.outputs.extend(values[name] for name in names)
+    return passes.RemoveUnusedNodesPass()(copy).model
+
+
+def _chunks(shapes: Mapping[str, tuple[int, ...]], pieces: Sequence[Piece], batches: int) -> Iterator[list[Piece]]:
+    some: list[Piece] = []
+    held = 0
+    for piece in pieces:
+        size = 4 * batches * sum(math.prod(shapes.get(name, ())) for name in _tensors(piece))
+        if some and held + size > _HELD_BYTES:
+            yield some
+            some, held = [], 0
+        some.append(piece)
+        held += size
+    if some:
+        yield some

@@ -1,0 +1,292 @@
+"""What each group adds to the error of the outputs when it alone runs in a lower precision. Builds no engine.
+
+First every group is looked at alone, on exact inputs: what a precision does to its own output. Then, one after
+another, single groups are lowered inside the whole network and its outputs compared with the float model's. Where time
+runs out before all are measured, the rest is estimated: noise at a group's output reaches the network's outputs with a
+gain that is alike for all precisions of the group and varies slowly along the network.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
+from evaluators.data import Batch
+from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
+from evaluators.diagnose.output_noise import OutputNoise, compared_names
+from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
+from evaluators.engine import Arrays
+from evaluators.lowering.half import spelled_out
+from evaluators.lowering.lower import lower
+from search.errors import EvaluatorError, ModelError
+from search.values import Assignment, Precision
+
+SAMPLES = 64
+_LOCAL_SAMPLES = 16
+_POOL = 4  # times as many are looked at to find the hard ones
+_POOL_SHARE = 0.2  # of the time, at most
+_MEASURE_SHARE = 0.6
+_HELD_BYTES = 256 * 2**20
+_ANCHORS = 8  # groups all along the network that are measured first
+_TINY = 1e-18
+
+Done = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A pair in the whole network."""
+
+    error: float
+    flipped: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One batch of the subset with what the float model says of it."""
+
+    inputs: Arrays
+    weights: Floats
+    reference: Arrays
+
+
+def sensitivity(
+    emulator: Emulator,
+    network: Network,
+    pairs: Sequence[Pair],
+    pool: Indices,
+    batches: Batches,
+    *,
+    seconds: float,
+    done: Done,
+    alive: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Find the error that each pair of group and precision adds to the outputs, all other groups in FP32.
+
+    Args:
+        pairs: what to look at, no FP32 among it.
+        pool: indices of samples in random order, the first of which are taken.
+        batches: the samples at indices.
+        seconds: of wall time. Looking at every group alone takes about as long as three runs of the network and is
+            done in any case; what is not measured in time is estimated.
+        done: told how many of the pairs are measured.
+        alive: called now and then before that.
+
+    Returns:
+        `rows`, one per pair in the order of the network, `notes` in words, and `not_finite`, the indices of samples on
+        which the float model itself gives NaN or infinity. A row has `group`, `precision`,
+        `error` (noise over power of the outputs; None where they are not finite), `flipped` (share of samples whose
+        class changes; None where it was not measured or outputs are no classes), `sqnr_db` of the group's own output
+        (None where not finite), of the worst of its activations `kl` in nats, `overlap` and `saturated` (None where
+        none is rounded), and `samples`, 0 where the error is an estimate.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the float model.
+    """
+    return _Pass(emulator, network, seconds, done, alive).run(pairs, pool, batches)
+
+
+class _Pass:
+    def __init__(
+        self, emulator: Emulator, network: Network, seconds: float, done: Done, alive: Callable[[], None]
+    ) -> None:
+        self.emulator = emulator
+        self.network = network
+        self.seconds = seconds
+        self.done = done
+        self.alive = alive
+        self.start = time.monotonic()
+        self.notes: list[str] = []
+        self.not_finite: list[int] = []
+        self.exact = emulator.open(network.model.graph)
+        self.floats = Assignment({group.id: Precision.FP32 for group in network.model.groups})
+
+    def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> dict[str, Any]:
+        parts = self._parts(pairs, pool, batches)
+        local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes, self.alive)
+        measured = self._measure(local, parts)
+        errors = estimates(self._places(), local, measured)
+        left = len(local) - len(measured)
+        if left:
+            self.notes.append(
+                f"{left} of {len(local)} errors are estimated: {self.seconds:.3g} s are over, or they cannot be run"
+            )
+        rows = [_row(pair, local[pair], errors[pair], measured.get(pair)) for pair in local]
+        return {"rows": rows, "notes": self.notes, "not_finite": sorted(self.not_finite)}
+
+    # -- samples ---------------------------------------------------------------------------------------------------
+
+    def _parts(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> list[_Part]:
+        wanted = self._wanted(len({group for group, _ in pairs}), next(iter(batches(pool))))
+        subset = self._subset(pairs, pool[: _POOL * wanted], wanted, batches)
+        parts, at = [], 0
+        for batch in batches(subset.indices):
+            here = slice(at, at + batch.count)
+            at += batch.count
+            parts.append(_Part(batch.inputs, subset.weights[here], self.exact.run(batch.inputs)))
+            self.not_finite += subset.indices[here][~_finite(parts[-1])].tolist()
+        return parts
+
+    def _wanted(self, groups: int, first: Batch) -> int:
+        """As many samples as every group can be measured on in time, in whole batches."""
+        outputs = self.exact.run(first.inputs)  # the first run also settles memory
+        start = time.monotonic()
+        self.exact.run(first.inputs)
+        each = time.monotonic() - start
+        held = sum(array.nbytes for array in (*first.inputs.values(), *outputs.values()))
+        rows = len(next(iter(first.inputs.values())))
+        most = min(_MEASURE_SHARE * self.seconds / max(groups * each, 1e-9), _HELD_BYTES / max(held, 1))
+        return rows * max(1, min(math.ceil(SAMPLES / rows), int(most)))
+
+    def _subset(self, pairs: Sequence[Pair], pool: Indices, wanted: int, batches: Batches) -> Subset:
+        lowest: dict[str, Precision] = {}
+        for group, precision in pairs:
+            lowest[group] = max(precision, lowest.get(group, precision))
+        until = time.monotonic() + _POOL_SHARE * self.seconds
+
+        def exact(batch: Batch) -> Arrays:
+            return self.exact.run(batch.inputs)
+
+        try:
+            rough = self._lowered(lowest)
+        except (ModelError, EvaluatorError) as error:
+            self.notes.append(f"the samples are random ones, none chosen for being hard: {error}")
+            return choose(pool[:wanted], wanted, batches, exact, exact, lambda: False)
+        return choose(
+            pool, wanted, batches, exact, lambda batch: rough.run(batch.inputs), lambda: time.monotonic() > until
+        )
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def _measure(self, local: dict[Pair, Local], parts: Sequence[_Part]) -> dict[Pair, Measured]:
+        """Measure while there is time, the most telling pairs first."""
+        found: dict[Pair, Measured] = {}
+        refused: set[Pair] = set()
+        longest = 0.0
+        while len(found) + len(refused) < len(local):
+            start = time.monotonic()
+            if start + longest > self.start + self.seconds:
+                break
+            pair = self._next(local, found, refused)
+            try:
+                found[pair] = self._measured(pair, parts)
+            except (ModelError, EvaluatorError) as error:
+                refused.add(pair)
+                self.notes.append(f"{self._name(pair[0])} in {pair[1].label} is not measured: {error}")
+            longest = max(longest, time.monotonic() - start)
+            self.done(len(found) + len(refused), len(local))
+        return found
+
+    def _next(self, local: dict[Pair, Local], found: dict[Pair, Measured], refused: set[Pair]) -> Pair:
+        """First some all along the network, which tell the gains; then whatever is expected to add most."""
+        left = [pair for pair in local if pair not in found and pair not in refused]
+        if len(found) + len(refused) < _ANCHORS:
+            coarsest = max(precision for _, precision in left)
+            coarse = [pair for pair in local if pair[1] is coarsest]
+            spread = {int(place) for place in np.linspace(0, len(coarse) - 1, _ANCHORS)}
+            anchors = [coarse[place] for place in sorted(spread) if coarse[place] in left]
+            if anchors:
+                return anchors[0]
+        errors = estimates(self._places(), local, found)
+        return max(left, key=lambda pair: errors[pair])
+
+    def _measured(self, pair: Pair, parts: Sequence[_Part]) -> Measured:
+        session, noise = self._lowered(dict([pair])), OutputNoise()
+        for part in parts:
+            _count(noise, session.run(part.inputs), part)
+        return Measured(noise.error, noise.flipped, sum(len(part.weights) for part in parts))
+
+    def _lowered(self, changes: dict[str, Precision]) -> Emulated:
+        network = self.network
+        placement = network.placement_of(min(changes.values()))
+        assignment = self.floats.replace(changes)
+        return self.emulator.open(spelled_out(lower(network.model, assignment, network.ranges, placement)))
+
+    def _places(self) -> dict[str, int]:
+        return {group.id: place for place, group in enumerate(self.network.model.groups)}
+
+    def _name(self, group: str) -> str:
+        return next(known.name for known in self.network.model.groups if known.id == group)
+
+
+def estimates(places: dict[str, int], local: dict[Pair, Local], measured: dict[Pair, Measured]) -> dict[Pair, float]:
+    """The error of every pair: as measured, or from its local noise and the gain of the groups around it.
+
+    Args:
+        places: of every group along the network.
+        local: of every pair.
+        measured: of some of them.
+    """
+    gains: dict[int, list[float]] = {}
+    for pair, known in measured.items():
+        if _TINY < known.error < math.inf and _TINY < local[pair].noise < math.inf:
+            gains.setdefault(places[pair[0]], []).append(math.log(known.error / local[pair].noise))
+    at = sorted(gains)
+    means = [float(np.mean(gains[place])) for place in at]
+    found = {}
+    for pair, alone in local.items():
+        gain = float(np.interp(places[pair[0]], at, means)) if at else 0.0
+        found[pair] = measured[pair].error if pair in measured else alone.noise * math.exp(gain)
+    return found
+
+
+def _count(noise: OutputNoise, outputs: Arrays, part: _Part) -> None:
+    """Add one batch. An output without a row per sample is one row, and that of all of them.
+
+    Raises:
+        EvaluatorError: an output has not the float model's shape, as that of NonZero, which depends on values.
+    """
+    for name in compared_names(part.reference):
+        shape, wanted = outputs[name].shape, part.reference[name].shape
+        if shape != wanted:
+            raise EvaluatorError(f"output {name!r} has shape {shape} then and {wanted} in the float model")
+    whole = {name for name, array in part.reference.items() if not _is_by_sample(array, part)}
+    weights = part.weights if len(whole) < len(part.reference) else part.weights.sum(keepdims=True)
+    noise.add(_in_rows(outputs, whole), _in_rows(part.reference, whole), weights)
+
+
+def _in_rows(outputs: Arrays, whole: Collection[str]) -> Arrays:
+    return {name: array.reshape(1, 1, -1) if name in whole else array for name, array in outputs.items()}
+
+
+def _is_by_sample(array: NDArray[Any], part: _Part) -> bool:
+    return array.ndim > 0 and len(array) == len(next(iter(part.inputs.values())))
+
+
+def _finite(part: _Part) -> NDArray[np.bool_]:
+    """(count,) whether the float outputs are finite on each real sample."""
+    found = np.ones(len(part.weights), dtype=np.bool_)
+    for array in part.reference.values():
+        if array.dtype.kind == "f":
+            rows = len(array) if _is_by_sample(array, part) else 1
+            found &= np.isfinite(array).reshape(rows, -1)[: len(found)].all(axis=1)
+    return found
+
+
+def _first(parts: Sequence[_Part]) -> list[Arrays]:
+    """The inputs of as many batches as make a histogram."""
+    count = math.ceil(_LOCAL_SAMPLES / len(next(iter(parts[0].inputs.values()))))
+    return [part.inputs for part in parts[:count]]
+
+
+def _row(pair: Pair, local: Local, error: float, measured: Measured | None) -> dict[str, Any]:
+    distance = local.distance
+    return {
+        "group": pair[0],
+        "precision": pair[1],
+        "error": error if math.isfinite(error) else None,
+        "flipped": measured.flipped if measured is not None else None,
+        "sqnr_db": local.sqnr_db,
+        "kl": distance.kl if distance is not None else None,
+        "overlap": distance.overlap if distance is not None else None,
+        "saturated": distance.saturated if distance is not None else None,
+        "samples": measured.samples if measured is not None else 0,
+    }

@@ -1,0 +1,173 @@
+"""What every backend offers: protocols without behaviour, and the values they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.lowering.placement import Placement
+from search.errors import BitfrontError
+from search.graph.model import Model
+from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Ranges, Target
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class RefusedError(BitfrontError):
+    """The engine's builder said no, with its own first error line; final, not tried again.
+
+    `group` is the group that the builder names, where it names one.
+    """
+
+    def __init__(self, message: str, group: str | None = None) -> None:
+        super().__init__(message)
+        self.group = group
+
+
+class DeviceError(BitfrontError):
+    """The device is in a state that only a new process gets out of, say after a sticky CUDA error."""
+
+
+class OutOfMemoryError(BitfrontError):
+    """Device or process ran out of memory."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a build left: a file that `Builder.load` opens, in this process or any later one on the same target."""
+
+    path: Path
+    size_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an engine runs: a row per group, and what it is made of as a whole."""
+
+    rows: tuple[AuditRow, ...]
+    summary: EngineSummary
+
+
+class Session(Protocol):
+    """A loaded engine. Not thread-safe; close it before loading many others."""
+
+    memory_bytes: int | None
+    types: Mapping[str, str]
+    """numpy's name of the type of inputs and outputs, where the engine does not keep those of its model."""
+    notes: tuple[str, ...]
+    """What is noteworthy of how it runs; complete once it has run."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name."""
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        """Place the inputs that `time` runs on where the device reads them."""
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        """Run `count` inferences on the bound inputs; (count,) milliseconds, one each, transfers left out."""
+
+    def around(self) -> Mapping[str, float]:
+        """What surrounds an inference on the bound inputs: see `Latency.around_ms`."""
+
+    def close(self) -> None:
+        """Give back device memory; the session is unusable afterwards."""
+
+
+class Builder(Protocol):
+    """Builds assignments of one model with one set of ranges. Kept for a whole study: caches live here."""
+
+    opens_engines: bool
+    """Whether `probe` looks into the engine file itself; otherwise it builds the assignment anew."""
+
+    def lower(self, assignment: Assignment) -> Any:
+        """The backend's own input form of the assignment. Deterministic."""
+
+    def build(self, lowered: Any, out: Path) -> Engine:
+        """Write an engine file at `out`. Raises RefusedError when the engine's builder refuses the assignment."""
+
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
+        """Read back from what was built."""
+
+    def load(self, path: Path) -> Session:
+        """Open an engine file.
+
+        Raises:
+            RefusedError: it is cut short, of another version, or of another device.
+        """
+
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        """Write the ONNX file that the engine of an assignment is built from."""
+
+    def timing_cache(self) -> bytes | None:
+        """What is known of tactics' times, for other builders on this target; None where nothing of it can be kept."""
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        """Time every layer of an engine file over `count` inferences, in the order they run."""
+
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> Session:
+        """A session whose outputs are those of every group (named by group id), for finding where values go wrong.
+
+        Exposing them breaks fusions. Where `opens_engines`, they are those of the engine file, if one is given.
+        """
+
+
+class Backend(Protocol):
+    """One kind of engine on one device."""
+
+    name: str
+    engine_file: str
+    """What an exported engine is called: `model.onnx`, `model.plan`."""
+    quick_profile: bool
+    """Whether profiling an engine costs so little that every evaluation may have its moves timed."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is noteworthy of everything measured here, say that the state of the device cannot be read."""
+
+    @property
+    def placement(self) -> Placement:
+        """How an assignment is written as Q/DQ and Cast for this target, whether or not its builder reads that."""
+
+    @property
+    def lock_name(self) -> str:
+        """Names the device for the lock that keeps two processes from measuring on it at once."""
+
+    def target(self) -> Target:
+        """What numbers measured here are comparable with."""
+
+    def capability(self) -> Capability:
+        """Which precisions this target runs natively, per op type."""
+
+    def knobs(self) -> Mapping[str, str]:
+        """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
+
+    def device_state(self) -> Mapping[str, Any]:
+        """Clocks, temperature, power, throttle reasons and other processes right now; empty where unknown.
+
+        Keys, each only where it can be read: `sm_clock_mhz`, `memory_clock_mhz`, `temperature_c`, `power_w`,
+        `throttled` (reasons that cost speed, in words), `other_processes` (how many use the device).
+        """
+
+    def check(self) -> None:
+        """See whether this machine can build and load engines at all; may take seconds.
+
+        Raises:
+            TargetError: it cannot, with the engine's own reason.
+            DeviceError, OutOfMemoryError: it could, were the device in order.
+        """
+
+    def float_session(self, model: Model) -> Session:
+        """Run the clean float model as it is, by the quickest means there is; no measure of this target.
+
+        Raises:
+            ModelError: naming the op that this engine cannot run.
+        """
+
+    def builder(self, model: Model, ranges: Ranges) -> Builder:
+        """A builder for the clean model."""

@@ -1,0 +1,284 @@
+"""How much worse than uniform FP32 a candidate is, on the same samples, with an interval; stops early when it may."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.engine import Arrays, Session
+from evaluators.measure import resemblance
+from evaluators.measure.intervals import Z99, bootstrap_interval, paired_interval
+from evaluators.measure.scoring import Batch, Tally
+from evaluators.metrics.builtin import Metric
+from evaluators.stopwatch import time_spent
+from search.errors import DataError
+from search.values import Accuracy
+
+Floats = NDArray[np.float64]
+
+SUBSET_SHARE = 0.2
+SUBSET_SAMPLES = 64
+MANIFEST = "reference.json"
+EXCERPT = "excerpt.npz"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What uniform FP32 gives on one split, in a folder, so that a process started anew need not run it again.
+
+    Attributes:
+        metric: name of the metric.
+        value: the metric over the whole split.
+        counts: real samples of each batch, in order.
+        scores: (samples,) float64 per-sample scores; per batch for accumulating metrics.
+        outputs: names of FP32's outputs where the metric compares with them, else empty; the arrays stay on disk.
+        folder: where it is kept.
+    """
+
+    metric: str
+    value: float
+    counts: tuple[int, ...]
+    scores: Floats
+    outputs: tuple[str, ...]
+    folder: Path
+
+    @property
+    def samples(self) -> int:
+        return sum(self.counts)
+
+    def batch(self, index: int) -> Arrays | None:
+        """FP32's outputs on the real rows of one batch, mapped from disk; None where the metric does not need them."""
+        if not self.outputs:
+            return None
+        files = {name: _output_file(self.folder, index, place) for place, name in enumerate(self.outputs)}
+        return {name: np.load(file, mmap_mode="r", allow_pickle=False) for name, file in files.items()}
+
+    def excerpt(self) -> tuple[resemblance.Rows, Arrays]:
+        """What is kept of FP32's outputs under any metric, to see whether an engine has anything in common with it."""
+        return resemblance.load(self.folder / EXCERPT)
+
+
+def reference(
+    session: Session,
+    metric: Metric,
+    batches: Iterable[Batch],
+    folder: Path,
+    *,
+    kept: resemblance.Rows | None = None,
+) -> Reference:
+    """Run uniform FP32 over a whole split and keep what candidates are compared with.
+
+    Args:
+        session: the uniform FP32 engine.
+        metric: the metric of the study.
+        batches: the split; `evaluate` must be given the same batches in the same order.
+        folder: where to keep it; made if need be. Only the metric's scores are held in memory, and an excerpt.
+        kept: samples of which outputs are kept for any metric; None for the first.
+
+    Raises:
+        DataError: no labels where the metric needs them, or too few samples or batches for an interval.
+        MetricError: the metric raised or gave NaN.
+        NonFiniteError: FP32 itself gives NaN or infinity.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    excerpt = resemblance.Excerpt(resemblance.first_rows() if kept is None else kept)
+    names: tuple[str, ...] = ()
+    with Tally(metric) as tally:
+        for index, batch in enumerate(batches):
+            outputs = _run(session, batch)
+            if metric.needs_reference:
+                kinds = {name: array.dtype.kind for name, array in outputs.items()}
+                names = tuple(metric.outputs_read(kinds))
+                _save_outputs(folder, index, [outputs[name] for name in names])
+            excerpt.add(outputs, tally.samples, batch.count)
+            tally.add(batch, outputs, partial(_same, outputs))
+    _check_enough(metric, tally)
+    resemblance.save(excerpt, folder / EXCERPT)
+    made = Reference(metric.name, tally.value, tuple(tally.counts), tally.scores, names, folder)
+    _save(made)
+    return made
+
+
+def load_reference(folder: Path) -> Reference | None:
+    """The reference that `reference` finished in this folder, or None where there is none."""
+    try:
+        stored = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        scores = np.load(folder / "scores.npy", allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    counts, outputs = tuple(stored["counts"]), tuple(stored["outputs"])
+    return Reference(stored["metric"], stored["value"], counts, scores, outputs, folder)
+
+
+def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAMPLES) -> int:
+    """How many samples to score first: a share of the split, at least 64, never more than there are."""
+    return min(total, max(least, math.ceil(share * total)))
+
+
+def evaluate(
+    session: Session,
+    metric: Metric,
+    batches: Iterable[Batch],
+    reference: Reference,
+    *,
+    allowed_drop: float | None = None,
+    subset: int | None = None,
+    max_samples: int | None = None,
+    clusters: NDArray[np.int64] | None = None,
+) -> Accuracy:
+    """Score a candidate, in stages, against FP32 on the same samples.
+
+    Args:
+        session: the candidate.
+        metric: the metric the reference was made with.
+        batches: the batches the reference was made from, in the same order (a seeded shuffle of the split, so that
+            its beginning is a fair subset). Read only as far as needed.
+        reference: FP32 on them.
+        allowed_drop: stop early once the loss exceeds this with 99 % confidence; in the metric's unit; None: never.
+        subset: samples before the first look at `allowed_drop`; default `subset_size(reference.samples)`.
+        max_samples: stop after so many, rounded up to whole batches, as where the latency limit is missed already.
+
+        clusters: one code per score of the whole split, the same for those that belong together: intervals are those of
+            clusters then. None where scores are independent.
+
+    Accumulating metrics always see the whole split: neither early stop nor `max_samples` applies to them.
+
+    Raises:
+        NonFiniteError: outputs hold NaN or infinity; of the first such batch.
+        MetricError: the metric raised or gave NaN.
+        DataError: the batches are not those of the reference.
+    """
+    if metric.name != reference.metric:
+        raise DataError(f"the FP32 reference was made with metric {reference.metric}, not {metric.name}: make it anew")
+    start, run_s = time.perf_counter(), 0.0
+    rows, kept = reference.excerpt()
+    excerpt = resemblance.Excerpt(rows)
+    gathers = metric.kind == "accumulating"
+    last = reference.samples if gathers or max_samples is None else min(max(2, max_samples), reference.samples)
+    least = 2 if clusters is None or gathers else _until_two(clusters)
+    last = max(last, least)
+    look = max(least, subset_size(reference.samples) if subset is None else subset)
+    with Tally(metric) as tally:
+        for index, batch in enumerate(_matching(batches, reference)):
+            began = time.perf_counter()
+            with time_spent("run"):
+                outputs = _run(session, batch)
+            run_s += time.perf_counter() - began
+            excerpt.add(outputs, tally.samples, batch.count)
+            tally.add(batch, outputs, partial(reference.batch, index))
+            if tally.samples >= last:
+                break
+            if gathers or allowed_drop is None or tally.samples < look:
+                continue
+            # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves a few.
+            look = 2 * tally.samples
+            tally.settle()
+            losses = _losses(metric, tally, reference)
+            if paired_interval(losses, ratio=metric.ratio, z=Z99, clusters=_first(clusters, losses))[0] > allowed_drop:
+                break
+    found = _accuracy(metric, tally, reference, clusters)
+    likeness = resemblance.resemblance(kept, excerpt.arrays())
+    return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
+
+
+def _run(session: Session, batch: Batch) -> Arrays:
+    """Outputs of one batch, real rows only."""
+    rows = len(next(iter(batch.inputs.values())))
+    return {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}
+
+
+def _real(name: str, array: NDArray[Any], rows: int, count: int) -> NDArray[Any]:
+    """The first `count` rows of an output; one without a row per sample can only be passed on whole."""
+    if array.ndim and len(array) == rows:
+        return array[:count]
+    if count == rows:
+        return array
+    raise DataError(
+        f"output {name!r} has shape {array.shape} for a batch of {rows} samples, of which {count} are real: "
+        "its rows cannot be told apart; give a number of samples that is a multiple of the batch, or batch 1"
+    )
+
+
+def _matching(batches: Iterable[Batch], reference: Reference) -> Iterator[Batch]:
+    """The batches, each checked to be as large as the one FP32 saw; raises DataError where they are not."""
+    counts = iter(reference.counts)
+    for index, batch in enumerate(batches):
+        expected = next(counts, 0)
+        if batch.count != expected:
+            raise DataError(f"batch {index} has {batch.count} samples, but FP32 saw {expected} there: make FP32 anew")
+        yield batch
+    if (left := sum(counts)) > 0:
+        raise DataError(f"the data end {left} samples before those that FP32 saw: make the FP32 reference anew")
+
+
+def _losses(metric: Metric, tally: Tally, reference: Reference) -> Floats:
+    """Loss of each sample (or batch) seen so far."""
+    scores = tally.scores
+    return np.asarray(metric.loss(reference.scores[: len(scores)], scores), dtype=np.float64)
+
+
+def _until_two(clusters: NDArray[np.int64]) -> int:
+    """How many scores there are up to the first of a second cluster."""
+    return int(np.argmax(clusters != clusters[0])) + 1
+
+
+def _first(clusters: NDArray[np.int64] | None, losses: Floats) -> NDArray[np.int64] | None:
+    """The codes of the scores seen so far."""
+    return None if clusters is None else clusters[: len(losses)]
+
+
+def _accuracy(
+    metric: Metric, tally: Tally, reference: Reference, clusters: NDArray[np.int64] | None = None
+) -> Accuracy:
+    value, losses = tally.value, _losses(metric, tally, reference)
+    clusters = _first(clusters, losses)
+    if metric.kind == "accumulating":
+        loss = float(metric.loss(reference.value, value))
+        low, high = bootstrap_interval(losses, np.asarray(tally.counts, dtype=np.float64), loss, clusters=clusters)
+    else:
+        loss = float(np.mean(losses))
+        low, high = paired_interval(losses, ratio=metric.ratio, clusters=clusters)
+    return Accuracy(metric.name, value, loss, low, high, tally.samples, reference.samples, tally.scores)
+
+
+def _check_enough(metric: Metric, tally: Tally) -> None:
+    """Intervals need two of what is resampled."""
+    units = "batches" if metric.kind == "accumulating" else "samples"
+    if len(tally.scores) < 2:
+        raise DataError(
+            f"metric {metric.name} needs at least two {units} for an interval, got {len(tally.scores)}; "
+            f"give more data{' or a smaller batch' if units == 'batches' else ''}"
+        )
+
+
+def _same(outputs: Arrays) -> Arrays:
+    """FP32's outputs, where it is FP32 that is scored."""
+    return outputs
+
+
+def _output_file(folder: Path, index: int, place: int) -> Path:
+    return folder / f"outputs-{index:06d}-{place}.npy"
+
+
+def _save_outputs(folder: Path, index: int, arrays: Sequence[NDArray[Any]]) -> None:
+    for place, array in enumerate(arrays):
+        np.save(_output_file(folder, index, place), array, allow_pickle=False)
+
+
+def _save(made: Reference) -> None:
+    """Scores first, then the manifest under its final name, so that a manifest means all is there."""
+    np.save(made.folder / "scores.npy", made.scores)
+    content = {"metric": made.metric, "value": made.value, "counts": made.counts, "outputs": made.outputs}
+    draft = made.folder / f"{MANIFEST}.part"
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(made.folder / MANIFEST)

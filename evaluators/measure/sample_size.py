@@ -1,0 +1,75 @@
+"""How small a loss a number of samples can tell from none, and how many samples a loss takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from evaluators.measure.intervals import Z95, student_point
+
+Z_ONE_SIDED = 1.6448536269514722  # leaves 5 % of the normal distribution above it
+_MOST_SAMPLES = 10**12
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much losses vary from sample to sample.
+
+    Attributes:
+        shares: whether scores are shares of one, of which every sample gives 0 or 1.
+        effect: by how much clusters inflate the variance of a mean; 1 without clusters.
+        deviation: standard deviation of the loss of one sample, design effect included; for shares not used.
+    """
+
+    shares: bool
+    effect: float = 1.0
+    deviation: float = 0.0
+
+    def smallest_loss(self, samples: float, clusters: float | None = None) -> float:
+        """The least loss L that can be told from none, in the metric's unit.
+
+        Were a candidate's loss measured as 0, its upper bound, one-sided and of 95 %, would still be at most L. For
+        shares that bound depends on how many samples change. A candidate that loses L changes at least a share L of
+        them, so that is what is reckoned with, and Agresti's and Min's pairs are added as in `paired_interval`.
+
+        Args:
+            samples: how many there are.
+            clusters: how many clusters they are in; None where samples are independent.
+        """
+        point = Z_ONE_SIDED if clusters is None else student_point(Z_ONE_SIDED, max(1, int(clusters) - 1))
+        if not self.shares:
+            return point * self.deviation / math.sqrt(samples)
+        # point · √(n·L + 1) / (n + 2) = L, solved for L
+        n = samples / self.effect
+        square, more = point**2 * n, (n + 2) ** 2
+        return (square + math.sqrt(square**2 + 4 * point**2 * more)) / (2 * more)
+
+    def needed_samples(self, loss: float, samples: int, clusters: int | None = None) -> int | None:
+        """How many samples tell this loss from none, to two digits; None where no number of them does.
+
+        Args:
+            loss: above 0.
+            samples, clusters: those that there are, for the size of clusters.
+        """
+        each = None if clusters is None else clusters / samples
+        low, high = 1, samples
+        while self.smallest_loss(high, None if each is None else high * each) > loss:
+            low, high = high, 2 * high
+            if high > _MOST_SAMPLES:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self.smallest_loss(middle, None if each is None else middle * each) <= loss
+            low, high = (low, middle) if enough else (middle, high)
+        digits: int = 10 ** max(0, len(str(high)) - 2)
+        return math.ceil(high / digits) * digits
+
+
+def spread_of_interval(low: float, high: float, samples: int, clusters: int | None) -> Spread:
+    """The spread of a loss that is no share, from a 95 % interval of it.
+
+    Args:
+        samples, clusters: that the interval comes from.
+    """
+    point = Z95 if clusters is None else student_point(Z95, max(1, clusters - 1))
+    return Spread(shares=False, deviation=(high - low) / 2 / point * math.sqrt(samples))

@@ -1,0 +1,115 @@
+"""Values as JSON and back, for the line between the evaluator process and its keeper. No pickle."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from evaluators.diagnose.compare import Difference
+from search.values import (
+    Accuracy,
+    Answer,
+    Assignment,
+    AuditRow,
+    Capability,
+    EngineSummary,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Latency,
+    LayerTime,
+    Precision,
+    Stage,
+    Target,
+)
+
+_PLAIN: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (Accuracy, AuditRow, Difference, EngineSummary, Evaluation, Failure, Latency, LayerTime)
+}
+_JSON: dict[str, Any] = {cls.__name__: cls for cls in (Assignment, Capability, Target)}
+_ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Answer, FailureKind, Precision, Stage)}
+
+
+def dumps(value: Any) -> str:
+    """One line of ASCII: JSON, and NaN and infinity as Python spells them.
+
+    Knows the values of `search.values`, numpy arrays and scalars (these become Python's), tuples, dicts and plain JSON.
+
+    Raises:
+        TypeError: any other value, arrays of objects or of named fields among them.
+    """
+    return json.dumps(_encode(value))
+
+
+def loads(text: str) -> Any:
+    """The value that `dumps` was given; raises ValueError for anything else."""
+    try:
+        return _decode(json.loads(text))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a message of this line: {type(error).__name__}: {error}") from error
+
+
+def _encode(value: Any) -> Any:
+    cls = type(value)
+    kind = cls.__name__
+    if _ENUMS.get(kind) is cls:
+        return {"~": "enum", "type": kind, "value": value.value}
+    if _JSON.get(kind) is cls:
+        return {"~": "json", "type": kind, "value": value.to_json()}
+    if _PLAIN.get(kind) is cls:
+        fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"~": "value", "type": kind, "value": fields}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        return {"~": "tuple", "value": [_encode(item) for item in value]}
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    if isinstance(value, dict):
+        return _encode_dict(value)
+    return value
+
+
+def _encode_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    if array.dtype.kind not in "biufcSU":
+        raise TypeError(f"an array of {array.dtype} cannot go over the line: only numbers and text can")
+    data = base64.b64encode(array.tobytes()).decode()
+    return {"~": "array", "dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _encode_dict(items: dict[Any, Any]) -> dict[str, Any]:
+    if "~" not in items and all(isinstance(key, str) for key in items):
+        return {key: _encode(item) for key, item in items.items()}
+    return {"~": "dict", "value": [[_encode(key), _encode(item)] for key, item in items.items()]}
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("~")
+    if kind is None:
+        return {key: _decode(item) for key, item in value.items()}
+    if kind == "enum":
+        return _ENUMS[value["type"]](value["value"])
+    if kind == "json":
+        return _JSON[value["type"]].from_json(value["value"])
+    if kind == "value":
+        return _PLAIN[value["type"]](**{name: _decode(item) for name, item in value["value"].items()})
+    if kind == "array":
+        data = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]))
+        return data.reshape(value["shape"]).copy()
+    if kind == "tuple":
+        return tuple(_decode(item) for item in value["value"])
+    if kind == "dict":
+        return {_decode(key): _decode(item) for key, item in value["value"]}
+    raise ValueError(f"unknown kind {kind!r} on the wire")

@@ -1,0 +1,98 @@
+"""Artifacts that nothing needs any more: their files go first, then the database forgets them.
+
+What was cut off in between, and what killed processes put and never recorded, goes at the next join or deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search.errors import ArtifactError
+from studies.artifacts.folder import STALE_S, Artifacts, hash_of
+
+if TYPE_CHECKING:
+    from studies.crew.leases import WorkerLease
+    from studies.show.progress import Progress
+    from studies.store.store import Store
+
+
+def drop(store: Store, artifacts: Artifacts, digests: Iterable[str]) -> None:
+    """Remove those of these artifacts that nothing refers to.
+
+    Raises:
+        ArtifactError: a file could not be removed; it and the rest go at the next `clear`.
+    """
+    for digest in digests:
+        store.forget_artifact(digest, artifacts.remove)
+
+
+def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
+    """Remove what deletions left that were cut off, and what killed processes left.
+
+    Studies of one database may keep their artifacts in several places, so what is not in this one is left alone.
+
+    Args:
+        own: the folder was made for this database alone: files that it does not know go too, once they are old.
+
+    Raises:
+        ArtifactError: a file could not be removed.
+    """
+    artifacts.remove_half_written()
+    drop(store, artifacts, [digest for digest in sorted(store.unused_artifacts(STALE_S)) if digest in artifacts])
+    if own and artifacts.remote is None:
+        unknown = artifacts.old() - {record.digest for record in store.artifacts()}
+        for digest in sorted(unknown):
+            store.forget_artifact(digest, artifacts.remove_old)
+
+
+def clear_when_joining(
+    store: Store, artifacts: Artifacts, lease: WorkerLease, progress: Progress, *, own: bool
+) -> None:
+    """`clear` by one worker of those that join at once; what cannot be removed stops none."""
+    with lease.try_hold("prune") as mine:
+        if not mine:
+            return
+        try:
+            clear(store, artifacts, own=own)
+        except ArtifactError as error:
+            progress.note(f"clearing up: {error}")
+
+
+@contextmanager
+def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterator[str | None]:
+    """Move an engine to the artifacts; its digest, None for none, is to be recorded inside. Where that fails, it goes.
+
+    Raises:
+        ArtifactError: as `Artifacts.put_file`.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        digest, size_bytes = _look_at(path)
+        store.add_artifact(digest, "engine", size_bytes)  # first, so that it is not lost sight of when we are killed
+        try:
+            artifacts.put_file(path, "engine")
+            yield digest
+        except BaseException:
+            with suppress(Exception):  # the error that brought us here says more, and `clear` finds it
+                drop(store, artifacts, [digest])
+            raise
+        # Between our putting and recording it another study that had the same engine may have let go of it; or since
+        # then somebody of ours, who knows that nobody needs it.
+        if not artifacts.is_shared(digest) and not store.forget_artifact(digest, artifacts.remove):
+            artifacts.share(path, "engine")
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _look_at(path: Path) -> tuple[str, int]:
+    """Digest and size in bytes of an engine."""
+    try:
+        with path.open("rb") as file:
+            return hash_of(file), path.stat().st_size
+    except OSError as error:
+        raise ArtifactError(f"Could not read the engine {path} to keep it: {error.strerror}.") from error

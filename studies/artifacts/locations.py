@@ -1,0 +1,69 @@
+"""Where the files of a study lie: artifacts, what a host keeps for itself, and what it fetched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from search.errors import ConfigError
+from search.values import digest_of
+from studies.artifacts.buckets import Bucket, open_remote, parse
+from studies.artifacts.folder import Artifacts
+from studies.options.config import SearchConfig
+from studies.store.store import artifact_folder
+
+
+def cache_home() -> Path:
+    """This user's folder for what can be fetched or measured again: `bitfront` in XDG_CACHE_HOME or ~/.cache.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # by the standard, others are to be ignored
+        return Path(given) / "bitfront"
+    try:
+        return Path.home() / ".cache" / "bitfront"
+    except RuntimeError:
+        raise ConfigError(
+            "looking for a folder to keep copies in: this user has no home folder. Set XDG_CACHE_HOME to a folder that "
+            "can be written."
+        ) from None
+
+
+def bucket_of(config: SearchConfig) -> Bucket | None:
+    """Where in an object store artifacts lie; None where they lie in a folder."""
+    found = parse(config.artifacts) if config.artifacts else None
+    return found if isinstance(found, Bucket) else None
+
+
+def artifacts_folder(config: SearchConfig) -> Path:
+    """The folder that artifacts lie in on this host, or their copies.
+
+    Raises:
+        StudyError: the database is on a server and no place for artifacts was given.
+    """
+    found = parse(config.artifacts) if config.artifacts else None
+    if isinstance(found, Bucket):
+        return cache_home() / "artifacts" / digest_of(found.url)[:16]
+    return artifact_folder(config.storage, found)
+
+
+def open_artifacts(config: SearchConfig) -> Artifacts:
+    """The artifacts of a study; nothing is created yet.
+
+    Raises:
+        StudyError: the database is on a server and no place for artifacts was given.
+        ConfigError: what their object store needs is not installed.
+    """
+    bucket = bucket_of(config)
+    return Artifacts(artifacts_folder(config), None if bucket is None else open_remote(bucket))
+
+
+def local_folder(config: SearchConfig) -> Path:
+    """Where this host keeps locks and timing caches: beside the engines or the database file, else with its copies."""
+    if bucket_of(config) is None:
+        return artifacts_folder(config)
+    if config.storage.startswith("sqlite"):
+        return artifact_folder(config.storage)  # a lock has to lie where every process of the database looks
+    return cache_home()

@@ -1,0 +1,275 @@
+"""The verbs that look into models and engines: `layers`, `profile`, `compare`, `sensitivity`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from search.errors import ConfigError
+from studies.cli.base import (
+    Backend,
+    Batch,
+    Calibration,
+    Csv,
+    DataPath,
+    Device,
+    Granularity,
+    Json,
+    Keep,
+    Many,
+    ModelPath,
+    SensitivityTime,
+    Shape,
+    Storage,
+    Study,
+    Threads,
+    Trial,
+    Typing,
+    WhichTarget,
+    given_options,
+    option,
+    out,
+    print_csv,
+    print_json,
+    print_table,
+    print_texts,
+    progress_for,
+    verb,
+)
+from studies.inspect import comparison, profiles, sensitivity_table
+from studies.run.noise.remeasuring import change_text
+from studies.show import sensitivity_plot, tables_text
+from studies.verbs import commands
+
+
+@verb
+def layers(
+    model: Annotated[str, typer.Argument(help="The ONNX model.", metavar="MODEL")],
+    data: Annotated[Many, option("data", "Calibrate too: ranges decide on FP16.", "DATA")] = None,
+    backend: Backend = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    shape: Shape = None,
+    keep: Keep = None,
+    granularity: Granularity = None,
+    calibration: Calibration = None,
+    typing: Typing = None,
+    as_json: Json = False,
+) -> None:
+    """Groups and edges of a model, what each may run in on this target, and why not."""
+    found = commands.layers(given_options(locals(), "as_json"))
+    rows, edges = tables_text.layer_rows(found), tables_text.edge_rows(found)
+    if as_json:
+        print_json({"target": found.target.to_json(), "groups": rows, "edges": edges})
+        return
+    cells = [{**row, "why_not": "; ".join(f"{p}: {why}" for p, why in row["why_not"].items())} for row in rows]
+    print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"])
+    print_table(edges, ["source", "target", "tensor", "elements"])
+    out.print(
+        f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
+        f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
+    )
+
+
+@verb
+def profile(
+    study: Study,
+    trial: Trial,
+    count: Annotated[int, typer.Option("--count", help="Inferences of a profiled run.", metavar="N")] = 50,
+    sort: Annotated[str, typer.Option("--sort", help="order or time.", metavar="ORDER")] = "order",
+    against: Annotated[int | None, typer.Option("--against", help="Another trial beside it.", metavar="TRIAL")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
+    model: ModelPath = None,
+    data: DataPath = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """What each layer of an engine takes, by group; moves and the rest apart."""
+    if as_json and as_csv:
+        raise ConfigError("printing the profile: --json and --csv were both given; give one.")
+    if sort not in profiles.ORDERS:
+        raise ConfigError(f"--sort {sort}: expected {' or '.join(profiles.ORDERS)}.")
+    options = given_options({"model": model, "data": data})
+    with progress_for(False) as progress:
+        found = commands.profile(
+            study,
+            trial,
+            count=count,
+            again=again,
+            against=against,
+            options=options,
+            storage=storage,
+            progress=progress,
+            target=target,
+        )
+    delta = profiles.delta_rows(found[0], found[1], sort) if len(found) > 1 else []
+    if as_json:
+        rows = [one.to_json(sort) for one in found]
+        print_json({**rows[0], **({"against": rows[1], "delta": delta} if delta else {})})
+    elif as_csv:
+        print_csv(delta or found[0].layer_rows(sort))
+    elif delta:
+        _print_delta(found, delta)
+    else:
+        _print_profile(found[0], sort)
+
+
+@verb
+def remeasure(
+    study: Study,
+    trial: Annotated[
+        list[int] | None, typer.Option("--trial", help="Measure this trial again; repeatable.", metavar="TRIAL")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Measure all that is doubtful again.")] = False,
+    model: ModelPath = None,
+    data: DataPath = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Measure doubtful latencies again, beside the baseline."""
+    with progress_for(False) as progress:
+        found = commands.remeasure(
+            study,
+            trial or (),
+            every=every,
+            options=given_options({"model": model, "data": data}),
+            storage=storage,
+            progress=progress,
+            target=target,
+        )
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    for one in found:
+        name = "an engine built again for an export" if one.trial is None else f"trial {one.trial}"
+        out.print(change_text(name, one), markup=False)
+    if not found:
+        out.print(f"no latency{'' if every else ' that matters'} is doubtful; nothing was measured", markup=False)
+
+
+@verb
+def compare(
+    study: Study,
+    trial: Trial,
+    groups: Annotated[bool, typer.Option("--groups", help="Group by group: where do they part?")] = False,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Samples of the final split, at most.", metavar="N")
+    ] = comparison.DEFAULT_SAMPLES,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
+    ] = comparison.DEFAULT_THRESHOLD_DB,
+    model: ModelPath = None,
+    data: DataPath = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
+    options = given_options({"model": model, "data": data})
+    with progress_for(False) as progress:
+        found = commands.compare(
+            study,
+            trial,
+            groups=groups,
+            samples=samples,
+            threshold_db=threshold,
+            options=options,
+            storage=storage,
+            progress=progress,
+            target=target,
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print_comparison(found)
+
+
+@verb
+def sensitivity(
+    study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
+    data: Annotated[Many, option("data", "Of a model: its data. Of a study: where they are now.", "DATA")] = None,
+    model: ModelPath = None,
+    sensitivity_time: SensitivityTime = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
+    max_kl: Annotated[float, typer.Option("--max-kl", help="Sensitive above, in nats.", metavar="NATS")] = 0.3,
+    min_overlap: Annotated[
+        float, typer.Option("--min-overlap", help="Of histograms; sensitive below.", metavar="SHARE")
+    ] = 0.7,
+    max_error_ratio: Annotated[
+        float, typer.Option("--max-error-ratio", help="Error over its mean; sensitive above.", metavar="RATIO")
+    ] = 2.0,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
+    backend: Backend = None,
+    device: Device = None,
+    threads: Threads = None,
+    batch: Batch = None,
+    shape: Shape = None,
+    keep: Keep = None,
+    calibration: Calibration = None,
+    typing: Typing = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """What each layer alone adds to the error in a lower precision; no engine is built."""
+    if as_json and as_csv:
+        raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
+    options = given_options(locals(), "storage")
+    if plot is not None:
+        sensitivity_plot.check(plot)
+    with progress_for(as_json or as_csv) as progress:
+        found = commands.sensitivity(
+            study_or_model,
+            thresholds=sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio),
+            again=again,
+            options=options,
+            storage=storage,
+            progress=progress,
+            target=target,
+        )
+    if plot is not None:
+        sensitivity_plot.write(found, plot)
+    if as_json:
+        print_json(found.to_json())
+    elif as_csv:
+        print_csv(found.table())
+    else:
+        print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
+        out.print(found.headline(), markup=False)
+
+
+def _print_profile(found: profiles.Profiled, sort: str) -> None:
+    for line in profiles.headline(found):
+        out.print(line, markup=False)
+    times = ["ms", "scaled_ms", "share"]
+    print_texts(profiles, found.layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
+    print_texts(profiles, found.group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times])
+    print_texts(profiles, found.part_rows(), ["part", "layers", *times])
+
+
+def _print_delta(found: Sequence[profiles.Profiled], rows: Sequence[dict[str, Any]]) -> None:
+    for one in found:
+        for line in profiles.headline(one):
+            out.print(line, markup=False)
+    names = ["group", "node", "got", "got_against", "changed", "ms", "ms_against", "delta_ms"]
+    print_texts(profiles, rows, names)
+
+
+def _print_comparison(found: comparison.Comparison) -> None:
+    out.print(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split", markup=False)
+    names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
+    print_texts(comparison, found.output_rows(), names)
+    if found.groups is not None:
+        levels = ["sqnr_db", "inputs_db", "fall_db", "to_float_db", "emulation_to_float_db"]
+        print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
+    out.print()
+    for line in found.verdicts():
+        out.print(line, markup=False)

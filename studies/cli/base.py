@@ -1,0 +1,282 @@
+"""What the verbs of the command line share: their options, how they end, and how they print."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from search.errors import BitfrontError, RunError
+from studies import interrupts, outputs
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import (
+    band_text,
+    best_text,
+    nearest_text,
+    obedience_text,
+    regained_text,
+    replaced_text,
+)
+from studies.judging.words.failures import all_failed_text, nobody_text, nothing_text
+from studies.judging.words.final_split import best_label, final_notes
+from studies.judging.words.unrelated import pick_warnings
+from studies.options.config import OPTIONS
+from studies.run.reaching import UnreachableLimitError
+from studies.show import tables_text
+from studies.show.progress import Display, Lines, Progress, Quiet
+from studies.store import suggestions
+from studies.verbs import commands
+from studies.verbs.results import Finished
+
+_ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
+out = Console(soft_wrap=True, highlight=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
+# Single options are lists too, so that one given twice is refused and not silently overridden.
+Many = list[str] | None
+
+
+def option(name: str, text: str, metavar: str = "TEXT") -> Any:
+    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
+
+
+Storage = Annotated[
+    str | None, typer.Option("--storage", help="Study database. [default: sqlite:///bitfront.db]", metavar="URL")
+]
+Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
+Budget = Annotated[Many, option("latency-budget", "Most time of one inference: 2.5ms, 800us.", "TIME")]
+Drop = Annotated[Many, option("max-drop", "Most loss against FP32, in the metric's unit: 1%, 0.01.", "LOSS")]
+AccuracyLimit = Annotated[Many, option("accuracy-limit", "Bound on the metric itself: 30dB for sqnr.", "VALUE")]
+Memory = Annotated[Many, option("max-memory", "Most memory of an engine: 512MB, 2GiB.", "SIZE")]
+ModelPath = Annotated[Many, option("model", "Where the model file is now, if it has moved.", "FILE")]
+DataPath = Annotated[Many, option("data", "Where the data are now, if they have moved.", "DATA")]
+Trials = Annotated[Many, option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
+MoreTrials = Annotated[Many, option("trials", "New total of evaluations. [default: the study's own]", "N")]
+SensitivityTime = Annotated[
+    Many, option("sensitivity-time", "Of the sensitivity pass. [default: 5 % of the study, 60s at most]", "TIME")
+]
+TimeLimit = Annotated[Many, option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
+Patience = Annotated[Many, option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
+QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
+]
+Backend = Annotated[Many, option("backend", "auto, tensorrt or onnxruntime. [default: auto]", "NAME")]
+Device = Annotated[Many, option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
+Gpus = Annotated[Many, option("gpus", "A worker process per GPU of this host: all, how many, or which: 0,2.", "GPUS")]
+Workers = Annotated[Many, option("workers", "So many worker processes on this host's processor.", "N")]
+Lease = Annotated[Many, option("lease", "A worker silent for so long counts as lost. [default: 60s]", "TIME")]
+WhichTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="Which of the study's: number, fingerprint, part of its name. [default: 1]", metavar="TARGET"
+    ),
+]
+NewTarget = Annotated[bool, typer.Option("--new-target", help="Add what this host is to the study's targets.")]
+Tf32 = Annotated[Many, option("tf32", "TF32 for FP32 in TensorRT: on, off. [default: on]", "SWITCH")]
+Batch = Annotated[Many, option("batch", "Leading dimension of dynamic inputs.", "N")]
+Shape = Annotated[Many, option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
+Threads = Annotated[Many, option("threads", "Processor threads of one inference. [default: 1]", "N")]
+Keep = Annotated[Many, option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
+SplitSeed = Annotated[
+    Many, option("split-seed", "Of the division of the data; fixed once a study is made. [default: 0]", "N")
+]
+Granularity = Annotated[Many, option("granularity", "One choice per group or per block. [default: group]", "KIND")]
+Typing = Annotated[Many, option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
+Calibration = Annotated[Many, option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]
+
+
+def verb(function: Verb) -> Verb:
+    """Let the errors of a verb become one message and an exit code."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            with interrupts.handled():
+                function(*args, **kwargs)
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # where nobody handles it any more, a full disk would be told by a traceback
+        except KeyboardInterrupt:
+            err.print("interrupted")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            outputs.give_up()  # whoever read it has enough
+            raise typer.Exit(1) from None
+        except (BitfrontError, OSError) as error:
+            outputs.give_up()
+            err.print(f"error: {outputs.told(error)}", markup=False)
+            raise typer.Exit(outputs.exit_code(error)) from None
+
+    return run  # type: ignore[return-value]
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def given_options(values: dict[str, Any], *without: str) -> dict[str, Any]:
+    """The options that were given, by their names on the command line."""
+    known = {name.replace("-", "_"): name for name in OPTIONS}
+    left = {known[name]: value for name, value in values.items() if name in known and name not in without}
+    return {name: value for name, value in left.items() if value is not None and value is not False}
+
+
+@contextmanager
+def progress_for(quiet: bool) -> Iterator[Progress]:
+    if quiet:
+        yield Quiet()
+    elif err.is_terminal:
+        with Display(err) as display:
+            yield display
+    else:
+        yield Lines(err)
+
+
+@contextmanager
+def resumable(study: str, storage: str | None, verb: str = "resume", more: Sequence[str] = ()) -> Iterator[None]:
+    """Say how to go on with a run that is interrupted or cannot go on.
+
+    Args:
+        verb: that goes on with it.
+        more: options to repeat, ready for the shell.
+    """
+
+    way = f"go on with: {suggestions.command(verb, study, *more, storage=storage)}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        if commands.exists(study, storage):
+            err.print(way, markup=False)
+        raise
+    except (BrokenPipeError, UnreachableLimitError):
+        raise
+    except (RunError, OSError) as error:
+        if not commands.exists(study, storage):
+            raise
+        raise RunError(f"{outputs.told(error)}\n{way}") from error
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def print_end(finished: Finished, storage: str | None, *, quiet: bool) -> None:
+    """Print how a search ended, which where every evaluation failed is an error.
+
+    Raises:
+        RunError: every evaluation failed.
+    """
+    if not quiet:
+        print_finished(finished, storage)
+    print_warnings(finished.standing)
+    if finished.standing.failed is not None:
+        raise RunError(all_failed_text(finished.standing))
+
+
+def print_finished(finished: Finished, storage: str | None) -> None:
+    now = finished.standing
+    out.print(f"{finished.reason}.", markup=False)
+    out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
+    if text := replaced_text(finished.deaths):
+        out.print(f"{text}; `{suggestions.command('show', now.study.name, 'TRIAL')}` tells more", markup=False)
+    print_front(now, finished.mixes, why_none=now.failed is None)
+    if now.picks.best is not None:
+        out.print(f"{best_label(now)}: {best_text(now)}", markup=False)
+        which = ("--target", str(now.number)) if now.number > 1 else ()
+        way = suggestions.command("export", now.study.name, "--out", "engine/", *which, storage=storage)
+        out.print(f"export it with: {way}", markup=False)
+
+
+def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:
+    """The table of a front and what is to be said of it.
+
+    Args:
+        why_none: say too why there is nothing to pick.
+    """
+    if now.target_name:
+        out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
+    header, cells = tables_text.front_table(now, mixes)
+    print_cells(header, cells)
+    if now.picks.best is None and why_none:
+        _print_nearest(now)
+    provisional = band_text(now) if now.band_is_provisional and cells else ""
+    for text in (*final_notes(now), regained_text(now), provisional):
+        if text:
+            out.print(f"{text}.", markup=False, soft_wrap=True)
+
+
+def print_warnings(now: Standing) -> None:
+    """On stderr, what must not be missed of the picks, however little else is printed."""
+    for text in pick_warnings(now):
+        err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+
+
+def _print_nearest(now: Standing) -> None:
+    nearest = now.nearest()
+    if nearest:
+        out.print(f"{nobody_text(now)}; the nearest:")
+        for near in nearest:
+            out.print(f"  {nearest_text(now, near)}", markup=False)
+    elif text := nothing_text(now):
+        said = text if now.failed is not None else f"{nobody_text(now)}; {text}"
+        out.print(said, markup=False, soft_wrap=True)
+
+
+def print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    out.print()
+    print_table([kind.text_of(row) for row in rows], names)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows of the same keys as CSV; the values of a list stand in one cell, separated by a semicolon."""
+    if rows:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows({k: _joined(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Texts in one cell, none of which holds the separator."""
+    return "; ".join(value.replace(";", ",") for value in values)
+
+
+def print_table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    print_cells([name.replace("_", " ") for name in names], [[_cell(row[name]) for name in names] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return (", " if value and isinstance(value[0], str) else "×").join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def print_cells(header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header))
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in cells:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    if out.is_terminal:
+        out.print(table)
+        return
+    wide = Console(width=_ANY_WIDTH, highlight=False, emoji=False)
+    with wide.capture() as captured:
+        wide.print(table)
+    for line in captured.get().splitlines():
+        out.print(line.rstrip(), markup=False)

@@ -1,0 +1,201 @@
+"""The verbs for what comes of studies, and around them: `export`, `report`, `delete`, `doctor`, `demo`, `dashboard`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from search.errors import ConfigError
+from studies.cli.base import (
+    AccuracyLimit,
+    Budget,
+    DataPath,
+    Drop,
+    Json,
+    Many,
+    Memory,
+    ModelPath,
+    QuietFlag,
+    Storage,
+    Study,
+    WhichTarget,
+    err,
+    given_options,
+    option,
+    out,
+    print_finished,
+    print_json,
+    progress_for,
+    verb,
+)
+from studies.judging.final_levels import compared_levels_text
+from studies.judging.words.unrelated import MARK
+from studies.options.quantities import format_metric, parse_tolerance
+from studies.verbs import commands
+
+
+@verb
+def export(
+    study: Study,
+    folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")],
+    pick: Annotated[
+        str | None, typer.Option("--pick", help="best, accurate, fast or knee. [default: best]", metavar="PICK")
+    ] = None,
+    trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
+    triton: Annotated[
+        str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
+    ] = None,
+    latency_tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--latency-tolerance",
+            help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
+            metavar="SHARE",
+        ),
+    ] = None,
+    optimization_level: Annotated[
+        Many, option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
+    ] = None,
+    latency_budget: Budget = None,
+    max_drop: Drop = None,
+    accuracy_limit: AccuracyLimit = None,
+    max_memory: Memory = None,
+    model: ModelPath = None,
+    data: DataPath = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    quiet: QuietFlag = False,
+) -> None:
+    """Write the chosen engine with its manifest, checked in a fresh process."""
+    options = given_options(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
+    tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
+    with progress_for(quiet) as progress:
+        done = commands.export(
+            study,
+            folder,
+            pick=pick,
+            trial=trial,
+            triton=triton,
+            options=options,
+            storage=storage,
+            progress=progress,
+            target=target,
+            latency_tolerance=tolerance,
+        )
+    _print_warnings(done)
+    if not quiet:
+        _print_exported(done)
+
+
+@verb
+def report(
+    study: Study,
+    file: Annotated[Path, typer.Option("--out", help="The HTML file.", metavar="FILE")],
+    latency_budget: Budget = None,
+    max_drop: Drop = None,
+    accuracy_limit: AccuracyLimit = None,
+    max_memory: Memory = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Show this target; repeated: side by side. [default: all]", metavar="TARGET"),
+    ] = None,
+    storage: Storage = None,
+) -> None:
+    """Write one self-contained HTML file about a study."""
+    options = given_options(locals(), "study", "file", "storage")
+    written = commands.report(study, file, options, storage, target or ())
+    out.print(f"wrote {written}", markup=False)
+
+
+@verb
+def delete(
+    study: Study,
+    storage: Storage = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove a study with its evaluations and engines."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
+        typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
+    commands.delete(study, storage)
+    out.print(f"deleted study {study!r}", markup=False)
+
+
+@verb
+def doctor(
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="Look at this one alone: tensorrt, onnxruntime.", metavar="NAME")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What is installed, what can run here, and what is missing."""
+    checks = commands.doctor(backend)
+    if as_json:
+        print_json([vars(check) for check in checks])
+    else:
+        for check in checks:
+            mark = "[green]ok[/green]     " if check.good else "[red]missing[/red]"
+            out.print(mark, end=" ")
+            out.print(f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else ""), markup=False)
+    if not any(check.good and check.name.startswith("backend") for check in checks):
+        raise typer.Exit(1)
+
+
+@verb
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
+    trials: Annotated[int, typer.Option("--trials", help="Evaluations.", metavar="N")] = 40,
+    quiet: QuietFlag = False,
+) -> None:
+    """Search the shipped example, export the best and write the report."""
+    with progress_for(quiet) as progress:
+        done = commands.demo(folder, progress, trials)
+    if quiet:
+        return
+    print_finished(done.finished, done.storage)
+    _print_warnings(done.engine)
+    _print_exported(done.engine)
+    out.print(f"report: {done.report}", markup=False)
+
+
+@verb
+def dashboard(
+    storage: Storage = None,
+    port: Annotated[int, typer.Option("--port", help="Port on this machine.", metavar="N")] = 8080,
+) -> None:
+    """Start optuna-dashboard on a database."""
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
+    command, environment = commands.dashboard_command(storage, port)
+    # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
+    os.execve(command[0], command, environment)
+
+
+def _print_warnings(done: Any) -> None:
+    """On stderr, even where nothing else is printed."""
+    for text in (*done.manifest["warnings"], done.warning):
+        if text:
+            err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+
+
+def _print_exported(done: Any) -> None:
+    final, limits = done.manifest["final"], {True: "the limits hold", False: "the limits do NOT hold", None: ""}
+    sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
+    tried = f"; {final['tried']} were tried" if final["tried"] > 1 else ""
+    out.print(f"exported trial {done.trial} to {done.folder}", markup=False)
+    if text := compared_levels_text(done.manifest):
+        out.print(text, markup=False, soft_wrap=True)
+    ratio = done.manifest["metric"]["ratio"]
+    unit = done.manifest["metric"]["unit"]
+    low, high = (format_metric(final[key], unit, ratio) for key in ("loss_low", "loss_high"))
+    text = f"on the final split: loss {format_metric(final['loss'], unit, ratio)} [{low}, {high}]"
+    broken = f"; {MARK}, see the warning" if done.manifest["unrelated_to_fp32"] else ""
+    said = f"{limits[done.holds]}{sure}"
+    out.print(f"{text}{tried}{'; ' if said else ''}{said}{broken}", markup=False)
+    if final["disagreement"] is not None:
+        out.print(f"{final['disagreement']['text']}.", markup=False)

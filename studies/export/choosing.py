@@ -1,0 +1,51 @@
+"""Which evaluation an export means: a pick, or a trial."""
+
+from __future__ import annotations
+
+from search.errors import StudyError
+from studies.judging.picks import NAMES
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import nearest_text, regained_text
+from studies.judging.words.failures import nothing_text
+from studies.options.config import Limits
+
+
+def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
+    """The row that a pick or a trial means; StudyError when there is none."""
+    if pick is not None and trial is not None:
+        raise StudyError("choosing what to export: give --pick or --trial, not both.")
+    if trial is not None:
+        return _trial_row(now, trial)
+    name = pick or "best"
+    if name not in NAMES:
+        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(NAMES)}.")
+    row: int | None = getattr(now.picks, name)
+    if row is None:
+        raise StudyError(f"--pick {name}: {_nobody(now)}. {_nearest(now)}")
+    return row
+
+
+def _trial_row(now: Standing, trial: int) -> int:
+    rows = [row for row, number in enumerate(now.table.trial) if number == trial]
+    if not rows:
+        known = sorted(int(number) for number in now.table.trial if number >= 0)
+        there = f"its trials are {known[0]} to {known[-1]}" if known else "it has no trial yet"
+        raise StudyError(f"--trial {trial}: study {now.study.name!r} has no such evaluation; {there}.")
+    if now.table.status[rows[0]] != "ok":
+        raise StudyError(
+            f"--trial {trial}: that evaluation is {now.table.status[rows[0]]}; there is nothing to export."
+        )
+    return rows[0]
+
+
+def _nobody(now: Standing) -> str:
+    named = f"of study {now.study.name!r}"
+    return f"no evaluation {named} " + ("can be picked" if now.limits == Limits() else "keeps the limits")
+
+
+def _nearest(now: Standing) -> str:
+    lines = [nearest_text(now, near) for near in now.nearest()]
+    nothing = nothing_text(now) or "it has no finished evaluation yet"
+    nearest = "The nearest: " + "; ".join(lines) if lines else f"{nothing[0].upper()}{nothing[1:]}"
+    regained = regained_text(now)
+    return f"{nearest}. {regained}." if regained else nearest

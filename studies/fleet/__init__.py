@@ -1,0 +1,1 @@
+"""The worker processes of this host: started, watched, started again, ended together."""

@@ -1,0 +1,1 @@
+"""Looking into engines: per-layer times, an engine beside ONNX Runtime, and which groups are sensitive."""

@@ -1,0 +1,308 @@
+"""What the layers of an engine take, by group, and two engines of one study side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from search.errors import ConfigError, EvaluatorError, StudyError
+from search.values import Answer, AuditRow, LayerTime
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import mix_text
+from studies.options.quantities import format_ms, format_percent
+from studies.show.progress import Progress
+from studies.store import suggestions
+from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord, GroupRecord
+from studies.store.store import Store
+from studies.store.targets import config_of
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+ORDERS = ("order", "time")
+GROUPS, MOVES, OTHER = "groups", "moves", "other"
+_MOST_COUNT = 100_000
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Per-layer times of one trial's engine.
+
+    Attributes:
+        layers: in the order they run; a profiled run's own milliseconds.
+        latency_ms: the engine's measured latency, the latest word on it; None where there is none.
+        again: whether it was profiled just now; otherwise the times were stored before.
+        notes: what is noteworthy of the engine that was profiled.
+    """
+
+    study: str
+    trial: int
+    mix: str
+    layers: tuple[LayerTime, ...]
+    latency_ms: float | None
+    audit: Mapping[str, AuditRow]
+    groups: Mapping[str, GroupRecord]
+    again: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sum_ms(self) -> float:
+        return sum(layer.ms for layer in self.layers)
+
+    @property
+    def scale(self) -> float | None:
+        """Brings the layers' times to the sum that is the measured latency; None where that is not known."""
+        return self.latency_ms / self.sum_ms if self.latency_ms is not None and self.sum_ms > 0 else None
+
+    def layer_rows(self, order: str = "order") -> list[dict[str, Any]]:
+        """A row per layer, in the order they run or the slowest first."""
+        rows = [
+            {
+                "position": position,
+                "layer": layer.name,
+                "kind": layer.kind,
+                "group": layer.group,
+                "part": part_of(layer),
+                **self._times(layer.ms),
+            }
+            for position, layer in enumerate(self.layers)
+        ]
+        return rows if order == "order" else sorted(rows, key=lambda row: -row["ms"])
+
+    def group_rows(self, order: str = "order") -> list[dict[str, Any]]:
+        """A row per group, in graph order or the slowest first; `kernels` 0: it runs inside layers of others."""
+        own: dict[str, list[float]] = {}
+        for layer in self.layers:
+            if layer.group is not None and not layer.moves:
+                own.setdefault(layer.group, []).append(layer.ms)
+        rows = []
+        for group in self.groups.values():
+            audit, times = self.audit.get(group.id), own.get(group.id, [])
+            rows.append(
+                {
+                    "group": group.id,
+                    "node": group.name,
+                    "op": group.op,
+                    "asked": audit.asked.label if audit is not None else None,
+                    "got": _got(audit),
+                    "kernels": len(times),
+                    **self._times(sum(times)),
+                }
+            )
+        return rows if order == "order" else sorted(rows, key=lambda row: -row["ms"])
+
+    def part_rows(self) -> list[dict[str, Any]]:
+        """What groups, moves and other layers take together."""
+        sums = {part: [layer.ms for layer in self.layers if part_of(layer) == part] for part in (GROUPS, MOVES, OTHER)}
+        return [{"part": part, "layers": len(times), **self._times(sum(times))} for part, times in sums.items()]
+
+    def _times(self, ms: float) -> dict[str, float | None]:
+        return {
+            "ms": ms,
+            "scaled_ms": ms * self.scale if self.scale is not None else None,
+            "share": ms / self.sum_ms if self.sum_ms > 0 else 0.0,
+        }
+
+    def to_json(self, order: str = "order") -> dict[str, Any]:
+        return {
+            "study": self.study,
+            "trial": self.trial,
+            "mix": self.mix,
+            "latency_ms": self.latency_ms,
+            "sum_ms": self.sum_ms,
+            "scale": self.scale,
+            "profiled_now": self.again,
+            "notes": list(self.notes),
+            "parts": self.part_rows(),
+            "groups": self.group_rows(order),
+            "layers": self.layer_rows(order),
+        }
+
+
+def part_of(layer: LayerTime) -> str:
+    """Moves count as moves also where they belong to a group: they are what mixing precisions costs."""
+    if layer.moves:
+        return MOVES
+    return OTHER if layer.group is None else GROUPS
+
+
+def _got(audit: AuditRow | None) -> str | None:
+    if audit is None:
+        return None
+    return audit.got.label if audit.got is not None else Answer.OPAQUE.value
+
+
+def delta_rows(first: Profiled, second: Profiled, order: str = "order") -> list[dict[str, Any]]:
+    """Two profiles of one study side by side: a row per group, then moves and other layers.
+
+    Times are the scaled ones, so that they add up to the difference of the measured latencies; the profiles' own
+    where a latency is not known. `delta_ms` is the second less the first.
+    """
+    kind = "ms" if first.scale is None or second.scale is None else "scaled_ms"
+    rows = []
+    for one, two in zip(first.group_rows(), second.group_rows(), strict=True):
+        changed = one["got"] != two["got"]
+        names = {"group": one["group"], "node": one["node"], "got": one["got"], "got_against": two["got"]}
+        rows.append({**names, "changed": changed, **_delta(one[kind], two[kind])})
+    if order == "time":
+        rows.sort(key=lambda row: -abs(row["delta_ms"]))
+    for one, two in list(zip(first.part_rows(), second.part_rows(), strict=True))[1:]:
+        counts = {"got": f"layers: {one['layers']}", "got_against": f"layers: {two['layers']}"}
+        changed = one["layers"] != two["layers"]
+        rows.append({"group": one["part"], "node": "", **counts, "changed": changed, **_delta(one[kind], two[kind])})
+    return rows
+
+
+def _delta(one: float, two: float) -> dict[str, float]:
+    return {"ms": one, "ms_against": two, "delta_ms": two - one}
+
+
+def headline(found: Profiled) -> list[str]:
+    """A profile in sentences, above its tables."""
+    measured = "its latency is not known" if found.latency_ms is None else f"measured {format_ms(found.latency_ms)}"
+    lines = [
+        f"trial {found.trial}: {found.mix}; {measured}; {len(found.layers)} layers, {format_ms(found.sum_ms)} in "
+        f"{'the' if found.again else 'a stored'} profiled run",
+        "profiling adds to every layer; scaled times sum to the measured latency",
+    ]
+    hidden = [row["group"] for row in found.group_rows() if not row["kernels"]]
+    if hidden:
+        lines.append(f"{len(hidden)} groups have no layer of their own, they run inside layers that other ops share")
+    return [*lines, *found.notes]
+
+
+def text_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for people: times and shares with their units."""
+    text = dict(row)
+    for name, value in row.items():
+        if name == "share":
+            text[name] = format_percent(value)
+        elif name.endswith("ms") or name.startswith("ms_"):
+            text[name] = "" if value is None else format_ms(value)
+        elif isinstance(value, bool):
+            text[name] = "changed" if value else ""
+    return text
+
+
+# -- from a study ------------------------------------------------------------------------------------------------------
+
+
+def profile_trials(
+    url: str,
+    now: Standing,
+    trials: Sequence[int],
+    *,
+    count: int,
+    again: bool,
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[Profiled, ...]:
+    """Profiles of trials, stored ones where there are any; the others are made on the device and stored.
+
+    Args:
+        url: of the study's database.
+        now: where the study stands.
+        count: inferences of a profiled run.
+        again: make all of them anew.
+        options: `model` and `data`, where files have moved.
+
+    Raises:
+        StudyError: no such trial, one without an engine, or model, data or target are not the study's.
+        ConfigError: `count` is out of range.
+        EvaluatorError: an engine cannot be loaded or run here.
+    """
+    if not 1 <= count <= _MOST_COUNT:
+        raise ConfigError(f"--count {count}: expected 1 to {_MOST_COUNT} inferences.")
+    with Store.open(url, write=False) as store:
+        records = [_measured(store, now, trial) for trial in trials]
+        groups = {group.id: group for group in store.groups(now.study.id)}
+        known = {} if again else {record.id: store.profile(record.id) for record in records}
+    missing = {record.id: record for record in records if not known.get(record.id)}
+    notes: dict[int, tuple[str, ...]] = {}
+    if missing:
+        made = _profile(url, now, list(missing.values()), count, options, progress)
+        known |= {number: layers for number, (layers, _) in made.items()}
+        notes = {number: said for number, (_, said) in made.items()}
+    return tuple(
+        Profiled(
+            study=now.study.name,
+            trial=trial,
+            mix=mix_text(record.evaluation.assignment),
+            layers=known[record.id],
+            latency_ms=_latency_ms(now, record),
+            audit={row.group: row for row in record.evaluation.audit},
+            groups=groups,
+            again=record.id in missing,
+            notes=notes.get(record.id, _stored_notes(record)),
+        )
+        for trial, record in zip(trials, records, strict=True)
+    )
+
+
+def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
+    return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
+
+
+def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
+    record = store.evaluation(now.target.id, trial)
+    if record.status == RUNNING:
+        raise StudyError(f"profiling trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
+    failure = record.evaluation.failure
+    if record.status == FAILED and failure is not None:
+        raise StudyError(
+            f"profiling trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
+            "engine to profile. Take another trial; "
+            f"`{suggestions.command('show', now.study.name, str(trial))}` says why it failed."
+        )
+    return record
+
+
+def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:
+    found = now.latency_ms[now.table.id == record.id]
+    return float(found[0]) if len(found) and np.isfinite(found[0]) else None
+
+
+def _profile(
+    url: str,
+    now: Standing,
+    records: Sequence[EvaluationRecord],
+    count: int,
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
+    """Evaluation id → its layers, stored too, and notes."""
+    from studies.artifacts.shipping import here
+    from studies.run.session.joining import prepared
+    from studies.run.session.setup import check_artifacts, check_unchanged, checked
+
+    config = config_of(now.study, now.target, url).with_options(options)
+    check_artifacts(config)
+    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
+        check_unchanged(good, now.study, now.target)
+        # No worker may throw away an engine meanwhile.
+        with prepared(store, good, now.study, progress) as work, work.lease.hold("prune"):
+            return {record.id: _profile_one(work, now, record, count) for record in records}
+
+
+def _profile_one(
+    work: Work, now: Standing, record: EvaluationRecord, count: int
+) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
+    from evaluators.process.keeper import ProcessDiedError
+    from studies.run.finalists import engine_of, why_lacking
+
+    row = int(np.flatnonzero(now.table.id == record.id)[0])
+    lacking = why_lacking(work, record.artifact)
+    notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
+    for note in notes:
+        work.progress.note(note)
+    engine: Path = engine_of(work, now, row)
+    try:
+        layers = tuple(work.keeper.call("profile", {"engine": str(engine), "count": count}))
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
+    work.store.set_profile(record.id, layers, " ".join(notes))
+    return layers, notes

@@ -1,0 +1,117 @@
+"""What trials take at other optimization levels than the search's: of each, the exports that were built there.
+
+Latencies of two levels do not compare, so a front has one level and these figures stand beside it, in columns of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.measure.latency_scale import scaled
+from studies.options.quantities import format_duration_s, format_ms
+from studies.store.reading.latencies import confirmed
+from studies.store.records import ExportRecord, FinalLevel, TargetRecord
+
+if TYPE_CHECKING:  # it imports the database, which the report is to do without
+    from studies.store.reading.queries import Reader
+
+
+def find_final_levels(
+    reader: Reader, target: TargetRecord, reference_ms: float | None, ids: Sequence[int]
+) -> dict[int, tuple[FinalLevel, ...]]:
+    """Look up the exports of the same assignments at other levels.
+
+    Args:
+        reference_ms: what the baseline usually takes.
+        ids: of evaluations of the search.
+
+    Returns:
+        Evaluation id → the newest export at each level, the lowest level first. Evaluations without one are absent.
+    """
+    exports = [export for export in reader.exports(target.id) if export.level != target.optimization_level]
+    if not exports:
+        return {}
+    built: dict[str, dict[int, FinalLevel]] = {}
+    for export, latency_ms in zip(exports, _latencies_ms(reader, target, exports, reference_ms), strict=True):
+        if export.level is not None:
+            found = FinalLevel(export.id, export.level, float(latency_ms), export.build_s, export.not_obeyed)
+            built.setdefault(export.assignment.digest, {})[found.level] = found  # the newest replaces older ones
+    known = {number: built.get(a.digest, {}) for number, a in reader.assignments(target.id, ids).items()}
+    return {number: tuple(levels[level] for level in sorted(levels)) for number, levels in known.items() if levels}
+
+
+def _latencies_ms(
+    reader: Reader, target: TargetRecord, exports: Sequence[ExportRecord], reference_ms: float | None
+) -> NDArray[np.float64]:
+    """(n,) the latency of each export that counts, as of any evaluation."""
+    columns = np.array([(e.raw_ms, e.baseline_ms) for e in exports], dtype=np.float64)  # None becomes NaN
+    raw_ms, baseline_ms = columns.T
+    ids, doubts = np.array([(e.id, e.doubts) for e in exports], dtype=np.int64).T
+    again = confirmed(ids, baseline_ms, doubts, reader.rounds_again(target.id), reference_ms)
+    latencies_ms: NDArray[np.float64] = np.where(np.isnan(again), scaled(raw_ms, baseline_ms, reference_ms), again)
+    return latencies_ms
+
+
+def levels_of(found: Iterable[Sequence[FinalLevel]]) -> list[int]:
+    """All levels that occur, the lowest first."""
+    return sorted({each.level for some in found for each in some})
+
+
+def final_levels_json(found: Sequence[FinalLevel]) -> dict[str, Any]:
+    """`final_level`, the newest export at another level or None, and `final_levels`, one of each level."""
+    newest = max(found, key=lambda each: each.evaluation_id, default=None)
+    return {
+        "final_level": None if newest is None else newest.to_json(),
+        "final_levels": [each.to_json() for each in found],
+    }
+
+
+def final_levels_csv(found: Sequence[FinalLevel], levels: Sequence[int]) -> dict[str, Any]:
+    """Three columns for each of some levels, empty where there is no export at it."""
+    known = {each.level: each.to_json() for each in found}
+    return {
+        f"level_{level}_{name}": known.get(level, {}).get(name)
+        for level in levels
+        for name in ("latency_ms", "build_s", "obeyed")
+    }
+
+
+def final_level_cells(found: Sequence[FinalLevel], level: int) -> tuple[str, str]:
+    """Latency at a level, with how many groups were not obeyed, and the seconds of the build; empty without one."""
+    for each in found:
+        if each.level == level:
+            marked = f" ({each.not_obeyed} not obeyed)" if each.not_obeyed else ""
+            return f"{format_ms(each.latency_ms)}{marked}", _build_text(each.build_s)
+    return "", ""
+
+
+def final_level_text(found: FinalLevel) -> str:
+    """One export at another level: `at optimization level 4: 0.412 ms, built in 12s`."""
+    latency, built = final_level_cells([found], found.level)
+    return f"at optimization level {found.level}: {latency}" + (f", built in {built}" if built else "")
+
+
+def compared_levels_text(manifest: Mapping[str, Any]) -> str:
+    """What an exported engine takes at its level, and its trial at the search's; empty where the level is the same."""
+    final, search = manifest["final_level"], manifest["search_level"]
+    if final is None:
+        return ""
+    return (
+        f"at optimization level {final['level']}: {_figures_text(final)}; in the search, at level "
+        f"{search['level']}: {_figures_text(search)}"
+    )
+
+
+def _figures_text(figures: Mapping[str, Any]) -> str:
+    built = _build_text(figures["build_s"])
+    parts = [format_ms(figures["latency_ms"]), *([f"built in {built}"] if built else [])]
+    return ", ".join([*parts, *([] if figures["obeyed"] else ["not all groups obeyed"])])
+
+
+def _build_text(build_s: float | None) -> str:
+    return "" if build_s is None else format_duration_s(build_s)

@@ -1,0 +1,76 @@
+"""A study as it is named on the command line: which of its targets, judged by which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from search.errors import StudyError
+from search.values import Precision
+from studies.judging.final_levels import find_final_levels
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits, SearchConfig, limits_for
+from studies.store import suggestions
+from studies.store.records import StudyRecord, TargetRecord
+from studies.store.store import Store
+from studies.store.targets import choose, config_of, names
+
+_LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
+
+
+def named_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
+    """The target of a study that `--target` names, the first where it names none; StudyError where there is none."""
+    targets = store.targets(study.id)
+    if not targets:
+        raise StudyError(
+            f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
+            f"`{suggestions.command('resume', study.name)}`."
+        )
+    return choose(targets, wanted, study.name)
+
+
+def standing_of(store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None) -> Standing:
+    """Where a study stands on one of its targets, judged by its own limits or those among the options."""
+    return placed(store, standing(store, *judged_by(store, name, options, wanted)))
+
+
+def judged_by(
+    store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None
+) -> tuple[StudyRecord, TargetRecord, Limits]:
+    """A study, the target of it that is meant, and the limits that it is judged by."""
+    study = store.study(name)
+    target = named_target(store, study, wanted)
+    given = {key: value for key, value in (options or {}).items() if key in _LIMITS}
+    return study, target, limits_of(config_of(study, target).with_options(given), study)
+
+
+def placed(store: Store, now: Standing) -> Standing:
+    """With the place of its target in the study, and more of what a table names.
+
+    That is what is doubtful, what did not run as asked, and what it takes at other optimization levels.
+    """
+    known = store.targets(now.study.id)
+    place = [record.id for record in known].index(now.target.id)
+    name = names([record.target for record in known])[place] if len(known) > 1 else ""
+    told = now.told_rows()
+    ids = [int(now.table.id[row]) for row in told]
+    now.table.details.read(ids)
+    doubts = store.doubts(ids, now.table.reference_ms)
+    mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
+    texts = {number: mismatch_text(found) for number, found in mismatches.items()}
+    levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
+    return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts, final_levels=levels)
+
+
+def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
+    """Groups that did not run in what was asked: `not as asked: g012 ran in FP32`."""
+    group, got = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"not as asked: {group} ran in {got.label.upper()}{more}"
+
+
+def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:
+    """The limits of a configuration, in the units of the study's metric."""
+    metric = study.metric
+    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])

@@ -1,0 +1,341 @@
+"""The picks: which of the evaluations that keep all limits are recommended, and by what.
+
+Row numbers index the columns of one target's evaluations. A loss is an estimate, and the best of many estimates is
+partly the luckiest. So `best` is ranked by how surely each loss keeps the limits, and its candidates stand in a line:
+where the first fails on the final split, the next takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.judging import front as pareto
+from studies.judging.quantiles import quantile
+from studies.options.config import Limits
+from studies.options.quantities import shown_number
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+# More are rarely looked at in vain: in `benchmarks/pick_bounds.py` the first or second in line holds nearly always.
+MOST_IN_LINE = 6
+# Losses count as equally sure in steps of an eighth of what the bound asks: within a step the latency decides.
+_STEPS = 8
+_SHOWN = 1e-3  # of four digits that are shown, the last is no more than this share of the number
+NAMES = ("best", "accurate", "fast", "knee")
+_RELATIVE = frozenset({"agreement", "cosine", "mse", "sqnr"})  # to FP32's outputs: FP32 itself is always the best
+
+
+class Aim(Enum):
+    """What `best` is, by the limits that are given."""
+
+    FASTEST = "the fastest that keeps the limits"
+    LEAST_LOSS = "the least loss within the budget"
+    KNEE = "the knee of the front"
+
+
+def is_relative(metric: str) -> bool:
+    """Whether a metric compares with FP32's outputs, so that FP32 always has the least loss."""
+    return metric in _RELATIVE
+
+
+def aim_of(limits: Limits, metric: str) -> Aim:
+    """What `best` is under these limits.
+
+    A budget alone asks for the least loss within it. Metrics relative to FP32 give that to whatever changes least,
+    which is slow, so there a budget alone asks for the knee within it.
+    """
+    accuracy = limits.max_drop is not None or limits.accuracy_limit is not None
+    if limits.latency_budget_ms is None:
+        return Aim.FASTEST if accuracy else Aim.KNEE
+    return Aim.KNEE if is_relative(metric) and not accuracy else Aim.LEAST_LOSS
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Columns of one target's evaluations, as far as picks are chosen by them.
+
+    Attributes:
+        latency_ms: (n,) the latest word on each latency.
+        loss: (n,) on the search split.
+        loss_error: (n,) standard error of the loss.
+        loss_band: (n,) half of its 95 % interval.
+        margin: (n,) standard errors from the estimate to the nearest accuracy limit; infinite where there is none.
+        latency_band: relative tie band of latency.
+        eligible: (n,) bool: keep all limits by what the search measured.
+        fails: (n,) bool: do not keep them on the final split.
+        holds: (n,) bool: keep them there.
+        final_margin: (n,) as `margin`, of the final split; NaN where nothing was scored there.
+        on_front: (n,) bool: of the eligible ones.
+        fp32: row of the uniform FP32 baseline; None where it was not measured.
+    """
+
+    latency_ms: Floats
+    loss: Floats
+    loss_error: Floats
+    loss_band: Floats
+    margin: Floats
+    latency_band: float
+    eligible: Bools
+    fails: Bools
+    holds: Bools
+    final_margin: Floats
+    on_front: Bools
+    fp32: int | None
+
+    @property
+    def bound(self) -> float:
+        """Standard errors that a loss must keep from a limit to keep it surely: all eligible ones were tried."""
+        return quantile(int(self.eligible.sum()))
+
+    @property
+    def upper(self) -> Floats:
+        """(n,) upper bounds of the losses, which hold together with 95 %."""
+        return self.loss + self.bound * self.loss_error
+
+    @property
+    def sure(self) -> Bools:
+        """(n,) bool: eligible, and the bound keeps the accuracy limits too."""
+        result: Bools = self.eligible & (self.margin >= self.bound)
+        return result
+
+    def latency_ties(self, row: int) -> Bools:
+        """(n,) bool: rows that are slower than this one, or as fast, by no more than the tie band."""
+        result: Bools = self.latency_ms <= self.latency_ms[row] * (1 + self.latency_band)
+        return result
+
+    def loss_ties(self, row: int) -> Bools:
+        """(n,) bool: rows that lose no more than this one by more than the wider of the two bands."""
+        result: Bools = self.loss <= self.loss[row] + np.maximum(self.loss_band, self.loss_band[row])
+        return result
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Row numbers of the picks; None where no row keeps the limits.
+
+    Attributes:
+        best: the one recommended pick.
+        accurate: least loss, by the numbers that are shown.
+        fast: least latency, by the numbers that are shown.
+        knee: farthest below the line between the ends of the front.
+        line: candidates for `best`, in the order in which they are looked at on the final split.
+    """
+
+    best: int | None
+    accurate: int | None
+    fast: int | None
+    knee: int | None
+    line: tuple[int, ...] = ()
+
+    def names(self, row: int) -> list[str]:
+        """What a row is picked as: `best`, `accurate`, `fast`, `knee`, several, or nothing."""
+        return [name for name in NAMES if getattr(self, name) == row]
+
+    def rows(self) -> list[int]:
+        """The picks' rows, the best first, each once."""
+        found = (getattr(self, name) for name in NAMES)
+        return list(dict.fromkeys(row for row in found if row is not None))
+
+    def mask(self, n: int) -> Bools:
+        """(n,) bool: which of n rows are picked."""
+        result = np.zeros(n, bool)
+        result[self.rows()] = True
+        return result
+
+
+def choose(columns: Candidates, aim: Aim) -> Picks:
+    """Choose among rows that keep all limits; those that fail on the final split are no picks.
+
+    `best` is the first in line that does not fail there. The fastest that only just holds there gives way to the next
+    in line that ties with its latency and holds surely. Where all in line fail, it is what holds there anyway, then
+    uniform FP32, then the row of the line with the least upper bound of its loss.
+    """
+    rows = np.flatnonzero(columns.eligible & ~columns.fails)
+    queue = line(columns, aim)
+    best = _best(columns, queue, aim)
+    if not len(rows):
+        return Picks(best, None, None, None, tuple(queue))
+    accurate = _least_shown(rows, columns.loss, columns.latency_ms)
+    fast = _least_shown(rows, columns.latency_ms, columns.loss)
+    return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue))
+
+
+def line(columns: Candidates, aim: Aim) -> list[int]:
+    """Candidates for `best`, at most `MOST_IN_LINE`: first whose loss keeps the limits most surely, then by the aim.
+
+    What is not faster than uniform FP32 stands in no line unless nothing is. The last is the safest of the rest, so
+    that a line does not end without a mix of nearly no loss where there is one.
+    """
+    rows = _contenders(columns)
+    if aim is Aim.KNEE:
+        return _knee_line(columns, rows)
+    ranked = _by_latency(columns, rows) if aim is Aim.FASTEST else list(_by_loss(columns, rows))
+    first = ranked[: MOST_IN_LINE - 1]
+    rest = rows[~np.isin(rows, first)]
+    return [*first, *([_least(rest, columns.upper, columns.latency_ms)] if len(rest) else [])]
+
+
+def ties(columns: Candidates, chosen: Picks, name: str, aim: Aim) -> list[int]:
+    """Rows that a pick beats by noise alone: they tie in what it was picked for and are better in the other objective.
+
+    The nearest to it in what it was picked for come first.
+    """
+    row = getattr(chosen, name)
+    by_loss = name == "accurate" or (name == "best" and aim is Aim.LEAST_LOSS)
+    if row is None or name == "knee" or (name == "best" and aim is Aim.KNEE):
+        return []
+    good = columns.eligible & ~columns.fails
+    if name == "accurate":
+        others, order = columns.loss_ties(row) & (columns.latency_ms < columns.latency_ms[row]), columns.loss
+    elif by_loss:  # it is the fastest of those that tie with the least loss
+        less = columns.loss[row] - columns.loss
+        others, order = (less > 0) & (less <= np.maximum(columns.loss_band, columns.loss_band[row])), columns.loss
+    else:
+        others, order = columns.latency_ties(row) & (columns.loss < columns.loss[row]), columns.latency_ms
+        if name == "best":  # a faster one that ties with it holds less surely on the final split
+            passed_over = columns.holds & (columns.latency_ms < columns.latency_ms[row])
+            others |= passed_over & (columns.latency_ms[row] <= columns.latency_ms * (1 + columns.latency_band))
+    found = np.flatnonzero(good & others)
+    return [int(each) for each in found[np.argsort(order[found], kind="stable")]]
+
+
+def knee(latency_ms: Floats, loss: Floats, on_front: Bools) -> int | None:
+    """The front's row farthest below the line between the front's fastest and its least lossy row.
+
+    Both axes are scaled to the extent of the front. Ties, and fronts where no row lies below the line, give the
+    faster row; None for an empty front.
+    """
+    rows = np.flatnonzero(np.asarray(on_front, bool))
+    if not len(rows):
+        return None
+    lat, los = np.asarray(latency_ms, float), np.asarray(loss, float)
+    x = _scaled(lat[rows])
+    y = _scaled(los[rows])
+    fast = int(np.flatnonzero(rows == _least(rows, lat, los))[0])
+    accurate = int(np.flatnonzero(rows == _least(rows, los, lat))[0])
+    run, rise = x[accurate] - x[fast], y[fast] - y[accurate]
+    # Proportional to the signed distance: positive on the side of fast and accurate.
+    below = rise * run - rise * (x - x[fast]) - run * (y - y[accurate])
+    # Rounding must not decide a tie.
+    return _least(rows[below >= below.max() - 1e-12], lat, los)
+
+
+def _contenders(columns: Candidates) -> Rows:
+    """Eligible rows that are faster than uniform FP32; where none is, FP32, and where that is not eligible, all."""
+    rows = np.flatnonzero(columns.eligible)
+    base = columns.fp32
+    if base is None or not np.isfinite(columns.latency_ms[base]):
+        return rows
+    faster: Rows = rows[columns.latency_ms[rows] < columns.latency_ms[base]]
+    if len(faster):
+        return faster
+    return np.array([base]) if columns.eligible[base] else rows
+
+
+def _knee_line(columns: Candidates, contenders: Rows) -> list[int]:
+    """The knee of the front; where that is uniform FP32, the knee of what is faster."""
+    found = _knee(columns, np.flatnonzero(columns.eligible))
+    if found is not None and found not in contenders:
+        found = _knee(columns, contenders)
+    return [] if found is None else [found]
+
+
+def _by_latency(columns: Candidates, rows: Rows) -> list[int]:
+    """Rows by how surely they keep the accuracy limits, in steps, then by latency, then by loss."""
+    steps = np.floor(_STEPS * np.minimum(columns.margin[rows] / columns.bound, 1.0))
+    order = np.lexsort((columns.loss[rows], columns.latency_ms[rows], -steps))
+    return [int(row) for row in rows[order]]
+
+
+def _by_loss(columns: Candidates, rows: Rows) -> Iterator[int]:
+    """The fastest of those that tie with the least upper bound of a loss, again and again; the sure ones first.
+
+    Upper bounds tie within the band of the least: a loss that is less well known does not tie by that alone.
+    """
+    left, upper = rows, columns.upper
+    for _ in range(min(len(rows), MOST_IN_LINE)):
+        sure = left[columns.sure[left]]
+        pool = sure if len(sure) else left
+        safest = _least(pool, upper, columns.latency_ms)
+        tied = pool[upper[pool] <= upper[safest] + columns.loss_band[safest]]
+        row = _least(tied, columns.latency_ms, columns.loss)
+        yield row
+        left = left[left != row]
+
+
+def _best(columns: Candidates, queue: list[int], aim: Aim) -> int | None:
+    for row in queue:
+        if not columns.fails[row]:
+            return _as_fast_and_sure(columns, queue, row) if aim is Aim.FASTEST else row
+    holding = np.flatnonzero(columns.eligible & columns.holds)
+    if len(holding):
+        return _least(holding, columns.latency_ms, columns.loss)
+    base = columns.fp32
+    if base is not None and columns.eligible[base] and not columns.fails[base]:
+        return base
+    left = np.array(queue, np.intp) if queue else np.flatnonzero(columns.eligible)
+    return _least(left, columns.upper, columns.latency_ms) if len(left) else None
+
+
+def _as_fast_and_sure(columns: Candidates, queue: list[int], row: int) -> int:
+    """This row, or the first in line that ties with its latency and holds surely on the final split, where it does not.
+
+    The bound allows for all in line that were looked at until then.
+    """
+    looked_at, ties = columns.fails | columns.holds, columns.latency_ties(row)
+    tries = 0
+    for each in queue:
+        tries += int(looked_at[each])
+        if columns.holds[each] and ties[each] and columns.final_margin[each] >= quantile(max(1, tries)):
+            return each
+    return row
+
+
+def _knee(columns: Candidates, rows: Rows) -> int | None:
+    """The knee of those of the front that are among these rows and do not fail on the final split.
+
+    Where none of the front is left, that of the front which the rows have without it.
+    """
+    good = np.zeros(len(columns.loss), bool)
+    good[rows] = True
+    good &= ~columns.fails
+    on_front = columns.on_front & good
+    if not on_front.any():
+        on_front = pareto.front(columns.latency_ms, columns.loss, columns.latency_band, columns.loss_band, good)
+    return knee(columns.latency_ms, columns.loss, on_front)
+
+
+def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:
+    """The row with the least `first` as it is shown, then the least `second`, then the lowest number."""
+    values, least = first[rows], first[rows].min()
+    near = np.array(sorted(set(values[values <= least + _SHOWN * abs(least)].tolist())))  # np.unique imports much
+    shown = [shown_number(float(value)) for value in near]
+    same = near[sum(number == shown[0] for number in shown) - 1]  # they rise with the values
+    return _least(rows[first[rows] <= same], second, first)
+
+
+def _least(rows: Rows, first: Floats, second: Floats) -> int:
+    """The row with the least `first`, then the least `second`, then the lowest number."""
+    return int(_with_least(_with_least(rows, first), second).min())
+
+
+def _with_least(rows: Rows, column: Floats) -> Rows:
+    """The rows where a column is least, NaN aside; all rows where it is NaN in each."""
+    values = column[rows]
+    least = np.fmin.reduce(values)
+    found: Rows = rows if np.isnan(least) else rows[values == least]
+    return found
+
+
+def _scaled(values: Floats) -> Floats:
+    """Values mapped to 0 … 1; all zero when they are equal."""
+    extent = float(np.ptp(values))
+    scaled: Floats = (values - values.min()) / (extent or 1.0)
+    return scaled

@@ -1,0 +1,145 @@
+"""The smallest loss that the samples of a study can tell from none, and whether that is enough for its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evaluators.measure.intervals import cluster_sums
+from evaluators.measure.sample_size import Spread, spread_of_interval
+from studies.judging.standing import Standing
+from studies.options.quantities import format_metric
+from studies.store.store import Store
+
+_SPLITS = ("search", "final")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """How finely the samples of one split tell losses apart.
+
+    Attributes:
+        split: `search` or `final`.
+        samples, clusters: of the split; no clusters where the data have none.
+        loss: the smallest that can be told from none, in the metric's unit.
+        allowed: the loss that the limits allow; None without such limits.
+        needed: samples that would tell `allowed` from none; None where these do.
+    """
+
+    split: str
+    samples: int
+    clusters: int | None
+    loss: float
+    allowed: float | None
+    needed: int | None
+
+    @property
+    def subject(self) -> str:
+        """`2,500 search samples (417 clusters)`."""
+        return f"{self.samples:,} {self.split} samples" + (
+            "" if self.clusters is None else f" ({self.clusters:,} clusters)"
+        )
+
+
+def find_resolutions(store: Store, now: Standing) -> tuple[Resolution, ...]:
+    """How finely the search and the final split tell losses apart; empty where that is not known yet.
+
+    For shares without clusters the number of samples tells. Otherwise a uniform assignment below FP32 has to be scored
+    first, whose loss shows how much samples vary, or how alike those of a cluster are.
+    """
+    spread = _spread(store, now)
+    known, allowed = _allowed_loss(now)
+    if spread is None or not known:
+        return ()
+    return tuple(_resolution(now, spread, split, allowed) for split in _SPLITS if split in now.study.data)
+
+
+def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
+    """`1,000 search samples tell losses of about 0.35 % apart, 600 final samples of about 0.58 %`."""
+    first, *others = found
+    return ", ".join(
+        [
+            f"{first.subject} tell losses of about {_loss_text(first.loss, now)} apart",
+            *(f"{each.subject} of about {_loss_text(each.loss, now)}" for each in others),
+        ]
+    )
+
+
+def coarse_texts(found: Sequence[Resolution], now: Standing) -> list[str]:
+    """A sentence for every split whose samples are too few to tell the loss that the limits allow."""
+    return [_coarse_text(each, each.allowed, now) for each in found if each.allowed is not None and each.needed]
+
+
+def _coarse_text(each: Resolution, allowed: float, now: Standing) -> str:
+    return (
+        f"the allowed loss of {_loss_text(allowed, now)} is smaller than {each.subject} can tell, about "
+        f"{_loss_text(each.loss, now)}, so chance decides which candidates seem to keep it; about {each.needed:,} "
+        f"{each.split} samples are needed"
+    )
+
+
+def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None) -> Resolution:
+    samples, clusters = int(now.study.data[split]), now.study.clusters(split)
+    if clusters is None:
+        spread = Spread(spread.shares, deviation=spread.deviation)
+    loss, needed = spread.smallest_loss(samples, clusters), None
+    if allowed is not None and 0 < allowed < loss:
+        needed = spread.needed_samples(allowed, samples, clusters)
+    return Resolution(split, samples, clusters, loss, allowed, needed)
+
+
+def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
+    """Whether the allowed loss is known yet, and what it is: of both limits, the narrower."""
+    limits, base = now.limits, now.row_of("baseline:fp32")
+    allowed = [] if limits.max_drop is None else [limits.max_drop]
+    if limits.accuracy_limit is not None:
+        value = np.nan if base is None else float(now.table.metric_value[base])
+        if np.isnan(value):
+            return False, None
+        allowed.append((value - limits.accuracy_limit) * (1 if now.higher_is_better else -1))
+    return True, min(allowed, default=None)
+
+
+def _spread(store: Store, now: Standing) -> Spread | None:
+    metric = now.study.metric
+    shares = metric["ratio"] and metric.get("kind", "per_sample") == "per_sample"
+    if shares and now.study.clusters("search") is None:
+        return Spread(shares=True)
+    rows = _scored_below_float(now)
+    if not rows:
+        return None
+    return _share_spread(store, now, rows) if shares else _measure_spread(now, rows)
+
+
+def _scored_below_float(now: Standing) -> list[int]:
+    """Uniform assignments but FP32 that were scored on all search samples."""
+    uniform = [row for row in now.baselines() if now.complete[row] and np.isfinite(now.table.loss[row])]
+    return [row for row in uniform if now.table.role[row] != "baseline:fp32"]
+
+
+def _share_spread(store: Store, now: Standing, rows: Sequence[int]) -> Spread | None:
+    """Of clusters: how alike their samples are, from the assignment that changes most."""
+    base, worst = now.row_of("baseline:fp32"), max(rows, key=lambda row: float(now.table.loss[row]))
+    if base is None:
+        return None
+    found = [store.load(int(now.table.id[row])).evaluation.accuracy for row in (base, worst)]
+    codes = store.score_clusters(now.study.id).get("search")
+    if codes is None or any(each is None or len(each.scores) != len(codes) for each in found):
+        return None
+    fp32, other = (each.scores for each in found if each is not None)
+    return Spread(shares=True, effect=cluster_sums(fp32 - other, codes).design_effect)
+
+
+def _measure_spread(now: Standing, rows: Sequence[int]) -> Spread | None:
+    """From the interval of the assignment whose loss is nearest to the allowed one."""
+    allowed = _allowed_loss(now)[1] or 0.0
+    row = min(rows, key=lambda row: abs(float(now.table.loss[row]) - allowed))
+    low, high = float(now.table.loss_low[row]), float(now.table.loss_high[row])
+    spread = spread_of_interval(low, high, int(now.table.samples[row]), now.study.clusters("search"))
+    return spread if spread.deviation > 0 else None
+
+
+def _loss_text(loss: float, now: Standing) -> str:
+    return format_metric(loss, now.study.metric["unit"], now.study.metric["ratio"], 2)

@@ -1,0 +1,119 @@
+"""What the final split says of the limits, and whether it agrees with the search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from studies.judging.quantiles import STORED, quantile
+from studies.options.config import Limits
+
+Floats = NDArray[np.float64]
+
+
+class Verdict(Enum):
+    """Whether an evaluation keeps all limits with its numbers of the final split."""
+
+    SURELY = "holds surely"
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNCONFIRMED = "not confirmed"
+    UNLIMITED = "no limits"
+
+    @property
+    def holds(self) -> bool | None:
+        """None where nothing is known, or where there is nothing to hold."""
+        return {Verdict.SURELY: True, Verdict.HOLDS: True, Verdict.FAILS: False}.get(self)
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Two independent estimates of one loss that differ by more than chance explains.
+
+    Attributes:
+        search, final: the estimates, in the metric's unit.
+        pooled: both together, each weighted by its precision.
+        half: half of the 95 % interval of that.
+    """
+
+    search: float
+    final: float
+    pooled: float
+    half: float
+
+
+def margins(
+    loss: ArrayLike,
+    loss_error: ArrayLike,
+    value: ArrayLike,
+    value_error: ArrayLike,
+    limits: Limits,
+    *,
+    higher_is_better: bool,
+) -> Floats:
+    """Standard errors between each estimate and the nearest accuracy limit; negative beyond it.
+
+    Args:
+        loss_error, value_error: (n,) standard errors of loss and metric value.
+
+    Returns:
+        (n,) float64; infinite where no accuracy limit is set, NaN where a measure is missing.
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    found: Floats = np.full(np.shape(loss), np.inf)
+    if limits.max_drop is not None:
+        found = np.minimum(found, _in_errors(limits.max_drop - np.asarray(loss, float), loss_error))
+    if limits.accuracy_limit is not None:
+        found = np.minimum(found, _in_errors(sign * (np.asarray(value, float) - limits.accuracy_limit), value_error))
+    return found
+
+
+def _in_errors(distance: Floats, error: ArrayLike) -> Floats:
+    """(n,) distances in standard errors; without an error, infinite on the side on which it lies, kept at zero."""
+    errors = np.asarray(error, float)
+    exact = np.where(distance >= 0, np.inf, -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = distance / errors
+    result: Floats = np.where(np.isnan(distance), np.nan, np.where(errors > 0, ratio, exact))
+    return result
+
+
+def standard_error(low: ArrayLike, high: ArrayLike) -> Floats:
+    """(n,) standard errors of estimates whose 95 % intervals end there."""
+    result: Floats = (np.asarray(high, float) - np.asarray(low, float)) / (2 * STORED)
+    return result
+
+
+def value_error(value: ArrayLike, loss_error: ArrayLike, samples: ArrayLike, *, relative: bool, ratio: bool) -> Floats:
+    """(n,) standard errors of metric values.
+
+    A metric relative to FP32 has a constant for FP32, so its value is as uncertain as its loss. A ratio of samples
+    that are right or wrong has the error of a share, or that of the loss where that is wider; of any other metric only
+    the difference to FP32 is known.
+    """
+    errors = np.asarray(loss_error, float)
+    if relative or not ratio:
+        return errors
+    share = np.clip(np.asarray(value, float), 0.0, 1.0)
+    result: Floats = np.maximum(errors, np.sqrt(share * (1 - share) / np.maximum(np.asarray(samples, float), 1.0)))
+    return result
+
+
+def disagreement(
+    search: float, search_error: float, final: float, final_error: float, tries: int
+) -> Disagreement | None:
+    """The two estimates where they differ beyond their joint 95 % interval, else None.
+
+    Args:
+        tries: how many evaluations were compared so.
+    """
+    joint = math.hypot(search_error, final_error)
+    if not joint > 0 or not abs(final - search) > quantile(tries, two_sided=True) * joint:
+        return None
+    precise = [min(1 / error**2, 1e300) if error > 0 else 1e300 for error in (search_error, final_error)]
+    pooled = (search * precise[0] + final * precise[1]) / sum(precise)
+    return Disagreement(search, final, pooled, STORED / math.sqrt(sum(precise)))

@@ -1,0 +1,1 @@
+"""What is said of judged evaluations, in sentences: for progress, tables, summaries and reports."""

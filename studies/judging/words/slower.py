@@ -1,0 +1,41 @@
+"""Why a lower precision is not faster as a whole on a target, told from what the uniform engines are made of."""
+
+from __future__ import annotations
+
+from search.values import EngineSummary, Evaluation, Precision
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import mix_text
+from studies.options.quantities import format_ms
+from studies.store.store import Store
+
+
+def slower_texts(store: Store, now: Standing) -> list[str]:
+    """A sentence for every uniform baseline that takes longer than one of a higher precision, beyond the tie band.
+
+    Baselines are named by their mixes, as in every table: groups that are held back keep another precision.
+    """
+    rows = {precision: now.row_of(f"baseline:{precision.label}") for precision in sorted(Precision)}
+    there = {precision: row for precision, row in rows.items() if row is not None}
+    found = []
+    for precision, row in there.items():
+        others = [other for other in there if other < precision]
+        best = min(others, key=lambda other: now.latency_ms[there[other]], default=precision)
+        ratio = float(now.latency_ms[row] / now.latency_ms[there[best]])
+        if ratio > 1 + now.band:
+            slow, fast = (store.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
+            found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}")
+    return found
+
+
+def _made_of(slow: Evaluation, fast: Evaluation) -> str:
+    """The faster one by name, and where both are known what the two engines run."""
+    other, of_slow, of_fast = mix_text(fast.assignment), slow.engine, fast.engine
+    if of_slow is None or of_fast is None:
+        return other
+    text = f"{other}: its engine runs {_layers(of_slow)}; that of {other} {_layers(of_fast)}"
+    return f"{text}, fused in regions that it breaks up" if of_fast.opaque and of_slow.layers > of_fast.layers else text
+
+
+def _layers(engine: EngineSummary) -> str:
+    took = "" if engine.moves_ms is None else f" ({format_ms(engine.moves_ms)})"
+    return f"{engine.layers} layers, {engine.moves} of them to move or convert data{took}"

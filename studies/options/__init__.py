@@ -1,0 +1,1 @@
+"""What one search was asked to do: options, configuration file, quantities with their units. Opens nothing."""

@@ -1,0 +1,102 @@
+"""Measure the best candidates again, side by side, and score them on data the search never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evaluators.process.keeper import ProcessDiedError
+from evaluators.stopwatch import time_spent
+from search.errors import ArtifactError, EvaluatorError
+from studies.judging.standing import Standing
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+DAMAGED = "its kept engine is damaged"
+_FEWEST = 6  # the front fills them up to this: a confirmed latency may make another of its points the best
+_ROUNDS = 20
+
+
+def finalist_rows(now: Standing) -> list[int]:
+    """Rows worth confirming, the first first: `best` and its line, other picks, the front while they are few.
+
+    Where no limit is kept, the nearest rows.
+    """
+    front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
+    wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
+    rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
+    return rows or [near.row for near in now.nearest(early=False)]
+
+
+@time_spent("finalists")
+def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
+    """Measure rows again, interleaved with each other and the baseline, score them on *final*, and store both.
+
+    Returns:
+        How many of them cannot be scored there, which is stored too.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it.
+    """
+    if not rows:
+        return 0
+    many = f"{len(rows)} finalists again, side by side, and scoring them"
+    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
+    work.progress.note(f"measuring {what} on the final split")
+    engines = {str(now.table.id[row]): str(engine_of(work, now, row)) for row in rows}
+    try:
+        found = work.keeper.call(
+            "finalists",
+            {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms},
+            lambda event, value: work.progress.step("finalists", value[0], value[1]) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
+    work.store.add_round(work.target.id, {int(label): found["latency"][label] for label in engines})
+    for label, accuracy in found["accuracy"].items():
+        work.store.set_final(int(label), accuracy)
+    for row in rows:
+        if message := found["failed"].get(str(now.table.id[row])):
+            work.store.set_final_failure(int(now.table.id[row]), work.study.metric["name"], message)
+            work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
+    work.store.add_details(work.target.id, final_reference=found["reference"])
+    return len(found["failed"])
+
+
+def trial_text(now: Standing, row: int) -> str:
+    """The trial that a row answers, or what it is where no trial asked for it."""
+    trial = int(now.table.trial[row])
+    return f"trial {trial}" if trial >= 0 else "the engine built again for this export"
+
+
+def why_lacking(work: Work, digest: str | None) -> str:
+    """Why an engine has to be built again; empty where it is kept as it was built. A damaged one is let go of."""
+    if not digest or digest not in work.artifacts:
+        return "its engine was not kept"
+    return "" if work.artifacts.is_whole(digest) else DAMAGED
+
+
+def engine_of(work: Work, now: Standing, row: int) -> Path:
+    """The kept engine of a row, or the same engine built again where it was not kept, or is damaged.
+
+    Raises:
+        ArtifactError: it can neither be read nor be built.
+    """
+    digest = str(now.table.artifact[row])
+    lacking = why_lacking(work, digest)
+    if not lacking:
+        return work.artifacts.path(digest)
+    if lacking == DAMAGED:
+        work.progress.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
+    out = work.folder / f"{now.table.id[row]}.engine"
+    if not out.exists():
+        assignment = work.store.assignments(work.target.id)[int(now.table.id[row])]
+        try:
+            work.keeper.call("build", {"assignment": assignment, "out": str(out)})
+        except ProcessDiedError as death:
+            raise ArtifactError(
+                f"building the engine of trial {now.table.trial[row]} again: {death.told()}."
+            ) from death
+    return out

@@ -1,0 +1,125 @@
+"""The end of a study on a target: what lost workers left is given back, and one worker confirms the finalists."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from studies.judging.standing import Standing, standing
+from studies.run import finalists, upkeep
+from studies.run.noise.remeasuring import settle_doubts
+from studies.run.noise.tie_band import TieBand
+from studies.store import suggestions
+from studies.trials.open_trials import OpenTrials
+from studies.trials.proposals import Proposals
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+_CONFIRMATIONS = 3
+_LEASES = 1.5  # within this a worker that was alive has said so again
+_MOST_LEASES = 5.0  # of one that could not say so itself, and does not know how the others are
+_CONFIRMED_BY = "finalists_by"  # among the details of a target
+_AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
+
+
+class Finish:
+    """What a worker does when it has no more to evaluate."""
+
+    def __init__(self, work: Work, proposals: Proposals, open_trials: OpenTrials) -> None:
+        self._work = work
+        self._proposals = proposals
+        self._open_trials = open_trials
+
+    def run(self, *, complete: bool) -> bool:
+        """Confirm the finalists, or wait for the worker that does; whether the study is done now.
+
+        Whoever confirms them may be lost over it. All others stay until it is done, and one of them takes it over then:
+        there would be nobody left to.
+
+        Args:
+            complete: there are as many evaluations as are wanted. Otherwise this run was to end before that, by a limit
+                of its own, and where others still evaluate the rest is left to them.
+
+        Raises:
+            EvaluatorError: the evaluator process dies over it.
+        """
+        if not complete and self._others_go_on():
+            self._open_trials.settle()
+            return False
+        before = self._confirmed_by()
+        self._work.lease.once("finalists", lambda: self._confirmed_by() != before, self._settle)
+        return True
+
+    def _others_go_on(self) -> bool:
+        """Whether others still evaluate.
+
+        One that was lost just before looks as if it did, until its lease is over: so long is waited, for there may be
+        nobody else left to take over. Whoever is alive after that finds this worker gone when it ends itself.
+        """
+        lease = self._work.lease
+        start = time.monotonic()
+        while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
+            waited = (time.monotonic() - start) / lease.lease_s
+            if waited >= (_LEASES if lease.steady else _MOST_LEASES):
+                return True
+            lease.wait("waiting for other workers to end")
+        return False
+
+    def _confirmed_by(self) -> str | None:
+        """The worker that was the last to confirm finalists."""
+        targets = self._work.store.targets(self._work.study.id)
+        found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.target.id)
+        return found
+
+    def _settle(self) -> None:
+        self._give_back()
+        self._open_trials.settle_all()
+        TieBand(self._work).complete(self._standing())
+        with self._work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
+            upkeep.prune(self._work, self._standing())
+            settle_doubts(self._work)
+            self._confirm()
+        self._work.store.add_details(self._work.target.id, **{_CONFIRMED_BY: self._work.lease.name})
+
+    def _give_back(self) -> None:
+        """Give up what lost workers were at; it is proposed again, should the study go on some day."""
+        store, lease, target = self._work.store, self._work.lease, self._work.target.id
+        while any(running.worker not in lease.others() for running in store.running(target)):
+            taken = store.take_over(target, lease.name, lease.lease_s)
+            if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
+                lease.wait("waiting for what lost workers were at")
+                continue
+            with suppress(KeyError):  # it is gone by now
+                trials = store.load(taken.id).trials
+                if store.abandon(taken.id, lease.name):
+                    for number in trials:
+                        self._proposals.give_up(self._proposals.handle(number))
+
+    def _standing(self) -> Standing:
+        return standing(self._work.store, self._work.study, self._work.target, self._work.limits)
+
+    def _confirm(self) -> None:
+        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
+
+        So does one that fails a limit on the final split, of which the next pick is looked at while rounds are left.
+        Outputs that are not finite there cost no round: those are few, and are followed to the end.
+        """
+        left = _CONFIRMATIONS
+        while left:
+            now = self._standing()
+            rows = [row for row in finalists.finalist_rows(now) if not now.looked_at(row)]
+            if not rows:
+                return
+            in_time = self._work.pace.finalists_in_time(now, len(rows))
+            if in_time < len(rows):
+                self._tell_left_out(len(rows) - in_time)
+                finalists.confirm(self._work, now, rows[:in_time])
+                return
+            left -= finalists.confirm(self._work, now, rows) == 0
+
+    def _tell_left_out(self, count: int) -> None:
+        many = "1 finalist is" if count == 1 else f"{count} finalists are"
+        way = suggestions.command("resume", self._work.study.name, storage=self._work.config.storage)
+        self._work.progress.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")

@@ -1,0 +1,144 @@
+"""What the guided sampler is told of a study: layout, priors from profiles and sensitivities, what cannot be built."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.forecast.models import Priors
+from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
+from search.forecast.transfer import transferred
+from search.sampler.goals import Aim
+from search.sampler.guided import Guidance
+from search.space.choices import Space
+from search.space.layout import Layout, make_layout
+from search.values import Assignment, Precision
+from studies.run.guidance import other_targets as siblings
+from studies.run.guidance import sensitivities
+from studies.run.runner import Work
+
+_SAME_SCALE = 0.005  # relative difference of the reference within which priors are not made again
+
+
+def make_guidance(work: Work) -> Guidance:
+    """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
+    groups = work.model.groups
+    space = work.space if work.config.repair else _Unrepaired(work.space.choices, work.space.variables)
+    also = siblings.offered_elsewhere(work)
+    layout = make_layout([g.id for g in groups], work.model.edges, space, [g.block for g in groups], also)
+    sensitivities.take(work)
+    source = _Source(work, layout)
+    return Guidance(
+        layout=layout,
+        priors=source.priors,
+        unbuildable=lambda: work.store.unbuildable(work.target.id),
+        aim=source.aim,
+        latency_band=lambda: work.target.band,
+        noise=_measured_noise(work, layout),
+        latencies=lambda: work.store.trial_latencies(work.target.id),
+    )
+
+
+def measured(work: Work, guidance: Guidance) -> Guidance:
+    """The same with what each group adds to the error, measured now where that is not known; one worker does it.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
+    """
+    sensitivities.ensure(work)
+    return replace(guidance, noise=_measured_noise(work, guidance.layout))
+
+
+class _Unrepaired(Space):
+    """A space of which nothing is repaired: what a trial asked for is what was built or refused."""
+
+    def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
+        return assignment if pairs.isdisjoint(assignment.items()) else None
+
+
+def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
+    """What the stored sensitivities say of each group; None while there are none."""
+    found = work.store.sensitivities(work.target.id)
+    return noise_prior(layout, _errors(layout, found)) if found else None
+
+
+def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
+    """(groups, precisions) relative output error, NaN where not measured."""
+    errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
+    errors[:, layout.places[Precision.FP32]] = 0.0
+    finite = [error for error in found.values() if np.isfinite(error)]
+    worst = 10 * max([*finite, 0.1])  # outputs that are not finite: worse than anything that was measured
+    for (group, precision), error in found.items():
+        errors[layout.groups.index(group), layout.places[precision]] = min(error, worst)
+    return errors
+
+
+class _Source:
+    """Priors from the finished baselines, made again when another one is finished or sensitivities are there."""
+
+    def __init__(self, work: Work, layout: Layout) -> None:
+        self._work = work
+        self._layout = layout
+        self._noise = _measured_noise(work, layout)
+        self._work_of = _multiply_adds(work, layout)
+        self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
+        self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
+
+    def priors(self) -> Priors | None:
+        known = tuple(self._work.store.baselines(self._work.target.id))
+        if not known:
+            return None
+        if self._noise is None:
+            self._noise = _measured_noise(self._work, self._layout)
+            self._made = None if self._noise is not None else self._made
+        reference_ms = self._work.store.reference_ms(self._work.target.id)
+        if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
+            self._made = (known, reference_ms, self._priors([self._baseline(number) for number in known]))
+        return self._made[2]
+
+    def _priors(self, baselines: list[Baseline]) -> Priors:
+        latency = latency_prior(self._layout, baselines, self._work_of)
+        noise, decibels = self._noise or noise_prior(self._layout), self._work.study.metric["unit"] == "dB"
+        if self._elsewhere is None:
+            return Priors(latency, noise, decibels=decibels)
+        latency = transferred(self._layout, latency, baselines, self._elsewhere)
+        return Priors(latency, noise, self._elsewhere.losses(), decibels)
+
+    def aim(self) -> Aim:
+        """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
+        limits, losses = self._work.limits, [self._work.limits.max_drop]
+        if limits.accuracy_limit is not None:
+            reference = self._work.store.reference_value(self._work.target.id)
+            better = bool(self._work.study.metric["higher_is_better"])
+            if reference is not None:
+                losses.append((reference - limits.accuracy_limit) * (1 if better else -1))
+        return Aim(limits.latency_budget_ms, min((loss for loss in losses if loss is not None), default=None))
+
+    def _baseline(self, number: int) -> Baseline:
+        store = self._work.store
+        evaluation = store.load(number).evaluation
+        assert evaluation.latency is not None
+        precisions = self._layout.precisions_of([evaluation.assignment])[0]
+        return Baseline(precisions, evaluation.latency.value_ms, store.profile(number))
+
+
+def _moved(before_ms: float | None, now_ms: float | None) -> bool:
+    """Whether latencies are on another scale than they were, by more than the priors could tell."""
+    return before_ms is not None and now_ms is not None and abs(now_ms / before_ms - 1) > _SAME_SCALE
+
+
+def _multiply_adds(work: Work, layout: Layout) -> NDArray[np.float64]:
+    """(groups,) of one inference: elements of the output times the weights that each is made from."""
+    groups = {group.id: group for group in work.model.groups}
+    found = []
+    for name in layout.groups:
+        group = groups[name]
+        outputs = float(np.prod(group.shape)) if group.shape else 1.0
+        weights = float(np.prod(group.weight_shape)) if group.weight_shape else 1.0
+        channels = group.weight_shape[-1] if group.op in ("Gemm", "MatMul") and group.weight_shape else None
+        per_output = weights / (channels or (group.weight_shape[0] if group.weight_shape else 1))
+        found.append(max(1.0, outputs * per_output))
+    return np.array(found)

@@ -1,0 +1,115 @@
+"""What a study's other targets have found that holds on this one too, or is worth knowing here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from search.forecast.priors import Baseline, latency_prior
+from search.forecast.transfer import Elsewhere
+from search.values import Precision, Target
+from studies.judging.standing import standing
+from studies.store.targets import PREFIX
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from search.space.layout import Layout
+    from studies.run.runner import Work
+    from studies.store.records import SensitivityRecord, TargetRecord
+
+_LEAST_ROWS = 4
+_NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
+
+
+def rounding(target: Target) -> tuple[str, str, str]:
+    """What decides, beside ranges, which numbers a precision makes of a tensor: the same where INT8 is written alike.
+
+    Device, threads and versions do not: they change how fast it is computed, not what is.
+    """
+    return target.backend, target.versions.get("provider", ""), target.options.get("weight_bits", "")
+
+
+def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
+    """Sensitivities that another target of the study has and that hold here; empty where they have to be measured.
+
+    They hold where ranges and rounding are the same and the other target was offered all that this one is.
+    """
+    from studies.run.guidance.sensitivities import lower_pairs
+
+    wanted = set(lower_pairs(work.space))
+    for other in _others(work):
+        if rounding(other.target) != rounding(work.target.target) or other.ranges_digest != work.target.ranges_digest:
+            continue
+        offered = {(choice.group, choice.precision) for choice in work.store.choices(other.id) if choice.offered}
+        rows = work.store.sensitivity_rows(other.id)
+        if rows and wanted <= offered:
+            return tuple(row for row in rows if (row.group, row.precision) in wanted)
+    return ()
+
+
+def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
+    """The evaluations of that other target which says most of this one; None where no other has enough.
+
+    Args:
+        multiply_adds: (groups,) to share latencies by where profiles say nothing.
+    """
+    found: list[tuple[TargetRecord, Elsewhere]] = []
+    for other in _others(work):
+        rows = _rows(work, other, layout, multiply_adds)
+        found += [] if rows is None else [(other, rows)]
+    if not found:
+        return None
+    other, made = max(found, key=lambda pair: _likeness(work.target.target, *pair))
+    work.progress.note(
+        f"starting from what {len(made.ms)} evaluations on another target found, "
+        f"{other.target.fingerprint[:PREFIX]}: {other.target.backend} on {other.target.device}"
+    )
+    return made.worth()
+
+
+def offered_elsewhere(work: Work) -> frozenset[Precision]:
+    """The precisions that the study's other targets offer, so that what they measured can be told here."""
+    choices = (choice for other in _others(work) for choice in work.store.choices(other.id))
+    return frozenset(choice.precision for choice in choices if choice.offered)
+
+
+def _others(work: Work) -> list[TargetRecord]:
+    return [other for other in work.store.targets(work.study.id) if other.id != work.target.id]
+
+
+def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool, bool, bool, int]:
+    return other.target.device == here.device, other.target.backend == here.backend, rows.alike, len(rows.ms)
+
+
+def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
+    """What was measured on another target; None where that is too little."""
+    now = standing(work.store, work.study, other, work.limits)
+    rows = [int(row) for row in np.flatnonzero(now.complete & np.isfinite(now.table.loss))]
+    uniform = [row for row in now.baselines() if row in rows]
+    if len(rows) < _LEAST_ROWS or not uniform:
+        return None
+    known = work.store.assignments(other.id)
+    numbers = [int(number) for number in now.table.id]
+    baselines = [
+        Baseline(
+            layout.precisions_of([known[numbers[row]]])[0],
+            float(now.latency_ms[row]),
+            work.store.profile(numbers[row]),
+        )
+        for row in uniform
+    ]
+    precisions = layout.precisions_of([known[numbers[row]] for row in rows])
+    loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
+    scaled = [place for precision, place in layout.places.items() if precision.scaled]
+    same = rounding(other.target) == rounding(work.target.target)
+    return Elsewhere(
+        precisions=precisions,
+        ms=now.latency_ms[rows],
+        spread=np.nan_to_num(now.table.spread[rows], nan=0.0),
+        loss=now.table.loss[rows],
+        loss_std=np.nan_to_num(loss_std, nan=0.0),
+        prior=latency_prior(layout, baselines, multiply_adds),
+        alike=same or not np.isin(precisions, scaled).any(),
+    )

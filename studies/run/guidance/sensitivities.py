@@ -1,0 +1,267 @@
+"""The sensitivity pass of a study: run once on its target, bounded in time, kept in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.process.keeper import ProcessDiedError
+from evaluators.stopwatch import time_spent
+from search.errors import DataError, EvaluatorError
+from search.values import Precision
+from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.store.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
+
+if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
+    from evaluators.process.keeper import EvaluatorProcess
+    from search.graph.model import Model
+    from search.space.choices import Space
+    from studies.options.config import SearchConfig
+    from studies.run.runner import Work
+    from studies.show.progress import Progress
+    from studies.store.store import Store
+
+Errors = Mapping[tuple[str, Precision], float]
+
+SHARE = 0.05  # of the time that a study is expected to take
+MOST_S = 60.0
+LEAST_S = 5.0
+_SHARE_OF_LEFT, _SHORTEST_S = 0.2, 0.5  # of the time limit
+_SHARE_BESIDE = 0.25
+
+
+@time_spent("sensitivities")
+def ensure(work: Work) -> Errors:
+    """The error that each group adds to the outputs in each lower precision; one worker measures it for all.
+
+    Once an evaluation of the target is finished: the time that it took says how long this may take.
+
+    Returns:
+        (group id, precision) → noise over power of the outputs with that group alone in it; infinite where outputs are
+        not finite. A pair that cannot be run alone, and FP32, are absent.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
+    """
+    work.lease.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
+    return work.store.sensitivities(work.target.id)
+
+
+def take(work: Work) -> bool:
+    """Take what holds on another target of the study, where nothing is there; whether something is there now."""
+    from studies.run.guidance.other_targets import known_sensitivities
+
+    if is_known(work):
+        return True
+    found = known_sensitivities(work)
+    if found:
+        work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
+        work.store.set_sensitivities(work.target.id, found, replace=False)
+    return bool(found)
+
+
+def is_known(work: Work) -> bool:
+    """Whether the target's sensitivities are in the database."""
+    return bool(work.store.sensitivities(work.target.id))
+
+
+def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
+    """Run the pass and store what it finds; what is noteworthy of it, in words.
+
+    Args:
+        again: replaces what is there; else what another worker stored meanwhile stays.
+    """
+    seconds = min(seconds_for(work.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s))
+    rows, notes = run(work.keeper, work.space, seconds, work.progress)
+    work.store.set_sensitivities(work.target.id, rows, replace=again)
+    return notes
+
+
+def run(
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...]]:
+    """Run the pass over every lower precision that a space offers; its rows, and notes."""
+    rows, notes, _ = _found(keeper, space, seconds, progress)
+    return rows, notes
+
+
+def _found(
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[int, ...]]:
+    """`run`; and the samples on which the float model is not finite."""
+    pairs = lower_pairs(space)
+    if not pairs:
+        return (), (), ()
+    progress.step("sensitivity of the groups", 0, len(pairs))
+    try:
+        found = keeper.call(
+            "sensitivity",
+            {"seconds": seconds, "pairs": pairs},
+            lambda event, value: progress.step("sensitivity of the groups", *value) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(failure_text(death.told())) from death
+    for note in found["notes"]:
+        progress.note(f"sensitivity: {note}")
+    rows = tuple(SensitivityRecord(**row) for row in found["rows"])
+    return rows, tuple(found["notes"]), tuple(found["not_finite"])
+
+
+def failure_text(told: str) -> str:
+    """What to say where the pass failed: why, and what to do."""
+    return (
+        f"measuring the sensitivity of the groups: {told.rstrip('.')}. Go on without it by another --sampler, or take "
+        "a smaller --batch."
+    )
+
+
+def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
+    """Every group with every precision below FP32 that it is offered."""
+    choices = space.choices.items()
+    return [
+        (group, c.precision) for group, some in choices for c in some if c.offered and c.precision is not Precision.FP32
+    ]
+
+
+def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
+    """How long the pass may take: as asked for, else a share of the study, 60 s at most.
+
+    Args:
+        expected_s: how long the study will take; None where nothing is known of that.
+    """
+    if config.sensitivity_time_s is not None:
+        return config.sensitivity_time_s
+    return MOST_S if expected_s is None else min(MOST_S, max(LEAST_S, SHARE * expected_s))
+
+
+def seconds_beside(config: SearchConfig) -> float:
+    """How long the pass may take beside the first builds: as asked for, else 60 s, a quarter of the time limit at most.
+
+    The search does not wait for it, but what comes late helps little.
+    """
+    if config.sensitivity_time_s is not None:
+        return config.sensitivity_time_s
+    return MOST_S if config.time_limit_s is None else min(MOST_S, max(LEAST_S, _SHARE_BESIDE * config.time_limit_s))
+
+
+def _expected_s(work: Work) -> float | None:
+    """From what the finished evaluations took, and the study's time limit."""
+    took = work.store.evaluations(work.target.id).total_s
+    took = took[took > 0]  # NaN where it was not recorded
+    bounds = [float(took.mean()) * work.config.trials] if len(took) else []
+    if work.config.time_limit_s is not None:
+        bounds.append(work.config.time_limit_s)
+    return min(bounds, default=None)
+
+
+# -- the verb ----------------------------------------------------------------------------------------------------------
+
+
+def of_study(
+    url: str,
+    name: str,
+    thresholds: Thresholds,
+    *,
+    again: bool,
+    options: Mapping[str, Any],
+    progress: Progress,
+    wanted: str | None = None,
+) -> Sensitivities:
+    """The sensitivities of a study's groups; measured and stored where they were not.
+
+    Args:
+        options: `sensitivity-time`, and `model` and `data` where files have moved.
+        wanted: which of the study's targets, see `targets.choose`; None for the first.
+
+    Raises:
+        StudyError: no such study or target, one that was interrupted before it began, or model, data or target are not
+            its own.
+        EvaluatorError: the model cannot be run.
+    """
+    from studies.store.store import Store
+    from studies.store.targets import choose, config_of
+
+    with Store.open(url, write=False) as store:
+        study = store.study(name)
+        targets = store.targets(study.id)
+        target = choose(targets, wanted, name) if targets else None
+        config = config_of(study, target, url).with_options(options)
+        rows = store.sensitivity_rows(target.id) if target is not None and not again else ()
+        groups = store.groups(study.id)
+    notes: tuple[str, ...] = ()
+    if not rows:
+        with Store.open(url) as store:
+            rows, notes, groups = _measure_study(store, study, target, config, progress, again=again)
+    return Sensitivities(name, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+
+
+def _measure_study(
+    store: Store,
+    study: StudyRecord,
+    target: TargetRecord | None,
+    config: SearchConfig,
+    progress: Progress,
+    *,
+    again: bool,
+) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
+    from studies.artifacts.shipping import here
+    from studies.crew.deletion import reported_deletion
+    from studies.run.session.joining import prepared
+    from studies.run.session.setup import check_artifacts, check_unchanged, checked, complete_study
+
+    check_artifacts(config)
+    with checked(here(store, study, config)) as good, reported_deletion(store, study):
+        check_unchanged(good, study, target)
+        complete_study(store, good, study.id)
+        with prepared(store, good, study, progress) as work:
+            notes = measure(work, again=again)
+            return store.sensitivity_rows(work.target.id), notes, store.groups(study.id)
+
+
+def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -> Sensitivities:
+    """The sensitivities of a model's groups on a target, without a study; stores nothing.
+
+    No metric scores anything here: outputs may have any form, and labels are not read.
+
+    Raises:
+        InputError: the model, the data, a rule or the target cannot be used.
+        EvaluatorError: the model cannot be run.
+    """
+    from search.space.choices import make_space
+    from search.values import Ranges
+    from studies.run.session.setup import calibrate, check_searchable, checked
+
+    config = replace(config, timing_cache="none")  # nothing is built
+    with checked(config, scored=False) as good:
+        check_searchable(good)
+        found = calibrate(good, config.calibration)
+        path = good.folder / "ranges.json"
+        path.write_text(json.dumps(found), encoding="utf-8")
+        good.keeper.adopt(ranges=str(path))
+        ranges = Ranges.from_json(found)
+        space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+        rows, notes, not_finite = _found(good.keeper, space, seconds_for(config, None), progress)
+        groups = _records(good.model)
+    if not_finite:
+        raise DataError(_not_finite(not_finite))
+    return Sensitivities(config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+
+
+def _not_finite(samples: Sequence[int]) -> str:
+    named = ", ".join(map(str, samples[:5])) + (", …" if len(samples) > 5 else "")
+    return (
+        f"running the FP32 model: outputs hold NaN or infinite values on {len(samples)} of the samples looked at "
+        f"({named}). What it computes in FP32 has to be finite: leave them out."
+    )
+
+
+def _records(model: Model) -> tuple[GroupRecord, ...]:
+    names = ("id", "name", "op", "nodes", "anchors", "shape", "weight_shape", "block", "pinned")
+    return tuple(GroupRecord(**{name: getattr(group, name) for name in names}) for group in model.groups)
+
+
+def _in_order(rows: tuple[SensitivityRecord, ...], groups: tuple[GroupRecord, ...]) -> tuple[SensitivityRecord, ...]:
+    places = {group.id: place for place, group in enumerate(groups)}
+    return tuple(sorted(rows, key=lambda row: (places[row.group], row.precision)))

@@ -1,0 +1,112 @@
+"""The sensitivity pass of a target on a GPU: on the processor, in a process of its own, while engines are built."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from evaluators.cores import usable_processors
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError
+from studies.run.guidance import sensitivities
+from studies.run.noise.background import BackgroundCall
+from studies.store.records import SensitivityRecord
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+GRACE_S = 10.0  # that the first mix waits for the pass once the uniform assignments are done
+_POLL_S = 0.1
+_TASK = "sensitivity beside"
+
+
+class SensitivityBeside:
+    """Measures sensitivities beside the uniform assignments' builds; one worker of a target does it for all.
+
+    What a GPU's builder leaves of the processor is used, so the pass costs the search nothing, and latencies, measured
+    on the GPU, do not change. On a target that is the processor itself nothing may run beside a measurement.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._call: BackgroundCall | None = None
+        self._held = ExitStack()
+        self._grace_ends: float | None = None
+
+    def begin(self) -> None:
+        """Start the pass, unless it was made, is under way here or elsewhere, or there is nothing to measure."""
+        if self._call is not None or self._is_settled():
+            return
+        held = ExitStack()
+        if held.enter_context(self._work.lease.try_hold(_TASK)) and not self._is_settled():
+            self._held = held
+            self._call = self._started()
+        else:
+            held.close()
+
+    @time_spent("sensitivities")
+    def wait(self) -> bool:
+        """Wait for the pass a moment, the first time; whether the sampler can be told of it.
+
+        Raises:
+            EvaluatorError: ONNX Runtime cannot run the model, or the process that measures dies.
+        """
+        if self._grace_ends is None:
+            self._grace_ends = time.monotonic() + GRACE_S
+        while not self._is_over():
+            if time.monotonic() >= self._grace_ends:
+                return False
+            done, total = self._call.progress if self._call is not None else (0, 1)
+            self._work.progress.step("sensitivity of the groups", done, total)
+            time.sleep(_POLL_S)
+        return True
+
+    def close(self) -> None:
+        """End the process where it is still at it; another worker, or a later run, begins anew."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.close()
+        self._held.close()
+
+    def _is_settled(self) -> bool:
+        return sensitivities.is_known(self._work) or not sensitivities.lower_pairs(self._work.space)
+
+    def _is_over(self) -> bool:
+        if self._call is None:
+            return self._is_settled()
+        if not self._call.wait(0):
+            return False
+        call = self._call
+        self.close()
+        if call.failure():
+            raise EvaluatorError(sensitivities.failure_text(call.failure()))
+        for note in call.result():
+            self._work.progress.note(f"sensitivity: {note}")
+        return True
+
+    def _started(self) -> BackgroundCall:
+        work = self._work
+        folder = work.folder / "sensitivity"
+        job = replace(
+            work.keeper.job,
+            backend="onnxruntime",
+            device="cpu",
+            options={"threads": max(1, usable_processors() - 1)},
+            folder=str(folder),
+        )
+        params = {
+            "seconds": sensitivities.seconds_beside(work.config),
+            "pairs": sensitivities.lower_pairs(work.space),
+            "placement": work.keeper.description["placement"],
+        }
+        process = EvaluatorProcess(job, work.folder / "sensitivity.log", work.keeper.limits)
+        return BackgroundCall(process, "sensitivity", params, self._store)
+
+    def _store(self, found: dict[str, Any]) -> tuple[str, ...]:
+        """Store what was found, as soon as it is; the notes on it."""
+        rows = tuple(SensitivityRecord(**row) for row in found["rows"])
+        self._work.store.set_sensitivities(self._work.target.id, rows, replace=False)
+        return tuple(found["notes"])

@@ -1,0 +1,1 @@
+"""How far latencies of one assignment differ: the tie band, drift, and doubtful latencies measured again."""

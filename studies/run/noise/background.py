@@ -1,0 +1,73 @@
+"""A request to an evaluator process of its own, answered while this process goes on with something else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
+
+
+class BackgroundCall:
+    """One request, begun when this is made; close it whatever happens, which also ends the process.
+
+    Args:
+        process: that nobody else uses until this is closed or `result` has come back.
+        method, params: as `EvaluatorProcess.call` takes them.
+        finish: gets what the process answered, in the thread that waits for it; `result` gives what this returns.
+    """
+
+    def __init__(
+        self,
+        process: EvaluatorProcess,
+        method: str,
+        params: Mapping[str, Any],
+        finish: Callable[[Any], Any] = lambda answer: answer,
+    ) -> None:
+        self.process = process
+        self.progress: tuple[int, int] = (0, 1)
+        self.params = dict(params)
+        self._method, self._finish = method, finish
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"bitfront-{method}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._finish(self.process.call(self._method, self.params, self._on_event))
+        except BaseException as error:  # raised again in the thread that asks for the result
+            self._error = error
+
+    def _on_event(self, event: str, value: Any) -> None:
+        if event == "progress":
+            self.progress = (int(value[0]), int(value[1]))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the answer, at most so long; whether it is there."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        """What the process answered, once it has.
+
+        Raises:
+            BitfrontError: what the process raised.
+            ProcessDiedError: it died over it.
+        """
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def failure(self) -> str:
+        """Why there is no answer, in words; empty where there is one."""
+        error = self._error
+        return "" if error is None else error.told() if isinstance(error, ProcessDiedError) else str(error)
+
+    def close(self) -> None:
+        """End the process, in the middle of the request where need be."""
+        self.process.cancel()
+        self.wait()
+        self.process.close()

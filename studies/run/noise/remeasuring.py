@@ -1,0 +1,217 @@
+"""Doubtful latencies are measured again, beside the baseline and each other, until they are clean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evaluators.process.keeper import ProcessDiedError
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError, StudyError
+from search.values import Latency
+from studies.judging.standing import Standing, standing
+from studies.options.quantities import format_ms
+from studies.run.finalists import engine_of, trial_text
+from studies.store.records import FAILED, RUNNING
+from studies.store.store import Store
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+    from studies.show.progress import Progress
+
+TRIES = 3  # measurements at most of what stays doubtful
+_ROUNDS = 20  # visits of each engine
+_TOGETHER = 6  # engines at most that are loaded at a time
+_REACH = 0.1  # a latency that misses the budget by less may keep it once it is measured cleanly
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """What measuring again changed of one evaluation.
+
+    Attributes:
+        trial: lowest Optuna trial that it answers; None where no trial asked for it.
+        before_ms, after_ms: the latency that counted before and counts now.
+        tries: how often it was measured now.
+        doubts_before, doubts: what was doubtful in the one and is in the other; empty where nothing is.
+    """
+
+    trial: int | None
+    before_ms: float
+    after_ms: float
+    tries: int
+    doubts_before: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, latencies in milliseconds."""
+        return {**vars(self), "doubts_before": list(self.doubts_before), "doubts": list(self.doubts)}
+
+
+def rows_that_matter(now: Standing) -> list[int]:
+    """Rows whose latency decides something: uniform baselines, front and picks, and what may yet keep the budget."""
+    budget_ms = now.limits.latency_budget_ms
+    mask = now.shown.copy()
+    if budget_ms is not None:
+        mask |= replace(now, limits=replace(now.limits, latency_budget_ms=budget_ms * (1 + _REACH))).shown
+    mask[now.baselines()] = True
+    return [int(row) for row in np.flatnonzero(mask & _timed(now))]
+
+
+def doubtful_rows(store: Store, now: Standing, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Those of the rows whose latency is doubtful, with what is."""
+    ids = {int(now.table.id[row]): row for row in rows}
+    found = store.doubts(list(ids), now.table.reference_ms)
+    return {ids[number]: doubts for number, doubts in sorted(found.items())}
+
+
+def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[int]:
+    """The rows of these trials, each once.
+
+    Raises:
+        StudyError: there is no such trial, or its evaluation has no latency.
+    """
+    rows, timed = [], _timed(now)
+    for trial in trials:
+        record = store.evaluation(now.target.id, trial)
+        row = int(np.flatnonzero(now.table.id == record.id)[0])
+        if not timed[row]:
+            why = {RUNNING: "is under way", FAILED: "failed"}.get(record.status, "has no latency")
+            raise StudyError(f"measuring trial {trial} again: its evaluation {why}. Take another trial.")
+        rows.append(row)
+    return list(dict.fromkeys(rows))
+
+
+def _timed(now: Standing) -> Any:
+    """(n,) bool, whether the evaluation went well and has a latency."""
+    return np.isfinite(now.latency_ms) & (now.table.status != FAILED) & (now.table.status != RUNNING)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def settle_doubts(work: Work) -> None:
+    """Measure again what matters and is doubtful, before a study ends; within its time limit."""
+    now = standing(work.store, work.study, work.target, work.limits)
+    rows = list(doubtful_rows(work.store, now, rows_that_matter(now)))
+    if not rows or not TRIES:
+        return
+    many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
+    work.progress.note(f"measuring {many} again")
+    for row, found in zip(rows, measure_again(work, now, rows), strict=True):
+        if found.tries:
+            work.progress.note(change_text(trial_text(now, row), found))
+
+
+@time_spent("measuring again")
+def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeasured]:
+    """Measure rows again, each at least once and then while it is doubtful; older measurements stay stored.
+
+    Nothing is begun that the time limit leaves no time for.
+
+    Returns:
+        What changed, in the order of the rows.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it.
+        ArtifactError: an engine that was not kept cannot be built again.
+    """
+    numbers = [int(now.table.id[row]) for row in rows]
+    before = work.store.doubts(numbers, now.table.reference_ms)
+    tries = dict.fromkeys(numbers, 0)
+    later, after, left = now, before, numbers
+    for _ in range(max(TRIES, 1)):
+        for batch in _batches(left):
+            if _in_time(work, later, len(batch)):
+                work.store.add_round(work.target.id, _latencies(work, later, batch))
+                tries |= {number: tries[number] + 1 for number in batch}
+        later = standing(work.store, work.study, work.target, now.limits)
+        after = work.store.doubts(numbers, later.table.reference_ms)
+        left = [number for number in numbers if number in after and tries[number]]
+        if not left:
+            break
+    found = _by_number(now), _by_number(later)
+    return [Remeasured(*found[0][n], found[1][n][1], tries[n], before.get(n, ()), after.get(n, ())) for n in numbers]
+
+
+def _by_number(now: Standing) -> dict[int, tuple[int | None, float]]:
+    """Evaluation id → its trial and the latency that counts."""
+    columns = zip(now.table.id.tolist(), now.table.trial[:].tolist(), now.latency_ms.tolist(), strict=True)
+    return {number: (trial if trial >= 0 else None, ms) for number, trial, ms in columns}
+
+
+def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (numbers[start : start + _TOGETHER] for start in range(0, len(numbers), _TOGETHER))
+
+
+def _in_time(work: Work, now: Standing, count: int) -> bool:
+    """Whether measuring so many engines leaves enough time for the finalists."""
+    pace = work.pace
+    return pace.limit_s is None or pace.left_s >= pace.timing_s(now, count) + pace.reserve_s(now)
+
+
+def _latencies(work: Work, now: Standing, numbers: Sequence[int]) -> dict[int, Latency]:
+    """Evaluation id → its latency, measured in turn with the others and the baseline."""
+    engines: dict[str, str] = {}
+    for done, number in enumerate(numbers, start=1):
+        work.progress.step("engines to measure again", done, len(numbers))
+        engines[str(number)] = str(engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0])))
+    params = {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms}
+    try:
+        found: Mapping[str, Latency] = work.keeper.call("time_together", params)
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"measuring latencies again: {death.told()}.") from death
+    return {int(label): latency for label, latency in found.items()}
+
+
+# -- on request --------------------------------------------------------------------------------------------------------
+
+
+def remeasure_study(
+    url: str,
+    now: Standing,
+    trials: Sequence[int],
+    *,
+    every: bool,
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[Remeasured, ...]:
+    """Measure latencies of a study again; see `commands.remeasure`.
+
+    Raises:
+        StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
+    """
+    from studies.artifacts.shipping import here
+    from studies.run.session.joining import prepared
+    from studies.run.session.setup import check_artifacts, check_unchanged, checked
+    from studies.store.targets import config_of
+
+    with Store.open(url, write=False) as store:
+        rows = _wanted(store, now, trials, every=every)
+    if not rows:
+        return ()
+    config = config_of(now.study, now.target, url).with_options(options)
+    check_artifacts(config)
+    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
+        check_unchanged(good, now.study, now.target)
+        # No worker may throw away an engine meanwhile.
+        with prepared(store, good, now.study, progress) as work, work.lease.hold("prune"):
+            return tuple(measure_again(work, now, rows))
+
+
+def _wanted(store: Store, now: Standing, trials: Sequence[int], *, every: bool) -> list[int]:
+    if trials:
+        return rows_of_trials(store, now, trials)
+    rows = [int(row) for row in np.flatnonzero(_timed(now))] if every else rows_that_matter(now)
+    return list(doubtful_rows(store, now, rows))
+
+
+def change_text(name: str, found: Remeasured) -> str:
+    """`trial 7: 1.21 ms before, 1.18 ms now`, and what is still doubtful."""
+    if not found.tries:
+        return f"{name}: not measured again, the time limit leaves no time"
+    doubt = f"; still doubtful: {', '.join(found.doubts)}" if found.doubts else ""
+    return f"{name}: {format_ms(found.before_ms)} before, {format_ms(found.after_ms)} now{doubt}"

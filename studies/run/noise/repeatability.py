@@ -1,0 +1,60 @@
+"""Timing a baseline again: for the tie band, and for drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError
+from search.values import Assignment, Latency
+from studies.judging.standing import Standing
+from studies.store.records import TargetRecord
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+
+def drift(work: Work, now: Standing, row: int) -> float:
+    """Time the FP32 baseline of `row` again, as a further round of its own evaluation.
+
+    Returns:
+        How much slower it runs, on the clock, than it usually does; where no baseline runs beside candidates, than it
+        did at first.
+    """
+    latency = rebuilt(work, assignment_of(work, now, row), now.table.reference_ms)
+    work.store.add_round(work.target.id, {int(now.table.id[row]): latency})
+    usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
+    return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
+
+
+def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = None) -> Latency:
+    """Build an assignment anew in the process that is warm, and measure its latency alone.
+
+    Args:
+        reference_ms: what the baseline usually takes on a relative target.
+    """
+    out = str(work.folder / "again.engine")
+    return timed(work.keeper, "time_again", {"assignment": assignment, "out": out, "reference_ms": reference_ms})
+
+
+@time_spent("tie band")
+def timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> Latency:
+    """The latency that a request to an evaluator process gives; EvaluatorError where the process dies over it."""
+    try:
+        result: Latency = keeper.call(method, params)
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"measuring a baseline: {death.told()}.") from death
+    return result
+
+
+def assignment_of(work: Work, now: Standing, row: int) -> Assignment:
+    """What a row of the study's evaluations was built from."""
+    return work.store.assignments(work.target.id)[int(now.table.id[row])]
+
+
+def reloaded(work: Work) -> TargetRecord:
+    """The target as it is stored now, which becomes that of the work."""
+    work.target = next(t for t in work.store.targets(work.study.id) if t.id == work.target.id)
+    return work.target

@@ -1,0 +1,203 @@
+"""The tie band of a target: how far latencies of one assignment differ, measured a little at a time between trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError
+from search.values import Latency
+from studies.judging.standing import Standing, standing
+from studies.judging.words.descriptions import band_text
+from studies.judging.words.slower import slower_texts
+from studies.run.finalists import engine_of
+from studies.run.noise import repeatability
+from studies.run.noise.background import BackgroundCall
+from studies.store.reading.repeats import BUILDS, LEAST_BAND, NOISY_BAND, PROCESSES, next_kind, scaled, spreads
+from studies.store.records import OK, PROCESS, REBUILD, RUNNING, RepeatRecord
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+EVERY = 2  # evaluations between two of these measurements
+_TASK = "tie band"  # held from the first repetition to the last
+_AT_IT = "band"  # held during one
+
+
+class TieBand:
+    """Measures the tie band of a target on a uniform baseline, one repetition between two evaluations at a time.
+
+    One worker does it for all; another goes on where it was lost, with what is stored. Until all is there a provisional
+    band counts.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._held = ExitStack()
+        self._holds = False
+        self._fresh: BackgroundCall | None = None
+        self._since = 0
+        self._told = False
+
+    def go_on(self, now: Standing, *, evaluated: int) -> Standing:
+        """Take the next repetition, where one is due; where the study stands afterwards.
+
+        Args:
+            evaluated: evaluations that this worker has finished so far.
+        """
+        if not self._can_begin(now):
+            return now
+        if evaluated < self._since or not self._mine():
+            self._tell_provisional(now)
+            return now
+        self._since = evaluated + EVERY
+        if not self._one_more(now):
+            return self._settled()
+        self._tell_provisional(now)
+        self._prepare(now)
+        return now
+
+    def complete(self, now: Standing) -> Standing:
+        """Take all repetitions that are left, or wait for the worker that does; where the study stands afterwards.
+
+        Where the time that is left is needed for the finalists the band stays provisional.
+        """
+        if not self._can_begin(now):
+            return now
+        pace = self._work.pace
+        while self._is_open() and pace.left_s >= pace.reserve_s(now):
+            if not self._mine():
+                self._work.lease.wait("waiting for another worker: tie band")
+            elif not self._one_more(now):
+                return self._settled()
+        return now
+
+    def close(self) -> None:
+        """Let another worker go on; ends the process that was to time an engine next."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            fresh.close()
+        self._held.close()
+        self._holds = False
+
+    # -- what is left ----------------------------------------------------------------------------------------------
+
+    def _can_begin(self, now: Standing) -> bool:
+        """Whether it is not measured yet, and all uniform baselines are finished and one of them was built."""
+        rows = now.baselines()
+        begun = now.done >= len(self._work.space.baselines())
+        finished = begun and all(now.table.status[row] != RUNNING for row in rows)
+        return self._work.target.latency_band is None and finished and bool(self._built(now)) and self._is_open()
+
+    def _is_open(self) -> bool:
+        return repeatability.reloaded(self._work).latency_band is None
+
+    def _mine(self) -> bool:
+        """Hold the task until the band is complete, where no living worker does."""
+        if not self._holds:
+            held = ExitStack()
+            self._holds = held.enter_context(self._work.lease.try_hold(_TASK)) and self._is_open()
+            self._held = held
+            if not self._holds:
+                held.close()
+        return self._holds
+
+    def _built(self, now: Standing) -> list[int]:
+        return [row for row in now.baselines() if now.table.status[row] == OK]
+
+    def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
+        """Of the baseline that is measured again: the one that was so far, else the last one."""
+        known = {repeat.evaluation_id for repeat in repeats}
+        built = self._built(now)
+        return next((row for row in built if int(now.table.id[row]) in known), built[-1])
+
+    # -- one repetition --------------------------------------------------------------------------------------------
+
+    def _one_more(self, now: Standing) -> bool:
+        """Take the next repetition and store it; False where none is left."""
+        repeats = self._work.store.repeats(self._work.target.id)
+        row = self._row(now, repeats)
+        kind = next_kind(self._first(now, row), repeats)
+        if kind is None:
+            return False
+        number = int(now.table.id[row])
+        taken = 1 + sum(repeat.kind == kind for repeat in repeats)
+        if kind == REBUILD:
+            self._work.progress.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
+        else:
+            self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
+        with self._work.lease.try_hold(_AT_IT):
+            latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
+        self._work.store.add_repeat(self._work.target.id, number, kind, latency, worker=self._work.lease.name)
+        return True
+
+    def _rebuilt(self, now: Standing, row: int) -> Latency:
+        """Build a baseline anew in the process that is warm, and time it."""
+        return repeatability.rebuilt(self._work, repeatability.assignment_of(self._work, now, row))
+
+    def _first(self, now: Standing, row: int) -> float:
+        """The baseline's own latency, on the scale of the repetitions."""
+        latency = self._work.store.load(int(now.table.id[row])).evaluation.latency
+        assert latency is not None
+        return scaled(latency.raw_ms, latency.baseline_ms)
+
+    @time_spent("tie band")
+    def _in_fresh_process(self, now: Standing, row: int) -> Latency:
+        """Time an engine in the process that was prepared for it, or one that is started now."""
+        call = self._fresh or self._started(now, row)
+        self._fresh = None
+        try:
+            if call.wait() and call.failure():
+                raise EvaluatorError(f"measuring a baseline in a fresh process: {call.failure()}")
+            return repeatability.timed(call.process, "time_engine", call.params)
+        finally:
+            call.close()
+
+    def _prepare(self, now: Standing) -> None:
+        """Start the fresh process that is needed next while the search goes on, where the target is a GPU.
+
+        On a target that is the processor itself, starting one would disturb what is measured meanwhile.
+        """
+        repeats = self._work.store.repeats(self._work.target.id)
+        row = self._row(now, repeats)
+        wanted = next_kind(self._first(now, row), repeats) == PROCESS
+        if wanted and self._fresh is None and not self._work.target.target.relative:
+            self._fresh = self._started(now, row)
+
+    def _started(self, now: Standing, row: int) -> BackgroundCall:
+        """A process beside the one that is warm: what that one's builder has learnt of tactics would be lost with it,
+        which costs TensorRT 8.6 more than a minute.
+        """
+        work = self._work
+        beside = not work.target.target.relative
+        job = replace(work.keeper.job, folder=str(work.folder / "fresh"), beside=beside)
+        process = EvaluatorProcess(job, work.folder / "fresh.log", work.keeper.limits)
+        return BackgroundCall(process, "load_engine", {"engine": str(engine_of(work, now, row))})
+
+    # -- the band --------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> Standing:
+        """Store the band that the repetitions show, and say what it is."""
+        work = self._work
+        repeats = work.store.repeats(work.target.id)
+        now = standing(work.store, work.study, work.target, work.limits)
+        found = spreads(self._first(now, self._row(now, repeats)), repeats)
+        work.store.settle_target(work.target.id, details=found, latency_band=max(LEAST_BAND, *found.values()))
+        band = repeatability.reloaded(work).latency_band
+        self.close()
+        assert band is not None
+        noisy = ": the machine is busy or its clock is not steady" if band > NOISY_BAND else ""
+        now = standing(work.store, work.study, work.target, work.limits)
+        work.progress.note(f"{band_text(now)}{noisy}")
+        for text in slower_texts(work.store, now):
+            work.progress.note(text)
+        return now
+
+    def _tell_provisional(self, now: Standing) -> None:
+        if not self._told:
+            self._told = True
+            self._work.progress.note(band_text(now))

@@ -1,0 +1,114 @@
+"""Whether a coming step ends before the time limit, by what like steps took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evaluators.measure.latency import BLOCK_MS
+from studies.store.records import RUNNING
+
+if TYPE_CHECKING:
+    from search.values import Evaluation
+    from studies.judging.standing import Standing
+
+_RECENT = 20  # evaluations that say how long the next one takes
+_LONG = 0.9  # quantile of what those took
+_END_S = 0.5  # to end processes and to print
+_MOST_RESERVED = 1 / 3  # of the time limit, for the finalists
+_FINALISTS, _ROUNDS = 6, 20  # at most, and blocks of each that are timed
+_WARM_UP_S = 0.2  # of one engine
+_REPEATS = 1.5  # a doubtful measurement of finalists is repeated
+
+
+class Pace:
+    """The time that a run has left, and what it needs it for.
+
+    Args:
+        limit_s: of the run; None for none.
+        began: when it began to count, on the clock of `time.monotonic`; None for now.
+        splits: samples of the splits `search` and `final`.
+    """
+
+    def __init__(
+        self, limit_s: float | None = None, began: float | None = None, splits: Mapping[str, int] | None = None
+    ) -> None:
+        self.limit_s = limit_s
+        self.began = time.monotonic() if began is None else began
+        sizes = splits or {}
+        self._final = sizes.get("final", 0) / max(1, sizes.get("search", 0))
+        self._took_s: deque[float] = deque(maxlen=_RECENT)
+        self._scoring_s: deque[float] = deque(maxlen=_RECENT)
+        self._load_s: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the time limit, less what it takes to end; infinite without one."""
+        return math.inf if self.limit_s is None else self.limit_s - _END_S - self.passed_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the time limit is reached."""
+        return self.limit_s is not None and self.passed_s >= self.limit_s
+
+    def note(self, evaluation: Evaluation, took_s: float) -> None:
+        """Learn from an evaluation.
+
+        Args:
+            took_s: seconds from asking the sampler until all was stored.
+        """
+        self._took_s.append(took_s)
+        self._load_s.append(evaluation.stage_s.get("load", 0.0))
+        if evaluation.accuracy is not None and evaluation.accuracy.complete:
+            self._scoring_s.append(evaluation.stage_s.get("run", 0.0) + evaluation.stage_s.get("score", 0.0))
+
+    def allows_evaluation(self, now: Standing) -> bool:
+        """Whether another evaluation would end in time and leave enough for the finalists."""
+        if self.limit_s is None:
+            return True
+        needed_s = self.evaluation_s(now) + self.reserve_s(now)
+        return self.left_s > 0 and (needed_s == 0 or self.left_s >= needed_s)
+
+    def evaluation_s(self, now: Standing) -> float:
+        """Seconds that most evaluations take here; 0 while none is finished."""
+        finished = now.table.status != RUNNING
+        mixes = now.table.total_s[finished & (now.table.role == "") & (now.table.total_s > 0)]
+        stored = mixes if len(mixes) else now.table.total_s[finished & (now.table.total_s > 0)]
+        return max(_most(self._took_s), _most(stored[-_RECENT:].tolist()))
+
+    def reserve_s(self, now: Standing) -> float:
+        """Seconds to keep for the finalists, while there is something to confirm."""
+        limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.done)
+        return min(self.finalists_s(now, count), _MOST_RESERVED * limit_s) if count else 0.0
+
+    def finalists_s(self, now: Standing, count: int) -> float:
+        """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""
+        timing_s = self.timing_s(now, count)
+        scoring_s = _most(self._scoring_s) if self._scoring_s else self.evaluation_s(now)
+        return timing_s + count * _most(self._load_s) + (count + 1) * scoring_s * self._final
+
+    def timing_s(self, now: Standing, count: int) -> float:
+        """Seconds that measuring so many engines takes, in turn with each other and the baseline."""
+        raw_ms = now.table.raw_ms[np.isfinite(now.table.raw_ms)]
+        block_s = max(BLOCK_MS, float(raw_ms.max(initial=0.0))) / 1000
+        return (count + 1) * (_WARM_UP_S + _REPEATS * _ROUNDS * block_s)
+
+    def finalists_in_time(self, now: Standing, wanted: int) -> int:
+        """How many of the finalists can be confirmed in the time that is left."""
+        if self.limit_s is None:
+            return wanted
+        return max((n for n in range(1, wanted + 1) if self.finalists_s(now, n) <= self.left_s), default=0)
+
+
+def _most(seconds: deque[float] | list[float]) -> float:
+    return float(np.quantile(np.array(seconds), _LONG)) if len(seconds) else 0.0

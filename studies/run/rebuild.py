@@ -1,0 +1,121 @@
+"""Build an evaluation's engine again, as a new evaluation of the study that belongs to no trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.keeper import ProcessDiedError
+from search.errors import ArtifactError, EvaluatorError
+from search.values import Answer, Assignment, Evaluation, digest_of
+from studies.artifacts.leftovers import kept_engine
+from studies.judging.standing import Standing
+from studies.run.finalists import why_lacking
+from studies.run.runner import Work
+from studies.store.records import EXPORT, OK, RUNNING
+from studies.trials.outcomes import evaluation_digest
+
+_LEVEL = "optimization_level"
+
+
+def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
+    """The same work with an evaluator process that builds at the final optimization level."""
+    if options.get(_LEVEL) == work.keeper.job.options.get(_LEVEL):
+        return work
+    work.keeper.reopen(options=dict(options))
+    try:
+        return replace(work, knobs=work.keeper.call("knobs"))
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"opening the backend at another optimization level: {death.told()}.") from death
+
+
+def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tuple[int, str]:
+    """The evaluation of a row's assignment whose plan is kept and built as `work` builds: its own, or a new one.
+
+    Args:
+        other_level: whether `work` builds at another optimization level than the search did.
+
+    Returns:
+        Its id, and what to tell the user; empty where it is the row's own.
+
+    Raises:
+        ArtifactError: building, auditing or measuring it again failed.
+    """
+    record = work.store.load(int(now.table.id[row]))
+    assignment = record.evaluation.assignment
+    plain = evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
+    wanted = record.digest == plain or not other_level
+    lacking = why_lacking(work, record.artifact if record.status == OK else None)
+    if wanted and not lacking:
+        return record.id, ""
+    why = lacking if wanted else f"its engine was not built at optimization level {work.knobs[_LEVEL]}"
+    found, digest = _place(work, plain)
+    trial = int(now.table.trial[row])
+    if found is not None:
+        return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
+    work.progress.note(f"trial {trial}: {why}; building, auditing and measuring it again")
+    number, evaluation = _evaluate(work, assignment, digest, trial)
+    return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
+
+
+def _place(work: Work, plain: str) -> tuple[int | None, str]:
+    """An earlier rebuild whose plan is kept, else the first digest that is free."""
+    number = 1
+    while True:
+        digest = digest_of({"rebuild_of": plain, "number": number})
+        record = work.store.find(work.target.id, digest)
+        if record is not None and record.status == RUNNING and _is_left_behind(work, record.id):
+            work.store.abandon(record.id)
+            record = None
+        if record is None:
+            return None, digest
+        if record.status == OK and not why_lacking(work, record.artifact):
+            return record.id, digest
+        number += 1
+
+
+def _is_left_behind(work: Work, number: int) -> bool:
+    """Whether the process that built it was killed: on SQLite only one at a time works on a study."""
+    ages_s = {running.id: running.heartbeat_age_s for running in work.store.running(work.target.id)}
+    age_s = ages_s.get(number)
+    return not work.store.shared or age_s is None or age_s > work.lease.lease_s
+
+
+def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
+    with _abandoned_when_interrupted(work):
+        number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
+        out = work.folder / f"{number}.engine"
+        evaluation = work.keeper.evaluate(
+            assignment, out, EarlyLimits(reference_ms=work.store.reference_ms(work.target.id))
+        )
+        engine = Path(evaluation.artifact) if evaluation.artifact else None
+        with kept_engine(work.store, work.artifacts, engine) as artifact:
+            work.store.record(number, evaluation, artifact, worker=work.lease.name)
+    failure = evaluation.failure
+    if failure is not None:
+        raise ArtifactError(
+            f"exporting trial {trial}: building it again failed, {failure.stage.value} ({failure.kind.value}): "
+            f"{failure.message}. It is stored as evaluation {number}; choose another with --trial."
+        )
+    return number, evaluation
+
+
+def _disobeying(evaluation: Evaluation) -> str:
+    groups = [row.group for row in evaluation.audit if row.answer is Answer.NOT_OBEYED]
+    return f", in which {len(groups)} groups do NOT run in what was asked ({', '.join(groups[:4])})" if groups else ""
+
+
+@contextmanager
+def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
+    """What Ctrl-C or an error cuts off leaves no row, also just after it was begun."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the error that brought us here says more
+            for running in work.store.running(work.target.id, work.lease.name):
+                work.store.abandon(running.id, work.lease.name)
+        raise

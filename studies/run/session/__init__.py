@@ -1,0 +1,1 @@
+"""What a run needs before its first trial: checked options, an open study, ranges, a space that is fixed."""

@@ -1,0 +1,247 @@
+"""Joining a study as a worker of its target: ranges that one worker calibrates for all, and a space that is fixed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from evaluators.process.keeper import ProcessDiedError
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError, StudyError
+from search.space.choices import Space, make_space
+from search.values import Ranges, digest_of
+from studies.artifacts.folder import Artifacts
+from studies.artifacts.leftovers import clear_when_joining
+from studies.artifacts.locations import local_folder, open_artifacts
+from studies.crew.deletion import reported_deletion
+from studies.crew.lease_length import at_work, lease_of
+from studies.crew.leases import WorkerLease
+from studies.options.config import SearchConfig
+from studies.run.runner import Work
+from studies.run.session.setup import Checked, calibration_cache_of
+from studies.show.progress import Progress
+from studies.store.records import Choice, StudyRecord, TargetRecord
+from studies.store.store import Store
+from studies.store.targets import foreign, own
+
+
+@contextmanager
+def prepared(
+    store: Store, good: Checked, study: StudyRecord, progress: Progress, *, state: str = "measuring"
+) -> Iterator[Work]:
+    """Join a study as a worker, calibrated and with its space fixed; on SQLite hold it for this process alone.
+
+    Args:
+        state: what the worker is doing first, as in `WorkerRecord`.
+
+    Raises:
+        StudyError: another process runs this study on SQLite, or its space changed.
+        RunError: it was deleted meanwhile.
+    """
+    config = good.config
+    target = target_of(store, study, good)
+    artifacts = open_artifacts(config)
+    if artifacts.remote is not None:
+        artifacts.prune_copies({record.digest for record in store.artifacts()})
+    with ExitStack() as held:
+        held.enter_context(reported_deletion(store, study))
+        if not store.shared:
+            held.enter_context(alone(local_folder(config), study.name))
+        if _is_settled(target):
+            _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
+        lease = held.enter_context(_joined(store, study, target, good, state, progress))
+        clear_when_joining(store, artifacts, lease, progress, own=config.artifacts is None)
+        space = _settled(store, artifacts, good, study, target, lease, progress)
+        yield Work(
+            store=store,
+            artifacts=artifacts,
+            keeper=good.keeper,
+            lease=lease,
+            study=study,
+            target=_now(store, study, target),
+            config=config,
+            limits=good.limits,
+            space=space,
+            model=good.model,
+            knobs=good.described("knobs"),
+            engine_file=str(good.keeper.description["engine_file"]),
+            folder=good.folder,
+            progress=progress,
+        )
+
+
+def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
+    """The study's target that this process works on; StudyError where it is none of them."""
+    targets = store.targets(study.id)
+    found = own(targets, good.target)
+    if found is None:
+        raise foreign(study.name, targets, good.target)
+    return found
+
+
+def _now(store: Store, study: StudyRecord, target: TargetRecord) -> TargetRecord:
+    return next(t for t in store.targets(study.id) if t.id == target.id)
+
+
+def _is_settled(target: TargetRecord) -> bool:
+    return target.ranges_digest is not None and target.space_digest is not None
+
+
+def _joined(
+    store: Store, study: StudyRecord, target: TargetRecord, good: Checked, state: str, progress: Progress
+) -> WorkerLease:
+    device = good.config.device if good.config.device != "auto" else good.target.device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible and (good.target.backend == "tensorrt" or good.target.versions.get("provider") == "cuda"):
+        device += f" [{visible}]"
+    lease_s = lease_of(store, study, target, good.config)
+    return WorkerLease(store, target.id, lease_s=lease_s, device=device, state=state, progress=progress)
+
+
+def _settled(
+    store: Store,
+    artifacts: Artifacts,
+    good: Checked,
+    study: StudyRecord,
+    target: TargetRecord,
+    lease: WorkerLease,
+    progress: Progress,
+) -> Space:
+    """The space of the study, under ranges that one worker calibrates for all."""
+
+    def calibrate() -> None:
+        lease.state("calibrating")
+        _space(store, artifacts, good, target, progress)
+
+    with time_spent("calibration"):
+        lease.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        return _space(store, artifacts, good, _now(store, study, target), progress)
+
+
+def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Space:
+    """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
+    digest = _ranges(store, artifacts, good, target, progress)
+    data = artifacts.read_bytes(digest)
+    ranges = Ranges.from_json(json.loads(data))
+    path = good.folder / "ranges.json"
+    path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
+    good.keeper.adopt(ranges=str(path))
+    config = good.config
+    space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+    _fix_space(store, target, space, digest)
+    if digest not in artifacts:  # another study that had the same may have let go of them before we had them
+        store.add_artifact(digest, "ranges", len(data))
+        artifacts.put_bytes(data, "ranges")
+    return space
+
+
+def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> str:
+    """Digest of the ranges: the study's own, those of an earlier study of the same content, or new ones."""
+    if target.ranges_digest is not None and target.ranges_digest in artifacts:
+        return target.ranges_digest
+    asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
+    key = good.keeper.call("calibration_key", asked)
+    cached = store.artifact(key)
+    if cached is not None and cached.digest in artifacts:
+        progress.note("calibration: ranges of an earlier study with the same model and data")
+        digest = cached.digest
+    else:
+        digest = _calibrate(store, artifacts, good, asked, key, progress)
+    if target.ranges_digest not in (None, digest):
+        raise StudyError(
+            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
+            "the calibration cache or this bitfront is another one. Start a new study."
+        )
+    return digest
+
+
+def _calibrate(
+    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: Progress
+) -> str:
+    try:
+        found = good.keeper.call(
+            "calibrate",
+            asked,
+            lambda event, value: progress.step("calibrating", value[0], value[1]) if event == "progress" else None,
+        )
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"calibrating: {death.told()}") from death
+    for note in found["notes"]:
+        progress.note(f"calibration: {note}")
+    data = json.dumps(found["ranges"], sort_keys=True).encode()
+    digest = artifacts.put_bytes(data, "ranges")
+    store.add_artifact(digest, "ranges", len(data), key=key)
+    return digest
+
+
+def _fix_space(store: Store, target: TargetRecord, space: Space, ranges_digest: str) -> None:
+    """Store ranges and space of a new study; refuse another space for a study that has one.
+
+    Another worker may have stored its own meanwhile, having taken this one for lost: those stay.
+    """
+    if target.space_digest is None:
+        codes = {group: variable.precisions for variable in space.variables for group in variable.groups}
+        rows = [
+            Choice(
+                group,
+                choice.precision,
+                codes[group].index(choice.precision) if choice.precision in codes.get(group, ()) else None,
+                choice.offered,
+                choice.reason,
+            )
+            for group, choices in space.choices.items()
+            for choice in choices
+        ]
+        store.set_choices(target.id, space.digest, rows, ranges_digest)
+    elif target.space_digest != space.digest:
+        raise StudyError(
+            "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "
+            "ranges or precisions of the target. Start a new study for it."
+        )
+
+
+@contextmanager
+def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[None]:
+    """Hold a study that no worker is at, to delete it.
+
+    Raises:
+        StudyError: naming who works on it.
+    """
+    if not store.shared:
+        with alone(local_folder(config), study.name):
+            yield
+        return
+    live = at_work(store, study)
+    if live:
+        names = ", ".join(name for of_target in live for name in of_target.names)
+        lengths = " or ".join(f"{lease_s:g} s" for lease_s in sorted({of_target.lease_s for of_target in live}))
+        raise StudyError(
+            f"deleting study {study.name!r}: another process is at it: {names}. Stop every one first; `bitfront status "
+            f"{study.name}` shows where they run. One that was killed counts as lost after {lengths}."
+        )
+    yield
+
+
+@contextmanager
+def alone(folder: Path, study: str) -> Iterator[None]:
+    """One process at a time runs or deletes a study on SQLite; the kernel frees the lock of a process that dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f"{digest_of(study)[:16]}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StudyError(
+            f"running study {study!r}: another process is running it on this database, an SQLite file, on which one at "
+            "a time may. Wait for it or stop it first; for several workers make the study on a server, say with "
+            "--storage postgresql+psycopg://user@host/database."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,263 @@
+"""Fill the report from the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
+from studies.judging.final_levels import final_level_text
+from studies.judging.picks import NAMES
+from studies.judging.resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.standing import Standing
+from studies.judging.verdicts import Verdict
+from studies.judging.words.descriptions import (
+    band_text,
+    best_text,
+    mix_text,
+    nearest_text,
+    regained_text,
+    replaced_text,
+)
+from studies.judging.words.failures import nobody_text, nothing_text
+from studies.judging.words.final_split import best_label, final_notes, ties_text
+from studies.judging.words.slower import slower_texts
+from studies.judging.words.unrelated import pick_warnings, unrelated_text
+from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
+from studies.run.session.levels import level_texts
+from studies.show.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.report_targets import side_by_side
+from studies.show.time_table import time_rows, time_table, times_text
+from studies.store.records import FAILED, OK, EvaluationRecord
+from studies.store.store import Store
+from studies.trials import forecasts
+
+
+def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
+    """Everything the report shows of one target's evaluations, judged by the standing's limits.
+
+    Args:
+        others: other targets of the study, to lay beside it.
+    """
+    metric, times = now.study.metric, time_table(store, now.target.id)
+    assignments = store.assignments(now.target.id)
+    groups = store.groups(now.study.id)
+    names = {group.id: group.name for group in groups}
+    trial_of = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
+    # What was built again for an export belongs to no trial.
+    audits = [(number, row) for number, row in store.audits(now.target.id) if number in trial_of]
+    counts = Counter(row.answer for _, row in audits)
+    shown = {row: store.load(int(now.table.id[row])) for row in now.shown_rows()}
+    return ReportData(
+        study=now.study.name,
+        target=_target_text(now),
+        metric=Metric(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"]),
+        limits=now.limits,
+        model=now.study.model_path,
+        created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
+        samples=now.study.samples_text,
+        evaluations=[
+            _evaluation(now, row, assignments[int(now.table.id[row])], shown.get(row)) for row in range(len(now.table))
+        ],
+        picks=_picks(now),
+        groups=[GroupRow(group.id, group.name, group.op) for group in groups],
+        precisions={
+            int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
+            for row in shown
+        },
+        opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
+        unbuildable=[
+            (group, names[group], precision.label) for group, precision in sorted(store.unbuildable(now.target.id))
+        ],
+        mismatches=[
+            _mismatch(trial_of[number], row, names[row.group])
+            for number, row in audits
+            if row.answer is Answer.NOT_OBEYED
+        ],
+        audited=(counts[Answer.OBEYED], counts[Answer.NOT_OBEYED], counts[Answer.OPAQUE]),
+        failures=_failures(store, now),
+        hypervolume=_hypervolume(now),
+        forecasts=forecasts.compared(store, now),
+        environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
+        notes=_notes(store, now),
+        beside=side_by_side(store, [now, *others]) if others else None,
+        time_spent=time_rows(times),
+        time_text=times_text(times),
+        seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),
+    )
+
+
+def _target_text(now: Standing) -> str:
+    target = now.target.target
+    options = ", ".join(f"{key} {value}" for key, value in target.options.items())
+    versions = ", ".join(f"{key} {value}" for key, value in target.versions.items())
+    return f"{target.backend} on {target.device} ({versions}; {options}); latency is the {target.statistic}"
+
+
+def _evaluation(now: Standing, row: int, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
+    """`record` is there for those on the front or picked."""
+    t = now.table
+    complete = bool(t.samples[row] == t.total_samples[row])
+    return EvaluationRow(
+        trial=int(t.trial[row]),
+        status=str(t.status[row]),
+        latency_ms=float(now.latency_ms[row]),
+        value=float(t.metric_value[row]),
+        loss=float(t.loss[row]),
+        loss_low=float(t.loss_low[row]),
+        loss_high=float(t.loss_high[row]),
+        role=str(t.role[row]),
+        feasible=bool(now.feasible[row]),
+        on_front=bool(now.front[row]),
+        picked=bool(now.picks.names(row)),
+        not_obeyed=max(0, int(t.not_obeyed[row])),
+        opaque=max(0, int(t.opaque[row])),
+        spread=float(t.spread[row]),
+        label=mix_text(assignment),
+        complete=complete,
+        text=_detail(now, row),
+        moves=_moves(record.evaluation.engine) if record is not None else "",
+        final_levels=now.final_levels_of(row),
+        remarks=[*_beyond(now, row), *_broken(now, row), *_remarks(record)] if record is not None else (),
+    )
+
+
+def _moves(engine: EngineSummary | None) -> str:
+    if engine is None:
+        return ""
+    text = f"{engine.moves} of {engine.layers} layers"
+    if engine.moves_ms is None or not engine.profiled_ms:
+        return text
+    return f"{text}, {format_ms(engine.moves_ms)} ({format_percent(engine.moves_ms / engine.profiled_ms)})"
+
+
+def _beyond(now: Standing, row: int) -> list[str]:
+    """What a row that is shown and not on the front is there for."""
+    return [] if now.front[row] else [f"picked: {', '.join(now.picks.names(row))}; not on the front"]
+
+
+def _broken(now: Standing, row: int) -> list[str]:
+    return [text] if (text := unrelated_text(now, row)) else []
+
+
+def _remarks(record: EvaluationRecord) -> list[str]:
+    """Doubts about the measurement that counts, the latest, and notes."""
+    warnings = record.rounds[-1].latency.warnings if record.rounds else ()
+    return [*warnings, *record.evaluation.notes]
+
+
+def _opaque(record: EvaluationRecord) -> frozenset[str]:
+    return frozenset(row.group for row in record.evaluation.audit if row.answer is Answer.OPAQUE)
+
+
+def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
+    got = row.got.label if row.got is not None else ""
+    return Mismatch(trial, row.group, name, row.asked.label, got, row.kernel)
+
+
+def _detail(now: Standing, row: int) -> str:
+    t = now.table
+    lines = []
+    if t.build_s[row] == t.build_s[row]:
+        lines.append(f"built in {format_duration_s(float(t.build_s[row]))}")
+    if t.size_bytes[row] >= 0:
+        lines.append(f"size {format_bytes(int(t.size_bytes[row]))}")
+    if t.memory_bytes[row] >= 0:
+        lines.append(f"memory {format_bytes(int(t.memory_bytes[row]))}")
+    if t.moves[row] >= 0:
+        lines.append(f"moves {t.moves[row]}")
+    lines += [final_level_text(each) for each in now.final_levels_of(row)]
+    if now.fails_final[row]:
+        lines.append("fails on the final data")
+    return "\n".join(lines)
+
+
+def _picks(now: Standing) -> list[PickRow]:
+    found = []
+    for name in NAMES:
+        row = getattr(now.picks, name)
+        if row is not None:
+            found.append(_pick(now, name, row))
+    return found
+
+
+def _pick(now: Standing, name: str, row: int) -> PickRow:
+    final = now.final_of(row)
+    scores: dict[str, Any] = {}
+    interval = now.final_interval(row)
+    if final is not None and interval is not None:
+        f, (low, high) = now.finals, interval
+        scores = {
+            "final_value": float(f.value[final]),
+            "final_loss": float(f.loss[final]),
+            "final_low": low,
+            "final_high": high,
+            "tries": now.tries(row),
+        }
+    return PickRow(
+        name=name,
+        trial=int(now.table.trial[row]),
+        latency_ms=float(now.latency_ms[row]),
+        search_loss=float(now.table.loss[row]),
+        speedup=now.speedup(row),
+        opaque=max(0, int(now.table.opaque[row])),
+        unrelated=bool(now.unrelated[row]),
+        verdict=now.verdict(row).value,
+        holds=now.verdict(row).holds,
+        not_sure=now.not_sure(row) and now.verdict(row) is not Verdict.SURELY,
+        ties=ties_text(now, name),
+        **scores,
+    )
+
+
+def _failures(store: Store, now: Standing) -> list[FailureRow]:
+    rows = []
+    for row in range(len(now.table)):
+        if now.fails_final[row]:
+            rows.append(FailureRow(int(now.table.trial[row]), "final", "non_finite", now.final_failure(row)))
+        if now.table.status[row] != FAILED:
+            continue
+        record: EvaluationRecord = store.load(int(now.table.id[row]))
+        failure = record.evaluation.failure
+        if failure is not None:
+            rows.append(FailureRow(int(now.table.trial[row]), failure.stage.value, failure.kind.value, failure.message))
+    return rows
+
+
+def _hypervolume(now: Standing) -> list[tuple[int, float]]:
+    volumes = now.hypervolumes()
+    return [(int(now.table.trial[row]), float(volumes[row])) for row in range(len(now.table)) if _done(now, row)]
+
+
+def _done(now: Standing, row: int) -> bool:
+    """Whether a row is finished and has a place on the axis: what no trial shows, say a refused proposal, has none."""
+    return str(now.table.status[row]) in (OK, FAILED) and now.table.trial[row] >= 0
+
+
+def _notes(store: Store, now: Standing) -> Sequence[str]:
+    notes = [f"WARNING: {text[0].upper()}{text[1:]}" for text in pick_warnings(now)]
+    notes += [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
+    resolutions = find_resolutions(store, now)
+    notes += [f"WARNING: {text[0].upper()}{text[1:]}." for text in coarse_texts(resolutions, now)]
+    notes += [f"{resolution_text(resolutions, now)}."] if resolutions else []
+    if len(now.table):
+        notes.append(f"L{band_text(now)[1:]}.")
+    notes += [f"{text}." for text in level_texts(now.target)]
+    notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
+    if now.picks.best is not None:
+        notes.append(f"{best_label(now)}: {best_text(now)}.")
+    else:
+        near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
+        nobody = nobody_text(now)
+        notes.append(f"{nobody[0].upper()}{nobody[1:]}. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
+    notes += [
+        f"{text[0].upper()}{text[1:]}."
+        for text in (*final_notes(now), regained_text(now), replaced_text(store.deaths(now.target.id)))
+        if text
+    ]
+    return notes
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,97 @@
+"""Sensitivities as one HTML file: every group along the network, without network access or external files."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from search.errors import ArtifactError
+from search.values import Precision
+from studies.inspect.sensitivity_table import Sensitivities, text_of
+from studies.outputs import check_file
+from studies.show.plots import GREY, RED, colour_of
+from studies.store.records import SensitivityRecord
+
+_PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))
+
+
+def check(path: Path) -> None:
+    """Raises ConfigError where no file can be written at `path`; creates nothing."""
+    check_file(path, "--plot")
+
+
+def write(found: Sensitivities, path: Path) -> None:
+    """Write the page.
+
+    Raises:
+        ConfigError: the folder is not there or cannot be written.
+        ArtifactError: the file cannot be written.
+    """
+    check(path)
+    page = figure(found).to_html(include_plotlyjs=True, full_html=True)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(f"writing {path}: {error.strerror}; free the disk or name another path") from error
+
+
+def figure(found: Sensitivities) -> Any:
+    """A Plotly figure: error, SQNR, KL and overlap of every group in the order of the graph, red where sensitive."""
+    from plotly.subplots import make_subplots
+
+    names = [f"{group.id} {group.name}" for group in found.groups.values()]
+    made = make_subplots(rows=len(_PANELS), cols=1, shared_xaxes=True, vertical_spacing=0.03)
+    for precision in sorted({row.precision for row in found.rows}, reverse=True):
+        rows = [row for row in found.rows if row.precision is precision]
+        for panel, (field, title) in enumerate(_PANELS, 1):
+            made.add_trace(_marks(found, rows, precision, field, first=panel == 1), row=panel, col=1)
+            made.update_yaxes(title_text=title, row=panel, col=1)
+    made.update_yaxes(type="log", row=1, col=1)
+    for panel, limit in ((3, found.thresholds.max_kl), (4, found.thresholds.min_overlap)):
+        made.add_hline(y=limit, line={"color": GREY, "dash": "dot"}, row=panel, col=1)
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [_plain(name) for name in names]}
+    made.update_xaxes(tickangle=60, row=len(_PANELS), col=1, **ticks)
+    made.update_layout(
+        title=f"Sensitivity of {_plain(found.of)}: {_plain(found.headline())}",
+        template="plotly_white",
+        height=1000,
+    )
+    return made
+
+
+def _marks(
+    found: Sensitivities, rows: Sequence[SensitivityRecord], precision: Precision, field: str, *, first: bool
+) -> dict[str, Any]:
+    places = {group: place for place, group in enumerate(found.groups)}
+    edges = [RED if found.reasons(row) else "rgba(0,0,0,0)" for row in rows]
+    symbols = ["circle" if row.samples else "circle-open" for row in rows]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": precision.label,
+        "legendgroup": precision.label,
+        "showlegend": first,
+        "x": [places[row.group] for row in rows],
+        "y": [getattr(row, field) for row in rows],
+        "text": [_hover(found, row) for row in rows],
+        "hoverinfo": "text",
+        "marker": {
+            "color": colour_of(precision.label),
+            "size": 9,
+            "symbol": symbols,
+            "line": {"color": edges, "width": 2},
+        },
+    }
+
+
+def _hover(found: Sensitivities, row: SensitivityRecord) -> str:
+    shown = text_of(found.row(row))
+    names = ("group", "node", "precision", "error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "verdict")
+    return "<br>".join(f"{name.replace('_', ' ')}: {_plain(str(shown[name]))}" for name in names if shown[name])
+
+
+def _plain(text: str) -> str:
+    """Text that Plotly shows as it is: it reads a little HTML in every label."""
+    return html.escape(text, quote=False)

@@ -1,0 +1,306 @@
+"""One evaluation as JSON, as sentences and as the table of its groups: what `bitfront show` prints."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from search.forecast.forecasts import Predicted
+from search.forecast.quality import NINETY
+from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
+from studies.judging.final_levels import final_level_text, final_levels_json
+from studies.judging.words.descriptions import death_text, mix_text
+from studies.judging.words.unrelated import format_resemblance, unrelated_text
+from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
+from studies.store.records import EvaluationRecord, Round, StudyRecord
+from studies.verbs.results import Shown
+
+_COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
+# Of what the engine tells of a group, what a table has room for; the rest is in the JSON.
+_DETAILS = ("weights", "formats", "sparse", "beside")
+_LAYOUTS = (  # how TensorRT 8.6 to 10.x word a tensor's type and layout
+    (re.compile(r"Row major (?:linear )?(\S+)(?: format)?"), ""),
+    (re.compile(r"(?P<wide>\S+) wide channel vectorized row major (\S+)(?: format)?"), " CHW"),
+    (re.compile(r"Channel major (\S+) format where channel % (?P<wide>\d+) == 0"), " HWC"),
+)
+_NUMBERS = {"Two": "2", "Four": "4", "Eight": "8", "Sixteen": "16", "Thirty-two": "32"}
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def shown_json(shown: Shown) -> dict[str, Any]:
+    """The whole answer of `bitfront show --json`."""
+    record, evaluation, study = shown.record, shown.record.evaluation, shown.standing.study
+    return {
+        "trial": record.trial,
+        "trials": list(record.trials),
+        "status": record.status,
+        "role": record.role,
+        "digest": record.digest,
+        "attempts": evaluation.attempts,
+        "replaced": [_failure_json(death) for death in evaluation.deaths],
+        "asked_assignment": None if record.asked is None else record.asked.to_json(),
+        "refused": [_failure_json(each.evaluation.failure) for each in shown.refused if each.evaluation.failure],
+        "failure": None if evaluation.failure is None else _failure_json(evaluation.failure),
+        "latency": None if evaluation.latency is None else _latency_json(evaluation.latency),
+        "accuracy": _accuracy_json(evaluation.accuracy, study.clusters("search")),
+        "final": _accuracy_json(record.final, study.clusters("final")),
+        "final_failure": record.final_failure or None,
+        "warnings": [text] if (text := _unrelated(shown)) else [],
+        "rounds": [_round_json(again) for again in record.rounds],
+        **final_levels_json(shown.final_levels),
+        "size_bytes": evaluation.size_bytes,
+        "memory_bytes": evaluation.memory_bytes,
+        "build_s": evaluation.build_s,
+        "total_s": evaluation.total_s,
+        "stage_s": dict(evaluation.stage_s),
+        "engine": None if evaluation.engine is None else asdict(evaluation.engine),
+        "profile": [asdict(layer) for layer in shown.profile],
+        "forecast": None if shown.forecast is None else shown.forecast.to_json(),
+        "groups": group_rows(shown),
+        "notes": list(evaluation.notes),
+    }
+
+
+def _failure_json(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.stage.value,
+        "kind": failure.kind.value,
+        "message": failure.message,
+        "log": failure.log,
+    }
+
+
+def _latency_json(latency: Latency) -> dict[str, Any]:
+    return {
+        "value_ms": latency.value_ms,
+        "raw_ms": latency.raw_ms,
+        "baseline_ms": latency.baseline_ms,
+        "spread": latency.spread,
+        "samples": len(latency.samples_ms),
+        "warnings": list(latency.warnings),
+        "around_ms": dict(latency.around_ms),
+        "conditions": dict(latency.conditions),
+    }
+
+
+def _accuracy_json(accuracy: Accuracy | None, clusters: int | None) -> dict[str, Any] | None:
+    if accuracy is None:
+        return None
+    names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
+    return {name: getattr(accuracy, name) for name in names} | {"clusters": clusters}
+
+
+def _round_json(again: Round) -> dict[str, Any]:
+    return {"round": again.number, **_latency_json(again.latency)}
+
+
+def group_rows(shown: Shown) -> list[dict[str, Any]]:
+    """Asked and got per group, and how it runs; of a failed build only what was asked."""
+    audit = {row.group: row for row in shown.record.evaluation.audit}
+    proposed = shown.record.asked or shown.record.evaluation.assignment
+    rows = []
+    for group in shown.groups.values():
+        row = audit.get(group.id)
+        rows.append(
+            {
+                "group": group.id,
+                "node": group.name,
+                "op": group.op,
+                "proposed": proposed[group.id].label,
+                "asked": shown.record.evaluation.assignment[group.id].label,
+                "got": row.got.label if row is not None and row.got is not None else None,
+                "answer": row.answer.value if row is not None else None,
+                "kernel": row.kernel if row is not None else None,
+                "details": dict(row.details) if row is not None else {},
+            }
+        )
+    return rows
+
+
+# -- the table of groups -----------------------------------------------------------------------------------------------
+
+
+def group_table(shown: Shown) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows for people; of the details those columns in which there is something."""
+    rows = [{**row, **_details(row["details"])} for row in group_rows(shown)]
+    return [*_COLUMNS, *(name for name in _DETAILS if any(row[name] for row in rows))], rows
+
+
+def _details(details: Mapping[str, str]) -> dict[str, str]:
+    inputs, outputs = (short_formats(details.get(name, "")) for name in ("inputs", "outputs"))
+    return {
+        "weights": details.get("weights", ""),
+        "formats": f"{inputs} → {outputs}" if inputs or outputs else "",
+        "sparse": details.get("sparse", "").replace("no", ""),
+        "beside": details.get("beside", ""),
+    }
+
+
+def short_formats(text: str) -> str:
+    """Types and layouts of tensors, apart by `; `, in few letters: `int8 CHW32; fp16`. Unknown words stay as they are.
+
+    `CHW32` is 32 channels wide, `HWC8` channels last in eights, as in TensorRT's `TensorFormat`; none is row major.
+    """
+    return "; ".join(_short_format(part) for part in text.split("; "))
+
+
+def _short_format(text: str) -> str:
+    for pattern, layout in _LAYOUTS:
+        found = pattern.fullmatch(text)
+        if found:
+            wide = found.groupdict().get("wide", "")
+            kind = next(part for part in found.groups() if part != wide)
+            return f"{kind.lower()}{layout}{_NUMBERS.get(wide, wide)}"
+    return text
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+
+def shown_lines(shown: Shown) -> list[str]:
+    """One evaluation in sentences, above the table of its groups."""
+    record, evaluation, metric = shown.record, shown.record.evaluation, shown.standing.study.metric
+    lines = [f"trial {record.trial}: {mix_text(evaluation.assignment)}, {record.status}"]
+    if len(record.trials) > 1:
+        lines.append(f"proposed again as trials {', '.join(map(str, record.trials[1:]))}")
+    if record.asked is not None:
+        lines += _repair_lines(record.asked, evaluation.assignment, shown.refused)
+    lines += [f"{death_text(death)}; {_again(evaluation, place)}" for place, death in enumerate(evaluation.deaths)]
+    if evaluation.failure is not None:
+        lines += _failure_lines(evaluation.failure)
+    if shown.forecast is not None:
+        lines.append(_forecast_line(shown.forecast, metric))
+    lines += _latency_lines(record)
+    lines += [f"exported {final_level_text(each)}" for each in shown.final_levels]
+    for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
+        if accuracy is not None:
+            lines.append(_accuracy_line(name, accuracy, shown.standing.study))
+    if text := _unrelated(shown):
+        lines.insert(1, f"WARNING: {text}")
+    if record.final_failure:
+        lines.append(f"final: fails, so it is no pick: {record.final_failure}")
+    lines.append(", ".join(_facts(evaluation)))
+    if evaluation.engine is not None:
+        lines.append(f"made of {engine_text(evaluation.engine)}")
+    return [*lines, *(f"note: {note}" for note in evaluation.notes)]
+
+
+def _repair_lines(asked: Assignment, built: Assignment, refused: Sequence[EvaluationRecord]) -> Iterator[str]:
+    changes = [f"{group} {asked[group].label} → {p.label}" for group, p in built.items() if asked[group] != p]
+    yield f"a repair of {mix_text(asked)}: {', '.join(changes)}"
+    yield from (f"  refused: {each.evaluation.failure.message}" for each in refused if each.evaluation.failure)
+
+
+def _again(evaluation: Evaluation, place: int) -> str:
+    """What followed the death of the evaluator process at a place among `deaths`."""
+    return "tried again in a fresh process" if place + 1 < evaluation.attempts else "not tried again"
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    head = f"failed at {failure.stage.value} ({failure.kind.value}): {failure.message}"
+    return [head, *(f"  | {line}" for line in failure.log.splitlines()[-20:])]
+
+
+def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
+    latency = record.evaluation.latency
+    if latency is None:
+        return
+    scaled = f", {format_ms(latency.raw_ms)} as timed" if latency.baseline_ms is not None else ""
+    samples = f"spread {latency.spread:.1%} over {len(latency.samples_ms)} samples"
+    yield f"latency {format_ms(latency.value_ms)}{scaled}; {samples}"
+    yield from _surroundings(latency)
+    for again in record.rounds:
+        if again.number > 0:
+            yield f"measured again: {format_ms(again.latency.value_ms)} (round {again.number})"
+            yield from _surroundings(again.latency)
+
+
+def _forecast_line(told: Predicted, metric: Mapping[str, Any]) -> str:
+    """What was predicted, each with half of its 90 % interval."""
+    unit, ratio = metric["unit"], metric["ratio"]
+    latency = f"{format_ms(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
+    loss, half = format_metric(told.loss, unit, ratio, 3), format_metric(NINETY * told.loss_std, unit, ratio, 2)
+    return f"forecast: {latency}, loss {loss} ± {half}"
+
+
+def _surroundings(latency: Latency) -> Iterator[str]:
+    yield from (f"  warning: {warning}" for warning in latency.warnings)
+    if latency.around_ms:
+        times = (f"{name.replace('_', ' ')} {format_ms(ms)}" for name, ms in latency.around_ms.items())
+        yield f"  not in it: {', '.join(times)}"
+    if latency.conditions:
+        yield f"  device: {conditions_text(latency.conditions)}"
+
+
+def conditions_text(conditions: Mapping[str, Any]) -> str:
+    """State of the device before and after: `SM 1980 → 1830 MHz, 41 → 44 °C, slowed down by power brake`."""
+    before, after = conditions.get("before", {}), conditions.get("after", {})
+    units = {
+        "sm_clock_mhz": ("SM ", " MHz"),
+        "memory_clock_mhz": ("memory ", " MHz"),
+        "temperature_c": ("", " °C"),
+        "power_w": ("", " W"),
+    }
+    parts = []
+    for key, (name, unit) in units.items():
+        values = dict.fromkeys(f"{state[key]:.0f}" for state in (before, after) if key in state)
+        parts += [f"{name}{' → '.join(values)}{unit}"] if values else []
+    if conditions.get("throttled"):
+        parts.append(f"slowed down by {', '.join(conditions['throttled'])}")
+    others = max((state.get("other_processes", 0) for state in (before, after)), default=0)
+    return ", ".join([*parts, *([f"other processes: {others}"] if others else [])])
+
+
+def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
+    metric, clusters = study.metric, study.clusters(name)
+    unit, ratio = metric["unit"], metric["ratio"]
+    low, high = (format_metric(v, unit, ratio) for v in (accuracy.loss_low, accuracy.loss_high))
+    early = "" if accuracy.complete else " (stopped early)"
+    return (
+        f"{name}: {metric['name']} {format_metric(accuracy.value, unit, ratio)}, loss "
+        f"{format_metric(accuracy.loss, unit, ratio)} [{low}, {high}] on {accuracy.samples} of {accuracy.total} "
+        f"samples{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
+        f"{'–' if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)}"
+    )
+
+
+def _unrelated(shown: Shown) -> str:
+    """What is wrong with its outputs as a whole; empty where nothing is known to be."""
+    now = shown.standing
+    return next((unrelated_text(now, row) for row, i in enumerate(now.table.id) if i == shown.record.id), "")
+
+
+def _facts(evaluation: Evaluation) -> Iterator[str]:
+    for name, size in (("engine", evaluation.size_bytes), ("memory", evaluation.memory_bytes)):
+        if size is not None:
+            yield f"{name} {format_bytes(size)}"
+    for name, value in (("built in", evaluation.build_s), ("took", evaluation.total_s)):
+        if value is not None:
+            yield f"{name} {format_duration_s(value)}"
+    answers = Counter(row.answer for row in evaluation.audit)
+    yield from (f"{n} group{'s' * (n != 1)} {answer.value}" for answer in Answer if (n := answers[answer]))
+
+
+def engine_text(engine: EngineSummary) -> str:
+    """`42 layers, 5 of them moves that take 0.02 ms of 0.4 ms (5.0%)`, then opaque regions and sparse layers."""
+    parts = [f"{engine.layers} layers, {moves_text(engine)}"]
+    parts += [f"{engine.opaque} opaque region{'s' * (engine.opaque > 1)}"] if engine.opaque else []
+    parts += [f"{engine.sparse} layer{'s' * (engine.sparse > 1)} on sparse weights"] if engine.sparse else []
+    threads = engine.build_threads
+    parts += [f"built on {threads} thread{'s' * (threads > 1)}"] if threads else []
+    parts += [f"at optimization level {engine.optimization_level}"] if engine.optimization_level is not None else []
+    return ", ".join(parts)
+
+
+def moves_text(engine: EngineSummary) -> str:
+    """How many layers only change format or type, or copy, and what they take where that was timed."""
+    text = f"{engine.moves} of them moves"
+    if engine.moves_ms is None or not engine.profiled_ms:
+        return text
+    share = engine.moves_ms / engine.profiled_ms
+    return f"{text} that take {format_ms(engine.moves_ms)} of {format_ms(engine.profiled_ms)} ({share:.1%})"

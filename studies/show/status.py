@@ -1,0 +1,227 @@
+"""How a study is getting on: who works on it, how fast, what failed, and where its front stands. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from studies.judging.picks import NAMES
+from studies.judging.standing import Standing, standing
+from studies.options.config import Limits, SearchConfig, limits_for
+from studies.show.time_table import TimeTable, table_of, time_table
+from studies.store.reading.counts import Tally
+from studies.store.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
+from studies.store.store import Store
+from studies.store.targets import config_of
+
+HOUR_S = 3600.0
+# What a worker does that has a task for all, and what else its state does not say.
+_TASKS = {
+    "calibration": "calibrating",
+    "sensitivity": "measuring sensitivities",
+    "band": "measuring repeatability",
+    "finalists": "confirming finalists",
+}
+_STATES = {"calibrating": "starting", "finishing": "waiting for finalists"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pick.
+
+    Attributes:
+        speedup: against the latest measurement of uniform FP32, None where there is none.
+        final: what the final split says of the limits, in words.
+        unrelated: whether its outputs have nothing in common with FP32's.
+    """
+
+    trial: int | None
+    latency_ms: float
+    loss: float
+    speedup: float | None
+    final: str = "not confirmed"
+    unrelated: bool = False
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """One target of a study.
+
+    Attributes:
+        wanted: evaluations in total.
+        lease_s: a worker that was not heard of for longer is lost.
+        window_s: what `tally.recent` counts: an hour, or less where its oldest worker is younger.
+        running: evaluations under way, or left by a worker that is lost.
+        front: points on the front within the limits.
+        picks: by name; absent where nothing keeps the limits.
+        deaths: evaluator processes that were replaced over an evaluation.
+        times: where the time of its workers went.
+    """
+
+    target: TargetRecord
+    wanted: int
+    lease_s: float
+    window_s: float
+    tally: Tally
+    running: tuple[RunningRecord, ...]
+    workers: tuple[WorkerRecord, ...]
+    tasks: tuple[TaskRecord, ...]
+    front: int
+    picks: Mapping[str, Point]
+    deaths: tuple[DeathRecord, ...] = ()
+    times: TimeTable = field(default_factory=lambda: table_of(()))
+
+    @property
+    def alive(self) -> tuple[WorkerRecord, ...]:
+        return tuple(worker for worker in self.workers if worker.live(self.lease_s))
+
+    @property
+    def lost(self) -> tuple[WorkerRecord, ...]:
+        """Workers that were not heard of for a lease and did not say that they end."""
+        return tuple(w for w in self.workers if w.ended_at is None and not w.live(self.lease_s))
+
+    @property
+    def ended(self) -> tuple[WorkerRecord, ...]:
+        return tuple(worker for worker in self.workers if worker.ended_at is not None)
+
+    def stage(self, worker: WorkerRecord) -> str:
+        """What a worker is doing or, if it is not alive, did last: its task for all, else its state."""
+        held = {task.name for task in self.tasks if task.worker == worker.name}
+        doing = next((text for name, text in _TASKS.items() if name in held), None)
+        return doing or _STATES.get(worker.state, worker.state)
+
+    @property
+    def rate_recent(self) -> float:
+        """Evaluations an hour, over the window."""
+        return HOUR_S * self.tally.recent / max(self.window_s, 1.0)
+
+    @property
+    def rate_overall(self) -> float | None:
+        """Evaluations an hour from the first one's start to the last one's end, pauses included."""
+        first, last = self.tally.first_started, self.tally.last_finished
+        if first is None or last is None:
+            return None
+        return HOUR_S * self.tally.finished / max((last - first).total_seconds(), 1.0)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last evaluation at the recent rate; None where nobody works or nothing was finished yet."""
+        left = self.wanted - self.tally.finished
+        if not self.alive or left <= 0 or not self.tally.recent:
+            return None
+        return HOUR_S * left / self.rate_recent
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ages and times in seconds, latencies in milliseconds."""
+        described = self.target.target
+        return {
+            "fingerprint": described.fingerprint,
+            "backend": described.backend,
+            "device": described.device,
+            "evaluations": self.tally.finished,
+            "wanted": self.wanted,
+            "failures": [{"stage": s, "kind": k, "count": n} for (s, k), n in sorted(self.tally.failures.items())],
+            "replaced": len(self.deaths),
+            "an_hour_recently": self.rate_recent,
+            "an_hour_overall": self.rate_overall,
+            "left_s": self.left_s,
+            "lease_s": self.lease_s,
+            "running": [vars(row) for row in self.running],
+            "tasks": [vars(task) for task in self.tasks],
+            "workers": [self._worker_json(worker) for worker in self.workers],
+            "time": self.times.to_json(),
+            "front": self.front,
+            "picks": {name: vars(point) for name, point in self.picks.items()},
+        }
+
+    def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:
+        fields = {key: value for key, value in vars(worker).items() if key not in ("id", "study_target_id")}
+        times = {key: None if fields[key] is None else fields[key].isoformat() for key in ("started_at", "ended_at")}
+        return {**fields, **times, "stage": self.stage(worker), "live": worker.live(self.lease_s)}
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """A study with all its targets; `url` is its database, without a password."""
+
+    study: StudyRecord
+    url: str
+    targets: tuple[TargetStatus, ...]
+
+    @property
+    def over(self) -> bool:
+        """Whether the study is done and nobody works on it any more."""
+        return self.study.state == "done" and not any(target.alive for target in self.targets)
+
+    def to_json(self) -> dict[str, Any]:
+        targets = [target.to_json() for target in self.targets]
+        data = self.study.data
+        return {
+            "study": self.study.name,
+            "state": self.study.state,
+            "storage": self.url,
+            "samples": {split: data[split] for split in ("calibration", "search", "final") if split in data},
+            "clusters": dict(data.get("clusters", {})),
+            "targets": targets,
+        }
+
+
+def study_status(store: Store, name: str) -> StudyStatus:
+    """Look a study up.
+
+    Raises:
+        StudyError: there is no such study.
+    """
+    study = store.study(name)
+    return StudyStatus(study, store.url, tuple(target_status(store, study, t) for t in store.targets(study.id)))
+
+
+def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> TargetStatus:
+    """Count one target of a study."""
+    config = config_of(study, target)
+    workers = store.workers(target.id)
+    since = _since(store, workers, config.lease_s)
+    tally = store.tally(target.id, since)
+    front, picks = _front(store, study, target, config)
+    return TargetStatus(
+        target=target,
+        wanted=config.trials,
+        lease_s=config.lease_s,
+        window_s=(tally.now - since).total_seconds(),
+        tally=tally,
+        running=store.running(target.id),
+        workers=workers,
+        tasks=store.tasks(target.id),
+        front=front,
+        picks=picks,
+        deaths=store.deaths(target.id),
+        times=time_table(store, target.id),
+    )
+
+
+def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> datetime:
+    """An hour ago; later where all that work now began later, so that a pause before is no part of their rate."""
+    hour_ago = store.now() - timedelta(seconds=HOUR_S)
+    return max(hour_ago, min((worker.started_at for worker in workers if worker.live(lease_s)), default=hour_ago))
+
+
+def _front(
+    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
+) -> tuple[int, dict[str, Point]]:
+    """How many points the front has, and the picks."""
+    now = standing(store, study, target, _limits(config, study.metric))
+    rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
+    return int(now.front.sum()), {name: _point(now, row) for name, row in rows.items()}
+
+
+def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
+    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
+
+
+def _point(now: Standing, row: int) -> Point:
+    trial = int(now.table.trial[row])
+    loss, latency_ms = float(now.table.loss[row]), float(now.latency_ms[row])
+    final, unrelated = now.verdict(row).value, bool(now.unrelated[row])
+    return Point(None if trial < 0 else trial, latency_ms, loss, now.speedup(row), final, unrelated)

@@ -1,0 +1,157 @@
+"""A study's status in words and tables: for `bitfront status` and for the display of a run of many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from studies.judging.words.descriptions import replaced_text
+from studies.judging.words.unrelated import MARK
+from studies.options.quantities import format_duration_s, format_metric, format_ms
+from studies.show.status import Point, StudyStatus, TargetStatus
+from studies.show.time_table import time_rows, times_text
+from studies.store.reading.counts import FinishedRow
+from studies.store.records import FAILED, RunningRecord, WorkerRecord
+
+TIME_COLUMNS = ("seconds", "share", "spent on")
+WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Facts, or rows below a header."""
+
+    rows: Sequence[Sequence[str]]
+    header: Sequence[str] = ()
+
+
+def blocks(now: StudyStatus) -> Iterator[str | Block]:
+    """Lines and tables, from top to bottom."""
+    yield f"study {now.study.name!r} in {now.url}: {now.study.state}"
+    if not now.targets:
+        yield "nothing has begun yet"
+    for target in now.targets:
+        described = target.target.target
+        yield f"target {described.fingerprint[:12]}: {described.backend} on {described.device}"
+        yield Block(list(facts(target, now.study.metric)))
+        shown = (*target.alive, *target.lost)
+        if shown:
+            yield Block([_worker_cells(target, worker) for worker in shown], WORKER_COLUMNS)
+        yield from _others(target)
+        if rows := time_rows(target.times):
+            yield times_text(target.times)
+            yield Block(rows, TIME_COLUMNS)
+
+
+def facts(target: TargetStatus, metric: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and values of what is known of a target."""
+    running = f"; {len(target.running)} running" if target.running else ""
+    yield "evaluations", f"{target.tally.finished} of {target.wanted}{running}"
+    yield "rate", rate_text(target)
+    yield "failures", failures_text(target.tally.failures)
+    if text := replaced_text(target.deaths):
+        yield "evaluator", text.removeprefix("the evaluator process was ")
+    yield "front", f"{target.front} point{'s' * (target.front != 1)} within the limits"
+    for name, point in target.picks.items():
+        yield name, point_text(point, metric)
+
+
+def rate_text(target: TargetStatus) -> str:
+    """How many evaluations an hour, and how long it takes to the last."""
+    overall = target.rate_overall
+    if overall is None:
+        return "nothing is finished yet"
+    since = "the last hour" if target.window_s >= 3600 else f"the last {format_duration_s(target.window_s)}"
+    recent = f"{target.rate_recent:.0f} an hour in {since}, " if target.alive else ""
+    left = "" if target.left_s is None else f"; about {format_duration_s(target.left_s)} left"
+    return f"{recent}{overall:.0f} an hour overall{left}"
+
+
+def failures_text(failures: Mapping[tuple[str, str], int]) -> str:
+    """How many failed at which stage and how, the most frequent first."""
+    ordered = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} at {stage} ({kind.replace('_', ' ')})" for (stage, kind), count in ordered) or "none"
+
+
+def point_text(point: Point, metric: Mapping[str, Any]) -> str:
+    speedup = "" if point.speedup is None else f", {point.speedup:.2f}x as fast as FP32"
+    loss = format_metric(point.loss, metric["unit"], metric["ratio"])
+    broken = f", {MARK}" if point.unrelated else ""
+    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}, {point.final}{broken}"
+
+
+def finished_text(row: FinishedRow, metric: Mapping[str, Any]) -> str:
+    """One finished evaluation in a few words."""
+    by = f"trial {row.trial} by {row.worker}"
+    if row.status == FAILED:
+        return f"{by}: failed at {row.stage} ({row.kind})"
+    if row.latency_ms is None or row.loss is None:
+        return f"{by}: {row.status}"
+    whole = row.samples == row.total_samples
+    early = "" if whole else f", stopped after {row.samples} of {row.total_samples} samples"
+    named = f" ({row.role.partition(':')[2]} baseline)" if row.role else ""
+    loss = format_metric(row.loss, metric["unit"], metric["ratio"])
+    return f"{by}: {format_ms(row.latency_ms)}, loss {loss}{early}{named}"
+
+
+def finished_lines(now: StudyStatus, finished: Sequence[FinishedRow]) -> Iterator[str]:
+    """A line for each, with how many there were then."""
+    done = sum(target.tally.finished for target in now.targets) - len(finished)
+    wanted = sum(target.wanted for target in now.targets)
+    for number, row in enumerate(finished, done + 1):
+        yield f"{number}/{wanted} {finished_text(row, now.study.metric)}"
+
+
+def drawing(now: StudyStatus) -> Group:
+    """The same for a terminal that redraws it."""
+    return Group(*(Text(block) if isinstance(block, str) else _table(block) for block in blocks(now)))
+
+
+def _table(block: Block) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=bool(block.header), header_style="bold", padding=(0, 2, 0, 0))
+    for name in block.header or [""] * max(map(len, block.rows), default=0):
+        table.add_column(name, overflow="fold")
+    for row in block.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _worker_cells(target: TargetStatus, worker: WorkerRecord) -> tuple[str, ...]:
+    stage = target.stage(worker)
+    state = stage if worker.live(target.lease_s) else f"lost ({stage})"
+    age = f"{age_text(worker.heartbeat_age_s)} ago"
+    return worker.name, state, worker.host, worker.device, age, str(worker.evaluations), _doing(target, worker)
+
+
+def _doing(target: TargetStatus, worker: WorkerRecord) -> str:
+    leases = [_lease_text(row) for row in target.running if row.worker == worker.name]
+    return ", ".join([*(task.name for task in target.tasks if task.worker == worker.name), *leases])
+
+
+def _lease_text(row: RunningRecord) -> str:
+    trial = "a repair" if row.trial is None else f"trial {row.trial}"
+    age = "no lease" if row.heartbeat_age_s is None else f"lease {age_text(row.heartbeat_age_s)} old"
+    again = f", taken over {row.takeovers} time{'s' * (row.takeovers != 1)}" if row.takeovers else ""
+    return f"{trial} ({age}{again})"
+
+
+def _others(target: TargetStatus) -> Iterator[str]:
+    shown = {worker.name for worker in (*target.alive, *target.lost)}
+    for row in target.running:
+        if row.worker not in shown:
+            yield f"left behind by {row.worker}: {_lease_text(row)}; the next worker takes it over"
+    if not target.alive:
+        yield "nobody works on it now"
+    if target.ended:
+        made = sum(worker.evaluations for worker in target.ended)
+        count = len(target.ended)
+        yield f"{count} worker{'s' * (count != 1)} ended, after {made} evaluation{'s' * (made != 1)}"
+
+
+def age_text(seconds: float) -> str:
+    return f"{max(0.0, seconds):.0f} s" if seconds < 120 else format_duration_s(seconds)

@@ -1,0 +1,116 @@
+"""How the columns of evaluations are read: as plain numbers, because a study may have a hundred thousand of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, and_, case, func, select
+
+from studies.store import records
+from studies.store.database import tables
+from studies.store.database.connections import PLAIN
+from studies.store.reading.detail_columns import FLOATS
+from studies.store.statements import chunks
+
+Query = Any  # SQLAlchemy 2.0 and 2.1 type selects in ways that exclude each other
+
+# What judging needs of every evaluation.
+JUDGED = (
+    *("id", "raw_ms", "baseline_ms", "doubts", "metric_value", "loss", "loss_low", "loss_high"),
+    *("samples", "total_samples", "resemblance", "memory_bytes", "not_obeyed"),
+)
+# What is told of a few.
+DETAILS = (
+    *("trial", "digest", "stage", "kind", "artifact", "spread", "size_bytes", "build_s", "total_s"),
+    *("attempts", "opaque", "moves"),
+)
+_STATES = (records.OK, records.FAILED, records.RUNNING)
+_ROLES = ("", records.EXPORT)  # baselines have a role of their own each
+
+
+def plain_rows(connection: Connection, query: Query) -> Sequence[tuple[Any, ...]]:
+    """The rows of a query as the driver gives them: for numbers and texts that the database returns as they are."""
+    result = connection.execute(query, execution_options={PLAIN: True})
+    rows: Sequence[tuple[Any, ...]] = result.cursor.fetchall()
+    result.close()
+    return rows
+
+
+def number_columns(rows: Sequence[tuple[Any, ...]], width: int) -> NDArray[np.float64]:
+    """(width, n) float64: the columns of rows that hold numbers alone; NaN for NULL."""
+    return np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, width).T)
+
+
+def judged_columns(connection: Connection, study_target_id: int) -> dict[str, NDArray[Any]]:
+    """The columns of JUDGED, `status` and `role`, of all evaluations of one target, in order of id."""
+    e = tables.Evaluation
+    names = (*JUDGED, "code")
+    query = select(*(e.__table__.c[name] for name in JUDGED), _code()).where(e.study_target_id == study_target_id)
+    numbers = number_columns(plain_rows(connection, query), len(names))
+    order = np.argsort(numbers[0], kind="stable")  # quicker here than in the database
+    columns = {name: _typed(name, column[order]) for name, column in zip(names, numbers, strict=True)}
+    code = columns.pop("code")
+    columns["status"] = np.array(_STATES, dtype=np.str_)[code % len(_STATES)]
+    columns["role"] = _roles(connection, study_target_id, columns["id"], code // len(_STATES))
+    return columns
+
+
+def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Evaluation id → its details by name."""
+    e, t = tables.Evaluation, tables.Trial
+    lowest = select(func.min(t.number)).where(t.evaluation_id == e.id, t.study_target_id == e.study_target_id)
+    query = select(e.id, lowest.scalar_subquery(), *(_stored(name) for name in DETAILS[1:]))
+    found = {}
+    for chunk in chunks(ids):
+        for number, *values in plain_rows(connection, query.where(e.id.in_(chunk))):
+            found[number] = dict(zip(DETAILS, values, strict=True))
+    return found
+
+
+def detail_column(connection: Connection, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:
+    """Ids of the evaluations of one target that have a detail, in any order, and the detail of each."""
+    e, t = tables.Evaluation, tables.Trial
+    query: Query
+    if name == "trial":
+        query = select(t.evaluation_id, func.min(t.number)).where(t.study_target_id == study_target_id)
+        query = query.group_by(t.evaluation_id)
+    else:
+        query = select(e.id, _stored(name)).where(e.study_target_id == study_target_id, _stored(name).is_not(None))
+    ids, values = zip(*(plain_rows(connection, query) or [(0, None)]), strict=True)
+    return ids, values
+
+
+def _stored(name: str) -> Any:
+    if name == "moves":
+        return tables.Evaluation.engine["moves"].as_integer()
+    return tables.Evaluation.__table__.c[name]
+
+
+def _code() -> Any:
+    """One integer for status and role: most evaluations are decided by its first case."""
+    e = tables.Evaluation
+    pairs = [(role, status) for role in range(len(_ROLES)) for status in range(len(_STATES))]
+    cases = [(and_(e.status == _STATES[s], e.role == _ROLES[r]), r * len(_STATES) + s) for r, s in pairs]
+    others = [(e.status == status, len(pairs) + number) for number, status in enumerate(_STATES)]
+    return case(*cases, *others)
+
+
+def _typed(name: str, column: NDArray[np.float64]) -> NDArray[Any]:
+    return column if name in FLOATS else np.where(np.isnan(column), -1, column).astype(np.int64)
+
+
+def _roles(
+    connection: Connection, study_target_id: int, ids: NDArray[np.int64], code: NDArray[np.int64]
+) -> NDArray[np.str_]:
+    """(n,) roles; those that have no number are read by name. An evaluation never changes its role."""
+    e, named = tables.Evaluation, np.flatnonzero(code >= len(_ROLES))
+    query = select(e.id, e.role).where(e.study_target_id == study_target_id, e.role.not_in(_ROLES))
+    known = dict(plain_rows(connection, query)) if len(named) else {}
+    words = dict.fromkeys([*_ROLES, *known.values()])
+    numbers = {word: number for number, word in enumerate(words)}
+    code = code.copy()
+    code[named] = [numbers[known[number]] for number in ids[named].tolist()]
+    return np.array(list(words), dtype=np.str_)[code]

@@ -1,0 +1,43 @@
+"""Which of an engine's measurements counts: the latest clean one, or the latest where none is clean."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.measure.latency_scale import off_reference, scaled
+from studies.store.records import EvaluationTable, RoundTable
+
+
+def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
+    """(n,) latency in ms of the round that counts of each evaluation; NaN where that is the search's own."""
+    return confirmed(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
+
+
+def confirmed(
+    ids: NDArray[np.int64],
+    baseline_ms: NDArray[np.float64],
+    doubts: NDArray[np.int64],
+    again: RoundTable,
+    reference_ms: float | None,
+) -> NDArray[np.float64]:
+    """As `confirmed_ms`, of the columns that matter.
+
+    Args:
+        ids: (n,) of evaluations, in any order.
+        baseline_ms, doubts: (n,) of the search's own measurement of each.
+        again: what was measured again.
+        reference_ms: what the baseline usually takes.
+    """
+    found = np.full(len(ids), np.nan)
+    if not len(again.evaluation_id):
+        return found
+    clean = (doubts == 0) & ~off_reference(baseline_ms, reference_ms)
+    again_ms = scaled(again.raw_ms, again.baseline_ms, reference_ms)
+    again_clean = again.clean & ~off_reference(again.baseline_ms, reference_ms)
+    places = {int(ids[row]): int(row) for row in np.flatnonzero(np.isin(ids, again.evaluation_id))}
+    for i, number in enumerate(again.evaluation_id):  # in the order they were measured
+        row = places.get(int(number))
+        if row is not None and (again_clean[i] or not clean[row]):
+            found[row], clean[row] = again_ms[i], again_clean[i]
+    return found

@@ -1,0 +1,70 @@
+"""The tie band of latency, derived from repetitions: one assignment built anew, one engine in fresh processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from studies.store.records import PROCESS, REBUILD, RepeatRecord
+
+BUILDS = 3  # engines of one assignment that show how far latencies differ
+PROCESSES = 3  # fresh processes that time one engine
+MORE = 6  # of either where those disagree: one of them may have met a neighbour's burst
+LEAST_BAND = 0.01
+NOISY_BAND = 0.05
+PROVISIONAL_BAND = 0.025
+"""What counts until a target's own band is measured: two builds of one mix on a GPU differed by 2.1 %, one engine in
+several processes on a CPU by 2.3 %."""
+
+
+def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
+    """Which repetition comes next: builds and fresh processes in turn, as many as it takes; None where all are there.
+
+    Args:
+        first: what the baseline itself took in the search, on the scale of `scaled`.
+        repeats: of that baseline.
+    """
+    rebuilt, loaded = _values(first, repeats)
+    missing = {REBUILD: len(rebuilt) - 1} if _lacks(rebuilt, BUILDS) else {}
+    missing |= {PROCESS: len(loaded)} if _lacks(loaded, PROCESSES) else {}
+    return min(missing, key=lambda kind: missing[kind], default=None)
+
+
+def spreads(first: float, repeats: Sequence[RepeatRecord]) -> dict[str, float]:
+    """`rebuild` and `repeatability`: the relative ranges of engines built anew, and of one in fresh processes."""
+    rebuilt, loaded = _values(first, repeats)
+    return {"repeatability": band_of(loaded) if loaded else 0.0, "rebuild": band_of(rebuilt)}
+
+
+def provisional_band(repeats: Sequence[RepeatRecord]) -> float:
+    """The band that counts until there are enough repetitions: a usual one, or more where those that are there differ
+    by more.
+    """
+    kinds = [[scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in (REBUILD, PROCESS)]
+    return max([PROVISIONAL_BAND, *(band_of(values) for values in kinds if len(values) > 1)])
+
+
+def scaled(raw_ms: float, baseline_ms: float | None) -> float:
+    """What repetitions are compared by: of relative targets the ratio to the baseline that ran in between."""
+    return raw_ms if baseline_ms is None else raw_ms / baseline_ms
+
+
+def band_of(values_ms: Sequence[float]) -> float:
+    """Relative tie band from repeated latencies: the range of the 60 % of them nearest to the median."""
+    middle = median(values_ms)
+    kept = sorted(values_ms, key=lambda value: abs(value - middle))[: max(3, math.ceil(0.6 * len(values_ms)))]
+    return (max(kept) - min(kept)) / middle
+
+
+def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float]]:
+    """Of engines built anew, the first one included, and of one engine in fresh processes."""
+    of = {kind: [scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in (REBUILD, PROCESS)}
+    return [first, *of[REBUILD]], of[PROCESS]
+
+
+def _lacks(values: Sequence[float], wanted: int) -> bool:
+    """Whether more are needed: the first `wanted` decide, since to end as soon as some agree would narrow the band."""
+    if len(values) < wanted:
+        return True
+    return wanted > 0 and len(values) < MORE and band_of(values[:wanted]) > NOISY_BAND

@@ -1,0 +1,23 @@
+"""Commands that messages suggest, as a shell takes them whatever a study or a database is called."""
+
+from __future__ import annotations
+
+import shlex
+
+from studies.options.config import default_url
+from studies.store.database.database_url import hide_password, parse_url
+
+
+def command(verb: str, study: str, *words: str, storage: str | None = None) -> str:
+    """`bitfront VERB STUDY WORDS`, and the database where it is not the default, its password hidden.
+
+    Args:
+        words: behind the study, ready for the shell.
+    """
+    elsewhere = storage and _shown(storage) != _shown(default_url())
+    where = ("--storage", shlex.quote(hide_password(storage))) if storage and elsewhere else ()
+    return " ".join(["bitfront", verb, shlex.quote(study), *words, *where])
+
+
+def _shown(url: str) -> str:
+    return hide_password(parse_url(url))

@@ -1,0 +1,147 @@
+"""Predicted against measured: what the guided sampler expected of its proposals, and how good that was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.forecast.forecasts import RECENT, Judged, Predicted
+from search.forecast.quality import NINETY, Quality, quality
+from studies.judging.standing import Standing
+from studies.options.quantities import format_percent
+from studies.store.reading.queries import Reader
+from studies.store.records import OK
+
+_SOME_SCALE = 1e6  # errors that are larger are relative to nothing
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity of several trials, predicted and measured.
+
+    Attributes:
+        trial: (n,) int64, ascending.
+        predicted, std, measured: (n,) float64, all in the same unit.
+        scale: what errors are relative to, 0 where there is nothing; None for each measurement itself.
+        band: what two measurements that count as a tie may differ by, relative as errors are.
+    """
+
+    trial: NDArray[np.int64]
+    predicted: NDArray[np.float64]
+    std: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    scale: float | None = None
+    band: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.trial)
+
+    @property
+    def reach(self) -> NDArray[np.float64]:
+        """(n,) half-widths of the 90 % intervals."""
+        return NINETY * self.std
+
+    def quality(self, last: int | None = None) -> Quality:
+        """Of all, or of the last ones."""
+        kept = slice(None if last is None else -last, None)
+        found = quality(self.predicted[kept], self.std[kept], self.measured[kept], self.scale)
+        return replace(found, error=math.nan) if self.scale == 0 else found
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Forecasts of latency (ms) and of loss (the metric's unit; only where all samples were seen)."""
+
+    latency: Compared
+    loss: Compared
+
+    def qualities(self) -> Iterator[tuple[str, str, Quality]]:
+        """What was predicted, over which trials, how well."""
+        for name, part in (("latency", self.latency), ("loss", self.loss)):
+            yield name, "all", part.quality()
+            if len(part) > RECENT:
+                yield name, f"the last {RECENT}", part.quality(RECENT)
+
+    def verdict(self) -> str:
+        """What is predicted poorly, judged by the last trials, as sentences; empty where nothing is."""
+        latency, loss = self.latency.quality(RECENT), self.loss.quality(RECENT)
+        judged = Judged(latency, loss, self.latency.band, self.loss.band)
+        names = poor_names(judged)
+        if not names:
+            return ""
+        return f"The {names} predicted poorly here: while that is so, half of the proposals come from TPE."
+
+
+def compared(reader: Reader, now: Standing) -> Forecasts | None:
+    """Every forecast of the standing's target with what the search measured; None where there is none.
+
+    Latencies are those of the search, which the sampler was told, also where they were measured again later.
+    """
+    told = reader.forecasts(now.target)
+    t = now.table
+    known = np.array([int(number) in told for number in t.id], dtype=bool)
+    timed = known & (t.status == OK) & np.isfinite(t.latency_ms)
+    scored = timed & np.isfinite(t.loss) & (t.samples == t.total_samples)
+    if not timed.any():
+        return None
+    latency = replace(_compared(now, told, timed, "ms", t.latency_ms), band=now.band)
+    scale = _worst_loss(now)
+    band = float(np.median(now.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
+    return Forecasts(latency, replace(_compared(now, told, scored, "loss", t.loss), scale=scale, band=band))
+
+
+def _compared(
+    now: Standing, told: dict[int, Predicted], rows: NDArray[np.bool_], name: str, measured: NDArray[np.float64]
+) -> Compared:
+    places = np.flatnonzero(rows)
+    places = places[np.argsort(now.table.trial[places], kind="stable")]
+    each = [told[int(number)] for number in now.table.id[places]]
+    mean, std = (np.array([getattr(one, field) for one in each], dtype=float) for field in (name, f"{name}_std"))
+    return Compared(now.table.trial[places], mean, std, measured[places])
+
+
+def _worst_loss(now: Standing) -> float:
+    """Of the uniform baselines; where all are as good as FP32, what their losses can be told apart by."""
+    rows = [row for row in now.baselines() if now.complete[row]]
+    return max((max(float(now.table.loss[row]), float(now.loss_band[row])) for row in rows), default=0.0)
+
+
+def poor_text(found: Judged) -> str:
+    """A line for when forecasts turn poor."""
+    parts = [
+        f"{name}: {quality_text(each)}"
+        for name, each, poor in (
+            ("latency", found.latency, found.poor_latency),
+            ("loss", found.loss, found.poor_loss),
+        )
+        if poor and each is not None
+    ]
+    return f"forecasts are poor here ({'; '.join(parts)}): half of the proposals come from TPE until they are better"
+
+
+def poor_names(found: Judged) -> str:
+    """`latency is`, `loss is`, `latency and the loss are`, or nothing."""
+    names = [name for name, poor in (("latency", found.poor_latency), ("loss", found.poor_loss)) if poor]
+    return f"{' and the '.join(names)} {'are' if len(names) > 1 else 'is'}" if names else ""
+
+
+def quality_text(found: Quality) -> str:
+    """`rank correlation 0.93, median error 2.1 %, 88 % inside the 90 % interval (over 25)`."""
+    inside = f"{found.coverage:.0%}".replace("%", " %")
+    return (
+        f"rank correlation {ranks_text(found)}, median error {error_text(found)}, {inside} inside the 90 % interval "
+        f"(over {found.n})"
+    )
+
+
+def ranks_text(found: Quality) -> str:
+    return "–" if math.isnan(found.rank_correlation) else f"{found.rank_correlation:.2f}"
+
+
+def error_text(found: Quality) -> str:
+    """A dash where there is nothing that an error could be relative to, as where a metric is always the same."""
+    return format_percent(found.error) if found.error < _SOME_SCALE else "–"

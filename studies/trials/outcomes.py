@@ -1,0 +1,51 @@
+"""What an evaluation is called, and what Optuna is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from search.values import Assignment, digest_of
+from studies.store.records import OK, EvaluationRecord
+from studies.trials.proposals import Outcome
+
+if TYPE_CHECKING:
+    from studies.run.runner import Work
+
+_NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
+
+
+def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
+    """Names an evaluation on its target: assignment, ranges and builder knobs."""
+    return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})
+
+
+def digest_in(work: Work, assignment: Assignment) -> str:
+    """The digest of an assignment as this work builds it."""
+    return evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
+
+
+def asked_unless_built(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
+    """What was asked, where the evaluation is of its repair."""
+    return asked if asked != record.evaluation.assignment else None
+
+
+def outcome(work: Work, record: EvaluationRecord) -> Outcome:
+    """What Optuna is told of a finished evaluation: measures, and how far they are above the limits."""
+    evaluation = record.evaluation
+    if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:
+        return Outcome(None, {})
+    refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
+    amounts = {"obeyed": float(refused)}
+    limits, latency_ms, accuracy = work.limits, evaluation.latency.value_ms, evaluation.accuracy
+    if limits.latency_budget_ms is not None:
+        amounts["latency"] = latency_ms - limits.latency_budget_ms
+    if limits.max_drop is not None:
+        amounts["drop"] = accuracy.loss - limits.max_drop
+    if limits.accuracy_limit is not None:
+        better = bool(work.study.metric["higher_is_better"])
+        amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
+    if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
+        amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)
+    loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
+    measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
+    return Outcome((latency_ms, accuracy.loss), amounts, measured)
