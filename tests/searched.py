@@ -68,7 +68,8 @@ def ok(*arguments: Any) -> str:
 
 
 QUICKLY = (
-    "from studies.export import export; from studies.run.noise import remeasuring; from studies.store.reading import repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
+    "from studies.export import export; from studies.run.noise import remeasuring; "
+    "from studies.store.reading import repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
     "repeats.PROCESSES = 0; export.tolerance = lambda now: 1e9; "
 )
 
@@ -76,7 +77,8 @@ QUICKLY = (
 def command(*arguments: Any) -> list[str]:
     """What starts a process of its own, as quick as `quick`; so are the workers that it starts."""
     start = (
-        f"{QUICKLY}from studies.cli import main as cli; from studies.fleet import processes as fleet; assert 'c.main()' in fleet._BOOT; "
+        f"{QUICKLY}from studies.cli import main as cli; from studies.fleet import processes as fleet; "
+        "assert 'c.main()' in fleet._BOOT; "
         f"fleet._BOOT = fleet._BOOT.replace('c.main()', {QUICKLY + 'c.main()'!r}); cli.main()"
     )
     return [sys.executable, "-c", start, *map(str, arguments)]

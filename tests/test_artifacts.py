@@ -115,7 +115,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from search.errors import ArtifactError
-from studies.artifacts import Artifacts
+from studies.artifacts.folder import Artifacts
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 artifacts = Artifacts(Path(sys.argv[1]))
 print(artifacts.put_bytes(b"small", "engine"))
@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from studies.artifacts import Artifacts
+from studies.artifacts.folder import Artifacts
 def pieces():
     yield bytes(1 << 20)
     os.kill(os.getpid(), signal.SIGKILL)

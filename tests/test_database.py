@@ -228,7 +228,7 @@ import sqlalchemy.dialects.sqlite
 sys.path.insert(0, "tests")
 import toy_step
 from search.errors import StudyError
-from studies.store import Store
+from studies.store.store import Store
 if os.getuid() == 0:  # root may write anything; imports come first, for others may not read root's Python
     os.setgid({nobody})
     os.setuid({nobody})

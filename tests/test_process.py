@@ -772,7 +772,7 @@ PARENT = """
 import json, sys
 from pathlib import Path
 from evaluators.process.job import Job
-from evaluators.process import EvaluatorProcess
+from evaluators.process.keeper import EvaluatorProcess
 
 with EvaluatorProcess(Job(**json.load(sys.stdin)), Path(sys.argv[1])) as keeper:
     keeper.call("calibration_key", {"method": "minmax"})

@@ -248,7 +248,11 @@ def test_baselines_alone_keep_the_times_of_their_layers(here: Path) -> None:
 # A process that kills itself right after the moment that the environment names.
 SUICIDE = """
 import os, signal
-from studies.cli import main as cli; from studies.trials import proposals; from studies.run.noise import repeatability; from studies.store.reading import repeats; from studies.store import store
+from studies.cli import main as cli
+from studies.trials import proposals
+from studies.run.noise import repeatability
+from studies.store.reading import repeats
+from studies.store import store
 repeatability._REPEATS = repeats.BUILDS = 1
 repeats.PROCESSES = 0
 begun = set()

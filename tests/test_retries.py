@@ -317,9 +317,9 @@ def test_what_the_method_does_wrong_is_not_run_again(url: str) -> None:
 STOPPED = """
 import sys
 from sqlalchemy import update
-from studies.store.database import connections; from studies.store.database import database; from studies.store.database import tables
+from studies.store.database import connections, database, tables
 connections.HOLD_S = 1
-from studies.store import Store
+from studies.store.store import Store
 with Store.open(sys.argv[1]) as store, database.writing(store._engine) as connection:
     connection.execute(update(tables.Study).values(state="mine"))
     print("holds the row", flush=True)

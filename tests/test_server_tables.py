@@ -32,7 +32,7 @@ import sys
 from contextlib import suppress
 sys.path.insert(0, "tests")
 import toy_step
-from studies.store import Store, optuna_storage, close_optuna
+from studies.store.store import Store, optuna_storage, close_optuna
 if sys.argv[2] == "open":
     toy_step.install()
 else:

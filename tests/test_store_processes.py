@@ -27,8 +27,9 @@ def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
 KILLED = """
 import sys
 from search.values import Assignment, Precision
-from studies.store.database import database; from studies.store import statements; from studies.store.database import tables
-from studies.store import Store
+from studies.store import statements
+from studies.store.database import database, tables
+from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
 evaluation_id = store.begin(target, chosen, chosen.digest, "killed", 0)
@@ -56,7 +57,7 @@ def test_a_killed_worker_leaves_one_running_row_and_half_of_nothing(store: Store
 RACE = """
 import json, sys
 from search.values import Assignment, Evaluation, Precision
-from studies.store import KnownEvaluationError, Store
+from studies.store.store import KnownEvaluationError, Store
 store, target, me = Store.open(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 won = []
 print("ready", flush=True)
@@ -93,7 +94,7 @@ import resource, sys
 import numpy as np
 from search.errors import RunError
 from search.values import Assignment, Evaluation, Latency, Precision
-from studies.store import Store
+from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
 evaluation_id = store.begin(target, chosen, chosen.digest, "w0", 0)

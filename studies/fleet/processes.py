@@ -26,7 +26,10 @@ from studies.run.reaching import UnreachableLimitError
 from studies.run_clock import for_workers
 
 # Not `-m`: that would put the current folder first, where a user's `search/` is not ours.
-_BOOT = "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('BITFRONT_PATH')); import studies.cli.main as c; c.main()"
+_BOOT = (
+    "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('BITFRONT_PATH')); "
+    "import studies.cli.main as c; c.main()"
+)
 _LINE = "BITFRONT_FLEET"  # the descriptor at which a worker notices the end of its parent
 _RESTARTS = 5  # of one slot in a row
 _STEADY_S = 300.0  # a worker that ran for so long begins a new row
