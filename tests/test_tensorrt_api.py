@@ -232,7 +232,7 @@ def is_listed(module: object, name: str) -> bool:
 
 def versions_of(path: Path) -> list[str]:
     """Versions whose path runs a file."""
-    return {"tensorrt_weak.py": [V8, V10], "tensorrt_strong.py": [V10, V11]}.get(path.name, [V8, V10, V11])
+    return {"weak.py": [V8, V10]}.get(path.name, [V8, V10, V11])
 
 
 def misspelt(source: str, place: str, versions: list[str]) -> list[str]:
