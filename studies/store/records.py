@@ -430,8 +430,8 @@ class EvaluationTable:
     several rows at once. `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the
     engine's summary.
     `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.measure.latency_scale`; `doubts`
-    counts what is doubtful in that measurement by itself. `reference_ms` is no column: what the baseline usually takes, None on
-    targets without one. `again` is what was measured again, of all rows of the target.
+    counts what is doubtful in that measurement by itself. `reference_ms` is no column: what
+    the baseline usually takes, None on targets without one. `again` is what was measured again, of all
     """
 
     id: NDArray[np.int64]
