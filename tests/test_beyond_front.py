@@ -21,7 +21,7 @@ from studies.cli.base import print_finished
 from studies.judging.standing import Standing, standing
 from studies.options.config import Limits, from_options
 from studies.run import upkeep
-from studies.run.runner import Work
+from studies.run.work import Work
 from studies.show import report
 from studies.show.report_data import report_data
 from studies.show.report_targets import side_by_side

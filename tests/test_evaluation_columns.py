@@ -19,7 +19,7 @@ from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
 from studies.options.config import Limits, from_options
 from studies.run import upkeep
-from studies.run.runner import Work
+from studies.run.work import Work
 from studies.store.reading import detail_columns
 from studies.store.reading.evaluation_columns import DETAILS
 from studies.store.records import EvaluationTable

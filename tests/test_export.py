@@ -25,7 +25,7 @@ from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, 
 from searched import DATABASE, copy_finished, environment, invoke, ok, tree
 from studies.export import export
 from studies.run import rebuild
-from studies.run.runner import Work
+from studies.run.work import Work
 from studies.show.progress import Quiet
 from studies.store.store import Store
 

@@ -27,7 +27,7 @@ from studies.judging.picks import MOST_IN_LINE
 from studies.judging.standing import Standing, standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
-from studies.run.runner import Work
+from studies.run.work import Work
 
 MODEL, PLAN, RANGES, MANIFEST, TRTEXEC = "model.onnx", "model.plan", "ranges.json", "manifest.json", "trtexec.txt"
 _TRIES = 3

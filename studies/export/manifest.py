@@ -14,7 +14,7 @@ from studies import __version__
 from studies.judging.standing import Standing
 from studies.judging.words.final_split import disagreement_text
 from studies.judging.words.unrelated import unrelated_text
-from studies.run.runner import Work
+from studies.run.work import Work
 from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
 
 

@@ -21,7 +21,7 @@ from studies.store.store import Store
 from studies.store.targets import config_of
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 ORDERS = ("order", "time")
 GROUPS, MOVES, OTHER = "groups", "moves", "other"

@@ -12,7 +12,7 @@ from search.errors import ArtifactError, EvaluatorError
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 DAMAGED = "its kept engine is damaged"
 _FEWEST = 6  # the front fills them up to this: a confirmed latency may make another of its points the best

@@ -15,7 +15,7 @@ from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 _CONFIRMATIONS = 3
 _LEASES = 1.5  # within this a worker that was alive has said so again

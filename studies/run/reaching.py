@@ -11,7 +11,7 @@ from studies.store import suggestions
 
 if TYPE_CHECKING:
     from studies.run.pace import Pace
-    from studies.run.runner import Work
+    from studies.run.work import Work
     from studies.trials.proposals import Proposals
 
 

@@ -15,7 +15,7 @@ from search.values import Answer, Assignment, Evaluation, digest_of
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import Standing
 from studies.run.finalists import why_lacking
-from studies.run.runner import Work
+from studies.run.work import Work
 from studies.store.records import EXPORT, OK, RUNNING
 from studies.trials.outcomes import evaluation_digest
 

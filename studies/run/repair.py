@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from search.values import Assignment, Evaluation, FailureKind, Precision
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 
 class Repairs:

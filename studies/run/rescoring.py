@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import optuna
 
     from search.values import Assignment, Evaluation
-    from studies.run.runner import Work
+    from studies.run.work import Work
     from studies.trials.proposals import Proposals
 
 _MOST_ASKED = 3  # another worker may have asked for the trial by now, and then none would ever be the one

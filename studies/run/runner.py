@@ -5,35 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process.job import Limits as EarlyLimits
-from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
-from search.graph.model import Model
-from search.space.choices import Space
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.artifacts import leftovers
-from studies.artifacts.folder import Artifacts
-from studies.crew.leases import WorkerLease
 from studies.judging.resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.standing import Standing, standing
 from studies.judging.words.descriptions import death_text
-from studies.options.config import Limits, SearchConfig
 from studies.run import upkeep
 from studies.run.finishing import Finish
 from studies.run.guidance.sensitivity_beside import SensitivityBeside
 from studies.run.noise.tie_band import TieBand
-from studies.run.pace import Pace
 from studies.run.reaching import check_float, check_time, warn_of_budget
 from studies.run.repair import Repairs
 from studies.run.rescoring import Rescoring
+from studies.run.work import Work
 from studies.run_clock import count_parts
-from studies.show.progress import Progress
-from studies.store.records import EXPORT, RUNNING, EvaluationRecord, StudyRecord, Taken, TargetRecord
-from studies.store.store import FullStudyError, KnownEvaluationError, LostEvaluationError, Store
+from studies.store.records import EXPORT, RUNNING, EvaluationRecord, Taken
+from studies.store.store import FullStudyError, KnownEvaluationError, LostEvaluationError
 from studies.store.targets import config_of
 from studies.trials.open_trials import OpenTrials
 from studies.trials.outcomes import asked_unless_built, digest_in, outcome
@@ -46,35 +38,6 @@ _DRIFT_EVERY = 20
 _PRUNE_EVERY = 10
 _SAME_IN_A_ROW = 3
 _MOST_TAKEOVERS = 3
-
-
-@dataclass
-class Work:
-    """What a run holds open.
-
-    Attributes:
-        lease: of this process, which is a worker of the target.
-        knobs: of the backend; part of every evaluation's digest.
-        engine_file: what an exported engine is called.
-        folder: of this run alone; engines are built here before they are kept.
-        pace: of a run that may have a time limit.
-    """
-
-    store: Store
-    artifacts: Artifacts
-    keeper: EvaluatorProcess
-    lease: WorkerLease
-    study: StudyRecord
-    target: TargetRecord
-    config: SearchConfig
-    limits: Limits
-    space: Space
-    model: Model
-    knobs: dict[str, str]
-    engine_file: str
-    folder: Path
-    progress: Progress
-    pace: Pace = field(default_factory=Pace)
 
 
 class Runner:

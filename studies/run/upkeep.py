@@ -18,7 +18,7 @@ from studies.trials.proposals import Proposals
 
 if TYPE_CHECKING:
     from search.values import Evaluation
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 _MOST_DRIFT = 0.1
 

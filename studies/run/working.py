@@ -18,10 +18,11 @@ from studies.options.config import SearchConfig
 from studies.options.slots import Slot
 from studies.run.pace import Pace
 from studies.run.reaching import refuse_late
-from studies.run.runner import Runner, Work
+from studies.run.runner import Runner
 from studies.run.session.joining import prepared, target_of
 from studies.run.session.levels import check_level, settle_level
 from studies.run.session.setup import Checked, add_target, check_artifacts, check_unchanged, checked, complete_study
+from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
 from studies.show.progress import Progress
 from studies.store.database.retries import known_server

@@ -14,7 +14,7 @@ from studies.trials.proposals import WORKER, Proposals
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 _MOMENT_S = 10.0  # for a trial that was asked for just now to be begun, beyond a lease
 

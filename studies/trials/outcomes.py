@@ -9,7 +9,7 @@ from studies.store.records import OK, EvaluationRecord
 from studies.trials.proposals import Outcome
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 

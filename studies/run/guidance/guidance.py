@@ -18,7 +18,7 @@ from search.space.layout import Layout, make_layout
 from search.values import Assignment, Precision
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
-from studies.run.runner import Work
+from studies.run.work import Work
 
 _SAME_SCALE = 0.005  # relative difference of the reference within which priors are not made again
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from search.space.layout import Layout
-    from studies.run.runner import Work
+    from studies.run.work import Work
     from studies.store.records import SensitivityRecord, TargetRecord
 
 _LEAST_ROWS = 4

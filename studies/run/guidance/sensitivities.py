@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from search.graph.model import Model
     from search.space.choices import Space
     from studies.options.config import SearchConfig
-    from studies.run.runner import Work
+    from studies.run.work import Work
     from studies.show.progress import Progress
     from studies.store.store import Store
 

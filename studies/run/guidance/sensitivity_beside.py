@@ -16,7 +16,7 @@ from studies.run.noise.background import BackgroundCall
 from studies.store.records import SensitivityRecord
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 GRACE_S = 10.0  # that the first mix waits for the pass once the uniform assignments are done
 _POLL_S = 0.1

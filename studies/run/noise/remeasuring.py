@@ -19,7 +19,7 @@ from studies.store.records import FAILED, RUNNING
 from studies.store.store import Store
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
     from studies.show.progress import Progress
 
 TRIES = 3  # measurements at most of what stays doubtful

@@ -13,7 +13,7 @@ from studies.judging.standing import Standing
 from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 
 def drift(work: Work, now: Standing, row: int) -> float:

@@ -21,7 +21,7 @@ from studies.store.reading.repeats import BUILDS, LEAST_BAND, NOISY_BAND, PROCES
 from studies.store.records import OK, PROCESS, REBUILD, RUNNING, RepeatRecord
 
 if TYPE_CHECKING:
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last

@@ -23,8 +23,8 @@ from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
 from studies.crew.leases import WorkerLease
 from studies.options.config import SearchConfig
-from studies.run.runner import Work
 from studies.run.session.setup import Checked, calibration_cache_of
+from studies.run.work import Work
 from studies.show.progress import Progress
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store

@@ -21,7 +21,7 @@ from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
     from studies.options.config import SearchConfig
-    from studies.run.runner import Work
+    from studies.run.work import Work
 
 START_LEVEL = 2  # that the first engine is built at
 HIGH_LEVEL = 3  # TensorRT's own default
