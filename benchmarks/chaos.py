@@ -22,14 +22,14 @@ from typing import Any
 
 from common import load_text
 
-from servers import Server
+from tests.support.servers.databases import Server
 
 
 def main(
     workers: int = 8, trials: int = 200, every_s: float = 5.0, lease_s: float = 3.0, seed: int = 0
 ) -> dict[str, Any]:
     """Run the story once; what came of it."""
-    from storm import Storm, write_list
+    from tests.support.crashes.storm import Storm, write_list
 
     server = Server("postgresql")
     try:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
 from evaluators.cores import pin_to_one_cpu  # noqa: E402
 from evaluators.process.job import Job  # noqa: E402

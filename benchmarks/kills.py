@@ -17,14 +17,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
 
 
 def main(kills: int = 20, trials: int = 40, seed: int = 0) -> dict[str, object]:
     """Run the story once; what came of it."""
-    from killing import survive
-    from networks import mobile_cnn
-    from searched import write_inputs
+    from tests.support.command_line import write_inputs
+    from tests.support.crashes.kill_and_resume import survive
+    from tests.support.networks import mobile_cnn
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:

@@ -18,7 +18,7 @@ from common import ROOT
 from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
-from servers import NOBODY, PASSWORD, USER, _give, _postgresql_programs, _run
+from tests.support.servers.databases import NOBODY, PASSWORD, USER, _give, _postgresql_programs, _run
 
 DATABASE, S3_PORT = "10.231.0.1", 9000
 PORT = 5432

@@ -31,12 +31,12 @@ from bookkeeping import replaying
 from common import ROOT, load_text
 from sqlalchemy import create_engine, text
 
-from networks import Net
-from searched import write_inputs
-from servers import Server
 from studies.store.store import Store
 from studies.trials.outcomes import evaluation_digest
 from studies.verbs import commands
+from tests.support.command_line import write_inputs
+from tests.support.networks import Net
+from tests.support.servers.databases import Server
 
 GROUPS = 50
 REPEATS = 5

@@ -19,10 +19,10 @@ from synthetic import random_assignment
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeBuilder
 from evaluators.calibration.activations import collect
 from evaluators.data import open_data, split
-from networks import NETWORKS, loaded, ranged
 from search.graph.model import Model, load
 from search.space.choices import Space, make_space
 from search.values import Answer, Assignment, AuditRow, Precision, Ranges
+from tests.support.networks import NETWORKS, loaded, ranged
 
 
 def main(mixes: int = 100) -> dict[str, float]:

@@ -31,9 +31,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 # After these are set, for what they bring in may ask for it.
-from gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
-from stored import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
 from studies.store.store import Store  # noqa: E402
+from tests.support.study_rows import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
+from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
 # Files whose tests take half a minute and more. Handed out last, one of them is all that a core has left to do while
 # the other has nothing.

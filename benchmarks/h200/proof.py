@@ -23,7 +23,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:  # started as a script: the small networks are those of the tests
-    sys.path[:1] = [str(_ROOT), str(_ROOT / "tests")]
+    sys.path[:1] = [str(_ROOT)]
 
 from benchmarks.h200 import curves, fronts, mixing, rows, sampled, searching, tables, timing, wanted  # noqa: E402
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
@@ -119,9 +119,9 @@ def write_tiny(setting: Setting) -> None:
     import numpy as np
 
     from benchmarks.h200 import scenes
-    from jobs import float_labels
-    from networks import images, residual_cnn, save
     from search.graph.model import load
+    from tests.support.evaluator_jobs import float_labels
+    from tests.support.networks import images, residual_cnn, save
 
     data = setting.folder / "data"
     data.mkdir(parents=True, exist_ok=True)

@@ -40,13 +40,13 @@ import numpy as np
 
 _ROOT = Path(__file__).resolve().parents[2]
 if not __package__:
-    sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
+    sys.path.insert(0, str(_ROOT))
 
 from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
-from servers import PASSWORD, Server  # noqa: E402
 from studies.options.slots import gpu_slots, usable_cores  # noqa: E402
 from studies.store.store import Store, close_optuna, optuna_storage  # noqa: E402
-from working import finished, loose_ends, rows, until  # noqa: E402
+from tests.support.crashes.shared_study import finished, loose_ends, rows, until  # noqa: E402
+from tests.support.servers.databases import PASSWORD, Server  # noqa: E402
 
 STUDY = "scaling"
 WORKERS = (1, 2, 4)

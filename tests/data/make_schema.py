@@ -4,7 +4,7 @@ Until the first release, run it again whenever the tables change. After that the
 tables is a step in `studies/store/database/migrations.py`, and a copy of this script makes the file of
 the next version.
 
-    PYTHONPATH=.:tests python tests/data/make_schema.py
+    PYTHONPATH=. python tests/data/make_schema.py
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from search.graph.model import Edge, Group
 from search.values import Evaluation, Failure, FailureKind, Precision, Stage
-from stored import LAYERS, STUDY, TARGET, assignment, finish, measured
 from studies.store.database import tables
 from studies.store.records import Choice, SensitivityRecord
 from studies.store.store import Store
+from tests.support.study_rows import LAYERS, STUDY, TARGET, assignment, finish, measured
 
 FILE = Path(__file__).parent / f"schema_v{tables.VERSION}.db"
 

@@ -1,0 +1,86 @@
+"""The dynamic range that every tensor of a weakly typed network gets, also those that only TensorRT's parser knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt import weak as tensorrt_weak
+from evaluators.backends.tensorrt.builder import model_bytes
+from search.graph.model import load
+from tests.support.networks import Net, arithmetic, finish, observed, save
+from tests.support.tensorrt.stand_in import V8, V10, standing_in
+
+
+def ranges_set(
+    version: str, folder: Path, network: Callable[[], onnx.ModelProto] = arithmetic
+) -> tuple[dict[str, float], dict[str, float], list[str]]:
+    """Tensor → range set; tensor → range calibrated; tensors of the model without one."""
+    model = load(save(network(), folder / "net.onnx"))
+    ranges = observed(model)
+    with standing_in(version) as engines:
+        trt = engines.trt
+        log = tensorrt_api.make_log(trt)
+        parsed, _ = tensorrt_api.parse_network(trt, trt.Builder(log), log, model_bytes(model.graph), strong=False)
+        missing = tensorrt_weak.set_ranges(trt, parsed, ranges, ranges.tensors)
+        layers = tensorrt_api.layers_of(parsed)
+        tensors = [layer.get_output(i) for layer in layers for i in range(layer.num_outputs)]
+        tensors += [parsed.get_input(i) for i in range(parsed.num_inputs)]
+        found = {tensor.name: tensor._state["range"] for tensor in tensors if "range" in tensor._state}
+    assert all(low == -high for low, high in found.values())
+    return (
+        {name: high for name, (_, high) in found.items()},
+        {name: own.magnitude for name, own in ranges.tensors.items()},
+        missing,
+    )
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_constants_reach_as_far_as_their_values_and_tensors_as_calibrated(version: str, tmp_path: Path) -> None:
+    found, calibrated, missing = ranges_set(version, tmp_path)
+    assert {name: found[name] for name in calibrated.keys() & found} == pytest.approx(
+        {name: reach for name, reach in calibrated.items() if name in found}
+    )
+    assert {"image", "shift_out", "swish_out", "gain_out", "logits"} <= calibrated.keys() & found
+    assert [found[f"{name}_output"] for name in ("three", "six", "gains")] == [3, 6, 60]
+    assert found["shift/clip.low_output"] == 1  # nothing but zeros: no range of its own
+    assert missing == []
+
+
+def test_the_product_of_a_gemm_reaches_as_far_as_sum_and_bias_together(tmp_path: Path) -> None:
+    """Not as far as its input, whose range says nothing about the product's."""
+    found, calibrated, _ = ranges_set(V8, tmp_path)
+    assert found["fc_output"] == pytest.approx(calibrated["logits"] + found["fc.b_output"])
+    assert found["fc.b_output"] < 0.1
+
+
+def moved() -> onnx.ModelProto:
+    """What the parser splits up: 1-D convolutions, far above and below their inputs, and a logarithm of shares."""
+    n = Net(24)
+    x = n.op("Conv", ["sound", n.const("up.w", 3 * n.rng.standard_normal((16, 4, 5)).astype(np.float32))], "up")
+    x = n.op("HardSwish", [x], "gate")
+    x = n.op("ConvTranspose", [x, n.const("down.w", np.full((16, 8, 3), 1e-3, np.float32))], "down")
+    x = n.op("ReduceL2", [n.op("Relu", [x], "relu")], "norm", axes=[2], keepdims=0)
+    n.op("LogSoftmax", [x], "logs")
+    n.nodes[-1].output[0] = "out"
+    return finish(n, {"sound": [2, 4, 32]}, {"out": [2, 8]})
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_what_the_parser_splits_reaches_as_far_as_what_follows_from_the_model(version: str, tmp_path: Path) -> None:
+    found, calibrated, missing = ranges_set(version, tmp_path, moved)
+    assert calibrated["up_out"] > 2 * calibrated["sound"], "the input's range would cut the output off"
+    assert found["up_output"] == pytest.approx(calibrated["up_out"])
+    assert found["down_output"] == pytest.approx(calibrated["down_out"])
+    assert found["up.wide"] == pytest.approx(calibrated["sound"])
+    assert found["gate_output"] == 1
+    assert found["norm_output"] == pytest.approx(calibrated["relu_out"] ** 2)
+    assert found["norm_0_output"] == pytest.approx(calibrated["norm_out"] ** 2)
+    assert found["logs_output"] == 1
+    assert found["logs_0_output"] == pytest.approx(calibrated["out"])
+    assert missing == []

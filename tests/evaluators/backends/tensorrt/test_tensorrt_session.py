@@ -1,0 +1,40 @@
+"""What a TensorRT session takes as inputs, over a stand-in with TensorRT's own signatures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from search.errors import DataError
+from tests.support.assignments import uniform_and_mixed
+from tests.support.networks import feeds, loaded, ranged
+from tests.support.tensorrt.stand_in import V8, V10, standing_in
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_inputs_of_another_shape_are_refused(tmp_path: Path, version: str) -> None:
+    """numpy would repeat a batch of one to fill a batch of four."""
+    model = loaded("residual")
+    with standing_in(version):
+        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        engine = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan")
+        session = builder.load(engine.path)
+        image = feeds(model)["image"]
+        session.run({"image": image})
+        held = session._host["image"].copy()
+        says = r"running the engine: its input image is 4x3x16x16, and the data are {}\. Give it batches"
+        for wrong, shape in (
+            (image[:1], "1x3x16x16"),
+            (image[0], "3x16x16"),
+            (image[:, :, :, :1], "4x3x16x1"),
+            (np.float32(1).reshape(()), "a single number"),
+            (np.concatenate([image, image]), "8x3x16x16"),
+        ):
+            for ask in (session.run, session.bind, lambda inputs: session.profile(inputs, 1)):
+                with pytest.raises(DataError, match=says.format(shape)):
+                    ask({"image": wrong})
+        np.testing.assert_array_equal(session._host["image"], held)
+        session.close()

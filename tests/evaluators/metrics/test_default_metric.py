@@ -1,0 +1,150 @@
+"""The metric follows the model's outputs and the labels; classes need two or more; unread outputs are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.metrics.default_metric import default_metric
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Job
+from search.graph.model import TensorSpec
+from tests.support.command_line import invoke, ok
+from tests.support.networks import Net, finish, images, save
+
+ONE = TensorSpec("y", "float32", (4, 1))
+TEN = TensorSpec("y", "float32", (4, 10))
+MAPS = TensorSpec("y", "float32", (4, 3, 8, 8))
+BESIDE = TensorSpec("z", "float32", (4, 7))
+LABEL = TensorSpec("label", "int64", (4,))
+INTEGERS, FLOATS, PIXELS = np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros((1, 8, 8), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "name", "why"),
+    [
+        ([TEN], INTEGERS, "top1", []),
+        ([LABEL, TEN], INTEGERS, "top1", []),
+        ([TEN], None, "agreement", ["no labels", "10 classes"]),
+        ([LABEL, TEN], None, "agreement", ["no labels"]),
+        ([TEN], FLOATS, "agreement", ["labels, float32 of shape (samples), are not used", "one integer per sample"]),
+        ([ONE], None, "sqnr", ["no labels", "'y' (4, 1)", "two classes or more"]),
+        ([ONE], INTEGERS, "sqnr", ["labels, int64 of shape (samples), are not used", "two classes or more"]),
+        ([TEN, BESIDE], INTEGERS, "sqnr", ["not used", "2 float outputs, 'y' (4, 10), 'z' (4, 7)"]),
+        ([TEN, BESIDE], None, "sqnr", ["no labels", "2 float outputs"]),
+        ([MAPS], None, "sqnr", ["'y' (4, 3, 8, 8)"]),
+        ([MAPS], PIXELS, "sqnr", ["--metric miou reads labels of pixels"]),
+        ([LABEL], None, "sqnr", ["no float output"]),
+    ],
+)
+def test_the_default_follows_outputs_and_labels(
+    outputs: list[TensorSpec], labels: NDArray[Any] | None, name: str, why: list[str]
+) -> None:
+    chosen = default_metric(outputs, labels)
+    assert chosen.metric.name == name
+    assert bool(chosen.why) == bool(why)
+    for words in why:
+        assert words in chosen.why
+
+
+def regression(outputs: int = 1, *, second: bool = False, reshaped: bool = False) -> onnx.ModelProto:
+    """Images to `outputs` numbers each; `second`: beside them the features that they come from.
+
+    reshaped: by a shape that is computed, so that shape inference cannot know it.
+    """
+    n = Net()
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    x = n.op("Relu", [n.conv(x, "second", 8, 8)], "second/relu")
+    features = n.op("Flatten", [n.op("GlobalAveragePool", [x], "pool")], "flatten")
+    y = n.gemm(features, "fc", 8, outputs)
+    shapes: dict[str, list[int | str]] = {"y": [4, outputs]}
+    if reshaped:
+        least = n.op("ReduceMin", [n.op("Abs", [y], "abs")], "least", keepdims=0)
+        none = n.op("Cast", [n.op("Clip", [least, n.const("0", np.float32(0)), n.const("1", np.float32(0))], "clip")],
+                    "to", to=onnx.TensorProto.INT64)  # fmt: skip
+        ones = n.op("Add", [none, n.const("ones", np.array([1]))], "one")
+        y = n.op("Reshape", [y, n.op("Concat", [n.const("minus", np.array([-1])), ones], "both", axis=0)], "reshape")
+        shapes = {"y": ["a", "b"]}
+    n.nodes[-1].output[0] = "y"
+    if second:
+        n.op("Identity", [features], "features")
+        n.nodes[-1].output[0] = "features"
+        shapes["features"] = [4, 8]
+    return finish(n, {"image": [4, 3, 8, 8]}, shapes)
+
+
+def job(folder: Path, network: onnx.ModelProto, labels: NDArray[Any] | None = None, **changes: Any) -> Job:
+    save(network, folder / "model.onnx")
+    arrays = {"image": images(60, shape=(3, 8, 8))} | ({} if labels is None else {"labels": labels})
+    np.savez(folder / "data.npz", allow_pickle=False, **arrays)
+    return Job(str(folder / "model.onnx"), str(folder / "data.npz"), str(folder / "work"), **changes)
+
+
+def opened(given: Job) -> Evaluator:
+    found = Evaluator(given, lambda event, value: None)
+    found.try_out()
+    return found
+
+
+def test_one_number_per_sample_is_compared_as_a_number(tmp_path: Path) -> None:
+    found = opened(job(tmp_path, regression())).describe()["metric"]
+    assert (found["name"], found["ratio"]) == ("sqnr", False)
+    [note] = found["notes"]
+    assert "the metric is sqnr, because the data have no labels" in note
+
+
+def test_shapes_that_inference_does_not_know_are_found_by_running(tmp_path: Path) -> None:
+    evaluator = opened(job(tmp_path, regression(reshaped=True)))
+    assert evaluator.model.outputs[0].shape == (), "or this test shows nothing"
+    [note] = evaluator.describe()["metric"]["notes"]
+    assert evaluator.metric.name == "sqnr"
+    assert "'y' (4, 1)" in note
+
+
+def test_outputs_that_a_metric_does_not_read_are_named(tmp_path: Path) -> None:
+    given = job(tmp_path, regression(10, second=True), metric="agreement")
+    assert opened(given).describe()["metric"]["notes"] == [
+        "metric agreement reads the output 'y' alone: 'features' is not scored"
+    ]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_search_says_what_it_compares_and_stores_it(here: Path) -> None:
+    job(here, regression())
+    result = invoke("search", "model.onnx", "--data", "data.npz", "--trials", 1)
+    assert result.exit_code == 0
+    assert "the metric is sqnr, because the data have no labels" in result.stderr
+    stored = json.loads(ok("front", "model", "--json"))["metric"]
+    assert stored["name"] == "sqnr"
+    assert "the metric is sqnr" in stored["notes"][0]
+    ok("resume", "model", "--trials", 2)
+    ok("report", "model", "--out", "report.html")
+    assert "The metric is sqnr, because the data have no labels" in (here / "report.html").read_text()
+
+
+def test_agreement_on_one_number_per_sample_is_refused(here: Path) -> None:
+    job(here, regression())
+    result = invoke("search", "model.onnx", "--data", "data.npz", "--metric", "agreement")
+    assert result.exit_code == 2
+    assert "agreement compares classes and needs two or more, but output 'y' has shape (4, 1)" in result.stderr
+    assert "--metric sqnr or mse" in result.stderr
+    assert not (here / "bitfront.db").exists()
+
+
+def test_a_percentage_for_a_default_that_has_none_says_how_the_metric_was_chosen(here: Path) -> None:
+    job(here, regression(), labels=np.zeros(60, np.float32))
+    result = invoke("search", "model.onnx", "--data", "data.npz", "--max-drop", "1%")
+    assert result.exit_code == 2
+    assert "--max-drop 1% for the metric sqnr" in result.stderr
+    assert "the labels, float32 of shape (samples), are not used" in result.stderr

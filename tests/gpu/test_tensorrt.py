@@ -1,0 +1,336 @@
+"""TensorRT on a GPU: `pytest -m gpu`. Small networks; every builder, kernel and number is real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
+
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.session import checked, cudart
+from evaluators.calibration import cache as calibration_cache
+from evaluators.engine import OutOfMemoryError, RefusedError
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import TENSORRT
+from search.errors import ConfigError
+from search.values import Answer, Assignment, Precision
+from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench, sqnr
+
+pytestmark = pytest.mark.gpu
+FP32, FP16, INT8 = Precision
+
+
+def built(bed: Bench, assignment: Assignment, out: Path):
+    """Engine, audit and a session with its inputs bound."""
+    engine = bed.builder.build(bed.builder.lower(assignment), out)
+    audit = bed.builder.audit(engine, assignment)
+    session = bed.builder.load(engine.path)
+    session.bind(bed.inputs)
+    return engine, audit, session
+
+
+def worst_sqnr(bed: Bench, outputs) -> float:
+    return min(sqnr(wanted, outputs[name]) for name, wanted in bed.reference.items())
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "unet"])
+def test_mixes_build_obey_and_agree(name, tmp_path):
+    bed = bench(name) if name == "residual" else bench(name, **QUICK)
+    uniforms = bed.space.baselines().values() if name == "residual" else [bed.space.uniform(INT8)]
+    for assignment in (*uniforms, bed.mix(0), *([bed.mix(1)] if name != "unet" else [])):  # the unet's build longest
+        _, audit, session = built(bed, assignment, tmp_path / "out.plan")
+        assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+        assert worst_sqnr(bed, session.run(bed.inputs)) > (20 if INT8 in assignment.values() else 45)
+        session.close()
+
+
+def test_constants_keep_their_values_where_layers_may_run_in_int8(tmp_path):
+    """As Q/DQ, which leaves the arithmetic between the convolutions in float, ONNX Runtime has 38 dB."""
+    bed = bench("arithmetic", **QUICK)
+    _, audit, session = built(bed, bed.space.uniform(INT8), tmp_path / "out.plan")
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 20
+    session.close()
+
+
+def test_a_dynamic_batch_is_built_audited_and_run_at_the_measured_one(tmp_path):
+    bed = bench("dynamic", optimization_level=0)
+    assert bed.model.profiles
+    _, audit, session = built(bed, bed.mix(0), tmp_path / "out.plan")
+    assert {row.answer for row in audit.rows} == {Answer.OBEYED}, [vars(row) for row in audit.rows]
+    outputs = session.run(bed.inputs)
+    assert outputs["logits"].shape == (4, 10)
+    assert worst_sqnr(bed, outputs) > 20
+    session.close()
+
+
+def test_wide_integers_go_in_and_come_out(tmp_path):
+    """Of INT64 inputs and outputs 8.6 makes INT32."""
+    bed = bench("text_encoder", optimization_level=0)
+    assert {spec.dtype for spec in bed.model.inputs} == {"int64"}
+    _, audit, session = built(bed, bed.space.uniform(FP32), tmp_path / "out.plan")
+    outputs = session.run(bed.inputs)
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+    assert sqnr(bed.reference["scores"], outputs["scores"]) > 40
+    assert outputs["token"].dtype.kind == "i"
+    assert outputs["token"].tolist() == outputs["scores"].argmax(axis=1).tolist()
+    session.close()
+
+
+def test_a_layer_that_is_a_plugin_in_some_versions_runs(tmp_path):
+    bed = bench("normalized", optimization_level=0)
+    _, audit, session = built(bed, bed.space.uniform(FP16), tmp_path / "out.plan")
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 30
+    session.close()
+
+
+def test_a_plugin_library_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"--plugin /nowhere/plugin\.so: TensorRT cannot load it"):
+        bench("residual", plugins=("/nowhere/plugin.so",))
+
+
+class Refusing:
+    """The CUDA runtime, but that it makes no graph that can be launched."""
+
+    def __init__(self, cuda):
+        self._cuda = cuda
+
+    def __getattr__(self, name):
+        return getattr(self._cuda, name)
+
+    def cudaGraphInstantiate(self, graph, flags):  # noqa: N802
+        return 801, None  # cudaErrorNotSupported
+
+
+def test_where_no_graph_can_be_made_kernels_are_enqueued(tmp_path):
+    bed = bench("residual")
+    engine = bed.builder.build(bed.builder.lower(bed.space.uniform(FP16)), tmp_path / "out.plan")
+    found = []
+    for cuda in (cudart(), Refusing(cudart())):
+        session = bed.builder.load(engine.path)
+        session._cuda = cuda
+        session.bind(bed.inputs)
+        assert (session.time(5) > 0).all()
+        found.append((session.run(bed.inputs)["logits"], session.notes))
+        session.close()
+    (captured, quiet), (enqueued, notes) = found
+    np.testing.assert_array_equal(captured, enqueued)
+    assert (quiet, len(notes)) == ((), 1)
+    assert "could not be captured" in notes[0]
+
+
+def test_tensorrt_takes_our_calibration_cache(tmp_path):
+    """A calibrator that has no data but the cache, as trtexec's: without one that it takes nothing can be built."""
+    trt = backend().trt
+    if api.version(trt) >= (11, 0):
+        pytest.skip("there are no calibrators any more")
+    bed = bench("residual", optimization_level=0)
+    cache = calibration_cache.write(bed.ranges, trt.__version__).encode()
+
+    class Reader(trt.IInt8EntropyCalibrator2):
+        def __init__(self):
+            trt.IInt8EntropyCalibrator2.__init__(self)
+
+        def get_batch_size(self):
+            return bed.model.batch
+
+        def get_batch(self, names):
+            return None
+
+        def read_calibration_cache(self):
+            return cache
+
+        def write_calibration_cache(self, cache):
+            pass
+
+    network, parser = bed.builder._parsed(bed.builder._clean)
+    config, reader = bed.builder._config(), Reader()
+    config.set_flag(trt.BuilderFlag.INT8)
+    config.int8_calibrator = reader
+    (tmp_path / "out.plan").write_bytes(bed.builder._serialized(network, config, parser, None))
+    session = bed.builder.load(tmp_path / "out.plan")
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 20
+    session.close()
+
+
+def test_what_a_region_hides_is_opaque(tmp_path):
+    bed = bench("transformer", **QUICK)
+    half = bed.space.uniform(FP16)
+    _, audit, session = built(bed, half, tmp_path / "out.plan")
+    answers = [row.answer for row in audit.rows]
+    assert Answer.NOT_OBEYED not in answers
+    assert (Answer.OPAQUE in answers) == (audit.summary.opaque > 0)
+    assert worst_sqnr(bed, session.run(bed.inputs)) > 45
+    session.close()
+
+
+def test_a_session_tells_what_surrounds_an_inference(tmp_path):
+    bed = bench("residual")
+    _, _, session = built(bed, bed.space.uniform(FP16), tmp_path / "out.plan")
+    assert session.notes == ()  # captured in a graph
+    assert session.time(20).shape == (20,)
+    assert (session.time(20) > 0).all()
+    around = session.around()
+    assert set(around) == {"host_to_device", "device_to_host", "enqueue", "launch"}
+    assert all(ms > 0 for ms in around.values())
+    inputs = sum(array.nbytes for array in bed.inputs.values())
+    assert session.memory_bytes > (tmp_path / "out.plan").stat().st_size + inputs
+    session.close()
+
+
+def test_the_device_says_what_state_it_is_in():
+    state = backend().device_state()
+    assert state["sm_clock_mhz"] > 100
+    assert 0 < state["temperature_c"] < 120
+    assert state["power_w"] > 0
+    assert isinstance(state["throttled"], list)
+    assert backend().lock_name.startswith("GPU-")
+
+
+def test_layers_are_timed_and_attributed(tmp_path):
+    bed = bench("residual")
+    mixed = bed.space.uniform(FP32).replace({"g001": INT8, "g002": INT8})
+    engine, audit, session = built(bed, mixed, tmp_path / "out.plan")
+    session.close()
+    layers = bed.builder.profile(engine.path, bed.inputs, 5)
+    assert {layer.group for layer in layers if layer.group} == {group.id for group in bed.model.groups}
+    assert sum(layer.ms for layer in layers if layer.moves) > 0
+    assert audit.summary.moves == sum(layer.moves for layer in layers) > 0
+    row = next(row for row in audit.rows if row.group == "g002")
+    assert row.details["weights"] == "int8"
+    assert "Int8" in row.details["inputs"]
+    assert row.details["sparse"] == "no"
+
+
+def test_tf32_off_is_nearer_to_float(tmp_path):
+    found = {}
+    for tf32 in (True, False):
+        bed = bench("residual", tf32=tf32)  # at level 1 TensorRT 8.6 takes no TF32 kernel, allowed or not
+        _, _, session = built(bed, bed.space.uniform(FP32), tmp_path / "out.plan")
+        found[tf32] = worst_sqnr(bed, session.run(bed.inputs))
+        session.close()
+    assert found[False] > found[True] + 10
+
+
+def test_sparse_weights_show_in_the_audit(tmp_path):
+    for sparsity in (False, True):
+        bed = bench("wide", sparsity=sparsity)
+        assignment = bed.space.uniform(FP16)
+        engine = bed.builder.build(bed.builder.lower(assignment), tmp_path / "out.plan")
+        audit = bed.builder.audit(engine, assignment)
+        assert (audit.summary.sparse > 0) == sparsity
+        assert ("yes" in {row.details["sparse"] for row in audit.rows}) == sparsity
+
+
+def test_knobs_are_part_of_what_is_built(tmp_path):
+    quick = bench("residual", optimization_level=0, workspace_bytes=1 << 26, native_instancenorm=False)
+    _, audit, session = built(quick, quick.space.uniform(INT8), tmp_path / "out.plan")
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+    assert worst_sqnr(quick, session.run(quick.inputs)) > 20
+    session.close()
+    assert quick.builder.knobs.to_json()["optimization_level"] == "0"
+
+
+def test_the_free_choice_and_q_dq_build_and_agree(tmp_path):
+    """On 8.6 a Q/DQ network is built with INT8 allowed and nothing constrained; its float parts stay FP32 there."""
+    bed = bench("residual")
+    bed.builder.build_free(tmp_path / "free.plan")
+    for name, asked in (("uniform", bed.space.uniform(INT8)), ("mix", bed.mix(2))):
+        explicit = Assignment({group: INT8 if p is INT8 else FP32 for group, p in asked.items()})
+        assert 1 < list(explicit.values()).count(FP32) < len(explicit) - 1 or name == "uniform"
+        lowered = lower(bed.model, explicit, bed.ranges, replace(TENSORRT, half=False))
+        bed.builder.build_free(tmp_path / f"{name}.plan", model_bytes(lowered))
+    for name in ("free", "uniform", "mix"):
+        session = bed.builder.load(tmp_path / f"{name}.plan")
+        assert worst_sqnr(bed, session.run(bed.inputs)) > 20
+        session.close()
+
+
+def test_a_probe_gives_every_group_its_output():
+    bed = bench("residual")
+    for assignment in (bed.space.uniform(INT8), bed.mix(1)):
+        session = bed.builder.probe(assignment)
+        outputs = session.run(bed.inputs)
+        assert set(outputs) == {group.id for group in bed.model.groups}
+        last = bed.model.groups[-1]
+        assert sqnr(next(iter(bed.reference.values())), outputs[last.id].reshape(4, 10)) > 15
+        session.close()
+
+
+def test_a_refusal_is_told_with_tensorrt_s_own_words(tmp_path):
+    """No INT8 deconvolution builds with 8.6, which is why its capability does not offer one."""
+    if api.version(backend().trt) >= (10, 0):
+        pytest.skip("newer versions build it")
+    bed = bench("unet", **QUICK)
+    assignment = bed.space.uniform(FP16).replace({"g003": INT8})
+    with pytest.raises(RefusedError, match="Assertion"):
+        bed.builder.build(bed.builder.lower(assignment), tmp_path / "out.plan")
+    assert INT8 not in {choice.precision for choice in bed.space.choices["g003"] if choice.offered}
+    _, audit, session = built(bed, bed.space.uniform(FP16), tmp_path / "out.plan")  # the builder goes on
+    session.close()
+    assert Answer.NOT_OBEYED not in {row.answer for row in audit.rows}
+
+
+def test_a_timing_cache_is_kept_where_it_can_be_read_again(tmp_path):
+    bed = bench("residual")
+    file = tmp_path / "cache" / "device.timing"
+    knobs = replace(backend().builder_knobs, timing_cache=file, **QUICK)
+    builder = TensorRTBuilder(backend().trt, bed.model, bed.ranges, knobs)
+    builder.build(builder.lower(bed.space.uniform(FP32)), tmp_path / "out.plan")
+    kept = api.keeps_timing_cache(backend().trt)
+    assert file.exists() == kept
+    assert (builder.timing_cache() is not None) == kept
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "no plan at all", "another version"])
+def test_a_damaged_plan_is_refused(damage, tmp_path):
+    bed = bench("residual")
+    engine = bed.builder.build(bed.builder.lower(bed.space.uniform(FP16)), tmp_path / "out.plan")
+    plan = engine.path.read_bytes()
+    bad = {
+        "cut short": plan[: len(plan) // 2],
+        "empty": b"",
+        "no plan at all": b"x" * 1000,
+        "another version": other_version(plan),
+    }[damage]
+    engine.path.write_bytes(bad)
+    with pytest.raises(RefusedError, match="cannot be loaded"):
+        bed.builder.audit(engine, bed.space.uniform(FP16))
+    engine.path.write_bytes(plan)
+    assert bed.builder.audit(engine, bed.space.uniform(FP16)).rows
+
+
+def other_version(plan: bytes) -> bytes:
+    """The plan with other versions in its header: of serialization at byte 8, of the library at byte 24."""
+    header = bytearray(plan[:32])
+    header[8] ^= 1
+    header[24] ^= 1
+    return bytes(header) + plan[32:]
+
+
+def test_too_little_device_memory_is_told_apart(tmp_path):
+    bed = bench("residual")
+    engine = bed.builder.build(bed.builder.lower(bed.space.uniform(FP16)), tmp_path / "out.plan")
+    cuda = cudart()
+    hogs, size = [], checked(cuda.cudaMemGetInfo())[0]
+    while size > 1 << 12:
+        error, pointer = cuda.cudaMalloc(size)
+        if int(error) == 0:
+            hogs.append(pointer)
+        else:
+            size //= 2
+    try:
+        with pytest.raises(OutOfMemoryError):
+            bed.builder.load(engine.path).bind(bed.inputs)
+    finally:
+        for pointer in hogs:
+            checked(cuda.cudaFree(pointer))
+    session = bed.builder.load(engine.path)
+    assert np.isfinite(session.run(bed.inputs)["logits"]).all()
+    session.close()

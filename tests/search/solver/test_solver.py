@@ -1,0 +1,403 @@
+"""The solver against enumeration, and its two ways, elimination and HiGHS, against each other."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.errors import SolverError
+from search.solver import integer_program as program
+from search.solver import solve as solver
+from search.solver.elimination import Eliminator, eliminator
+from search.solver.solve import best_new, front, minima, minimize, ranked, within
+from search.space.choices import make_space
+from search.space.layout import Costs, Pairwise, make_layout
+from search.space.structure import Structure
+from search.values import Capability, Precision
+from tests.support.networks import NETWORKS, loaded
+
+EVERYTHING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+PRECISIONS = len(Precision)
+TENSORRT = Capability({Precision.FP16: EVERYTHING, Precision.INT8: EVERYTHING}, min_channels=16)
+
+# Sums of small multiples of 1/8 are exact, so that ties are ties in every way of adding up.
+EIGHTHS = st.integers(-16, 40).map(lambda k: k / 8)
+MAYBE_FORBIDDEN = st.one_of(EIGHTHS, EIGHTHS, EIGHTHS, EIGHTHS, st.just(float("inf")))
+
+
+@st.composite
+def problems(draw, costs=1, entries=EIGHTHS, most=5):
+    """Costs over the same few decisions; any graph, in pieces or not."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=most))
+    possible = list(itertools.combinations(range(len(sizes)), 2))
+    pairs = draw(st.lists(st.sampled_from(possible), unique=True)) if possible else []
+    return [drawn_cost(draw, sizes, pairs, entries) for _ in range(costs)]
+
+
+def drawn_cost(draw, sizes, pairs, entries):
+    def table(*shape):
+        count = int(np.prod(shape))
+        return np.array(draw(st.lists(entries, min_size=count, max_size=count))).reshape(shape)
+
+    unary = tuple(table(size) for size in sizes)
+    return Pairwise(draw(EIGHTHS), unary, {(i, j): table(sizes[i], sizes[j]) for i, j in pairs})
+
+
+def all_codes(cost):
+    return list(itertools.product(*(range(len(costs)) for costs in cost.unary)))
+
+
+def allowed(*costs):
+    """Codes that all costs allow, and their values."""
+    rows = [(codes, *(cost.value(codes) for cost in costs)) for codes in all_codes(costs[0])]
+    return [row for row in rows if np.isfinite(row[1:]).all()]
+
+
+def taken(rows):
+    return [tuple(codes.tolist()) for codes, *_ in rows]
+
+
+# -- the minimum ---------------------------------------------------------------------------------------------------
+
+
+@given(problems(entries=MAYBE_FORBIDDEN))
+def test_the_minimum_is_the_least_of_all(problem):
+    (cost,) = problem
+    values = [value for _, value in allowed(cost)]
+    if values:
+        assert cost.value(minimize(cost)) == min(values)
+    else:
+        with pytest.raises(SolverError, match="every assignment is forbidden"):
+            minimize(cost)
+
+
+@given(problems(entries=MAYBE_FORBIDDEN))
+def test_highs_finds_the_same_minimum(problem):
+    (cost,) = problem
+    structure = Structure.of(cost)
+    values = [value for _, value in allowed(cost)]
+    found = program.solve(structure, structure.terms(cost), cost.base)
+    if values:
+        assert cost.value(found.codes) == min(values)
+        assert found.bound == pytest.approx(min(values), abs=1e-4)
+    else:
+        assert found is None
+
+
+@given(problems(costs=4))
+def test_many_costs_at_once_are_each_solved(problem):
+    structure = Structure.of(*problem)
+    codes, least = minima(structure, np.stack([structure.terms(cost) for cost in problem]))
+    for cost, row, value in zip(problem, codes, least, strict=True):
+        assert cost.value(row) == cost.base + value == min(value for _, value in allowed(cost))
+
+
+@given(problems(entries=MAYBE_FORBIDDEN), st.data())
+def test_decisions_are_held_fixed(problem, data):
+    (cost,) = problem
+    held = data.draw(st.sets(st.integers(0, len(cost.unary) - 1)))
+    fixed = {i: data.draw(st.integers(0, len(cost.unary[i]) - 1)) for i in sorted(held)}
+    rows = [row for row in allowed(cost) if all(row[0][i] == code for i, code in fixed.items())]
+    assert sorted(taken(ranked(cost, fixed))) == sorted(codes for codes, _ in rows)
+    if rows:
+        assert cost.value(minimize(cost, fixed)) == min(value for _, value in rows)
+
+
+@pytest.mark.parametrize("fixed", [{2: 0}, {-1: 0}, {0: 3}, {0: -1}])
+def test_what_cannot_be_held_is_refused(fixed):
+    with pytest.raises(SolverError, match="no such decision or code"):
+        minimize(Pairwise(0.0, (np.zeros(3), np.zeros(2)), {}), fixed)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_costs_that_are_no_costs_are_refused(bad):
+    with pytest.raises(SolverError, match="NaN or -inf"):
+        minimize(Pairwise(0.0, (np.array([bad, 0.0]),), {}))
+
+
+def test_costs_over_other_decisions_are_refused():
+    with pytest.raises(SolverError, match="different decisions"):
+        front(Pairwise(0.0, (np.zeros(2),), {}), Pairwise(0.0, (np.zeros(3),), {}))
+
+
+def test_no_decisions_have_one_answer():
+    nothing = Pairwise(1.5, (), {})
+    assert minimize(nothing).tolist() == []
+    assert [point[1:] for point in front(nothing, nothing)] == [(1.5, 1.5)]
+    assert within(nothing, nothing, 2.0).value == 1.5
+    assert within(nothing, nothing, 1.0) is None
+    assert best_new(nothing, {()}) is None
+    assert best_new(nothing, {()}, effort=1) is None
+
+
+# -- by rank -------------------------------------------------------------------------------------------------------
+
+
+@given(problems(entries=MAYBE_FORBIDDEN))
+def test_ranking_gives_everything_allowed_cheapest_first(problem):
+    (cost,) = problem
+    found = list(ranked(cost))
+    assert sorted(taken(found)) == sorted(codes for codes, _ in allowed(cost))
+    assert [value for _, value in found] == sorted(cost.value(codes) for codes, _ in found)
+    assert [value for _, value in found] == [cost.value(codes) for codes, _ in found]
+
+
+@given(problems(entries=MAYBE_FORBIDDEN, most=4), st.data())
+def test_the_best_new_codes_are_new_and_the_best(problem, data):
+    (cost,) = problem
+    seen = data.draw(st.sets(st.sampled_from(all_codes(cost))))
+    new = [value for codes, value in allowed(cost) if codes not in seen]
+    found = best_new(cost, seen)
+    assert (found is None) == (not new)
+    if found is not None:
+        assert tuple(found.tolist()) not in seen
+        assert cost.value(found) == min(new)
+
+
+def test_when_too_much_was_seen_a_single_change_is_taken():
+    cost = Pairwise(0.0, (np.array([0.0, 1.0, 9.0]), np.array([0.0, 2.0, 5.0])), {})
+    seen = {(0, 0), (1, 0), (0, 1), (0, 2)}
+    assert best_new(cost, seen).tolist() == [1, 1]
+    assert best_new(cost, seen, effort=1).tolist() == [2, 0]
+    assert best_new(cost, seen | {(2, 0)}, effort=1) is None
+    assert best_new(cost, seen | {(2, 0)}, effort=2).tolist() == [1, 1]
+
+
+# -- the front -----------------------------------------------------------------------------------------------------
+
+
+def hull(points):
+    """Corners of the lower left convex hull, from exact coordinates."""
+    found = []
+    for point in sorted(set(points)):
+        if found and point[1] >= found[-1][1]:
+            continue
+        while len(found) > 1 and turn(found[-2], found[-1], point) <= 0:
+            found.pop()
+        found.append(point)
+    return found
+
+
+def turn(a, b, c):
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+@given(problems(costs=2, entries=MAYBE_FORBIDDEN))
+def test_the_front_is_the_convex_hull_of_all(problem):
+    first, second = problem
+    points = [row[1:] for row in allowed(first, second)]
+    if not points:
+        with pytest.raises(SolverError, match="every assignment is forbidden"):
+            front(first, second)
+        return
+    found = front(first, second)
+    assert [point[1:] for point in found] == hull(points)
+    assert all(point[1:] == (first.value(point.codes), second.value(point.codes)) for point in found)
+
+
+@given(problems(costs=2), st.integers(2, 4))
+def test_a_shorter_front_is_a_part_of_it(problem, most):
+    corners = [point[1:] for point in front(*problem)]
+    found = [point[1:] for point in front(*problem, most=most)]
+    assert len(found) <= most
+    assert len(found) <= 1 or found[0] == corners[0]
+    assert len(found) <= 1 or found[-1] == corners[-1]
+
+
+# -- within a limit ------------------------------------------------------------------------------------------------
+
+
+@given(problems(costs=2, entries=MAYBE_FORBIDDEN), EIGHTHS, st.data())
+def test_within_a_limit_nothing_is_better(problem, limit, data):
+    objective, limited = problem
+    forbidden = data.draw(st.lists(st.sampled_from(all_codes(objective)), max_size=3))
+    rows = [row for row in allowed(objective, limited) if row[2] <= limit and row[0] not in forbidden]
+    cuts = [np.array(codes) for codes in forbidden]
+    found = within(objective, limited, limit, gap=0.0, forbidden=cuts, time_limit_s=60)
+    assert (found is None) == (not rows)
+    if found is not None:
+        assert found.value == objective.value(found.codes) == min(value for _, value, _ in rows)
+        assert found.limited == limited.value(found.codes) <= limit
+        assert tuple(found.codes.tolist()) not in forbidden
+        assert found.gap == pytest.approx(0.0, abs=1e-6)
+
+
+@given(problems(costs=2, entries=MAYBE_FORBIDDEN, most=4), EIGHTHS, st.data())
+def test_highs_finds_the_same_within_a_limit(problem, limit, data):
+    objective, limited = problem
+    forbidden = data.draw(st.lists(st.sampled_from(all_codes(objective)), max_size=3))
+    rows = [row for row in allowed(objective, limited) if row[2] <= limit and row[0] not in forbidden]
+    structure = Structure.of(objective, limited)
+    terms, budget = structure.terms(objective), (structure.terms(limited), limit - limited.base)
+    cuts = [np.array(codes) for codes in forbidden]
+    found = program.solve(structure, terms, objective.base, budget, cuts)
+    assert (found is None) == (not rows)
+    if found is not None:
+        assert objective.value(found.codes) == min(value for _, value, _ in rows)
+
+
+# -- chains with skips, and graphs that are too wide --------------------------------------------------------------
+
+
+def residual_chain(count, seed):
+    """Latency, with transitions, and noise of a chain in which every other decision also feeds the one after next."""
+    rng = np.random.default_rng(seed)
+    edges = [(i, i + 1) for i in range(count - 1)] + [(i, i + 2) for i in range(0, count - 2, 2)]
+    scale = rng.lognormal(0, 0.7, count)
+    unary = tuple(scale[:, None] * [1.0, 0.55, 0.35] * rng.uniform(0.9, 1.1, (count, 3)))
+    tables = {edge: rng.lognormal(-1.5, 0.5) * (1 - np.eye(3)) for edge in edges}
+    noise = rng.lognormal(0, 1.2, (count, 1)) * [0.0, 1e-5, 1e-3]
+    return Pairwise(20.0, unary, tables), Pairwise(0.0, tuple(noise), {})
+
+
+def test_long_chains_with_skips_are_narrow_and_both_ways_agree():
+    latency, noise = residual_chain(200, 0)
+    structure = Structure.of(latency, noise)
+    steps = eliminator(structure).steps
+    assert max(len(step.scope) for step in steps) <= 3
+    for weight in (0.0, 30.0, 1000.0):
+        terms = structure.terms(latency) + weight * structure.terms(noise)
+        (codes,), (least,) = minima(structure, terms[None])
+        found = program.solve(structure, terms)
+        assert structure.sums(terms, codes[None])[0] == pytest.approx(least)
+        assert structure.sums(terms, found.codes[None])[0] == pytest.approx(least, rel=1e-6)
+
+
+def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
+    latency, noise = residual_chain(200, 1)
+    points = front(latency, noise)
+    assert len(points) > 50
+    limit = (points[0].second + points[-1].second) / 4
+    found = within(latency, noise, limit, gap=1e-3, time_limit_s=60)
+    structure = Structure.of(latency, noise)
+    proof = program.solve(
+        structure, structure.terms(latency), latency.base, (structure.terms(noise), limit), gap=1e-5, time_limit_s=60
+    )
+    assert found.limited <= limit
+    assert found.gap <= 1e-3
+    assert found.value * (1 - 1e-3) <= latency.value(proof.codes) * (1 + 1e-5)
+    assert found.value * (1 - found.gap) <= latency.value(proof.codes) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
+    monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)
+    objective, limited = residual_chain(30, 2)[:: -1 if swapped else 1]
+    corners = front(objective, limited)
+    limit = (corners[0].second + 3 * corners[-1].second) / 4
+    structure = Structure.of(objective, limited)
+    budget = structure.terms(limited), limit - limited.base
+    proof = program.solve(structure, structure.terms(objective), objective.base, budget, gap=0.0)
+    found = within(objective, limited, limit, gap=1e-6, time_limit_s=60)
+    assert found.value == pytest.approx(objective.value(proof.codes), rel=1e-6)
+    assert found.limited <= limit
+    assert found.gap <= 2e-6
+    assert not found.timed_out
+
+
+def test_a_time_limit_leaves_codes_that_keep_the_limit_and_an_honest_gap(monkeypatch):
+    monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)
+    latency, noise = residual_chain(200, 1)
+    limit = noise.value(minimize(latency)) / 3
+    found = within(latency, noise, limit, gap=0.0, time_limit_s=0)
+    better = within(latency, noise, limit, gap=1e-5, time_limit_s=60)
+    assert found.timed_out
+    assert found.limited == pytest.approx(noise.value(found.codes))
+    assert found.limited <= limit
+    assert 0 < found.gap < 0.01
+    assert found.value * (1 - found.gap) <= better.value
+
+
+def test_a_limit_nobody_finds_in_time_is_said():
+    objective, limited = tangled(30, 0)[0], frustrated(30, 1)
+    with pytest.raises(SolverError, match="Allow more time or a looser limit"):
+        within(objective, limited, -60.0, gap=0.0, time_limit_s=0)
+
+
+def frustrated(count, seed):
+    """Every decision shares a random table with every other: what one likes, another does not."""
+    rng = np.random.default_rng(seed)
+    pairs = {pair: rng.normal(0, 1, (3, 3)) for pair in itertools.combinations(range(count), 2)}
+    return Pairwise(0.0, (np.zeros(3),) * count, pairs)
+
+
+def tangled(count, seed):
+    """Every decision shares a table with every other."""
+    rng = np.random.default_rng(seed)
+    pairs = {pair: rng.uniform(0, 0.2) * (1 - np.eye(3)) for pair in itertools.combinations(range(count), 2)}
+    first = Pairwise(1.0, tuple(rng.uniform(0, 1, (count, 3))), pairs)
+    return first, Pairwise(0.0, tuple(rng.uniform(0, 1, (count, 3))), {})
+
+
+def test_wide_graphs_are_solved_as_integer_programs():
+    first, second = tangled(10, 0)
+    structure = Structure.of(first, second)
+    assert not eliminator(structure).fits
+    with pytest.raises(SolverError, match="too wide"):
+        eliminator(structure).minimize(structure.terms(first)[None])
+    codes = np.array(all_codes(first))
+    values = [cost.base + structure.sums(structure.terms(cost), codes) for cost in (first, second)]
+    assert first.value(minimize(first)) == pytest.approx(values[0].min())
+    best = [first.value(row) for row, _ in itertools.islice(ranked(first), 3)]
+    assert best == pytest.approx(np.sort(values[0])[:3])
+    seen = {tuple(minimize(first).tolist())}
+    assert first.value(best_new(first, seen)) == pytest.approx(np.sort(values[0])[1])
+    limit = float(np.quantile(values[1], 0.05))
+    found = within(first, second, limit, gap=0.0, time_limit_s=60)
+    assert found.value == pytest.approx(values[0][values[1] <= limit].min())
+    expected = hull(zip(*(column.tolist() for column in values), strict=True))
+    assert np.allclose([point[1:] for point in front(first, second)], expected)
+
+
+def test_a_wide_graph_that_takes_too_long_is_said():
+    first, _ = tangled(30, 1)
+    with pytest.raises(SolverError, match="did not finish within 0 s"):
+        minimize(first, time_limit_s=0)
+
+
+def test_a_bound_on_tables_decides_what_is_wide():
+    latency, _ = residual_chain(9, 0)
+    structure = Structure.of(latency)
+    assert not Eliminator(structure, most_entries=9).fits
+    assert Eliminator(structure, most_entries=27).fits
+
+
+def test_more_costs_than_fit_at_once_are_solved_in_parts(monkeypatch):
+    latency, noise = residual_chain(20, 0)
+    structure = Structure.of(latency, noise)
+    terms = structure.terms(latency) + np.logspace(0, 4, 11)[:, None] * structure.terms(noise)
+    expected = minima(structure, terms)
+    monkeypatch.setattr("search.solver.elimination.MOST_KEPT", 3 * Eliminator(structure)._entries)
+    parts = Eliminator(structure).minimize(terms)
+    assert np.array_equal(parts[0], expected[0])
+    assert np.array_equal(parts[1], expected[1])
+
+
+# -- real graphs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", ["group", "block"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_real_networks_are_narrow_and_solved_exactly(name, granularity):
+    model = loaded(name)
+    space = make_space(model, TENSORRT, None, (), granularity)
+    layout = make_layout([group.id for group in model.groups], model.edges, space)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        edges = rng.uniform(0, 1, (len(layout.edges), PRECISIONS, PRECISIONS))
+        costs = Costs(rng.uniform(), rng.uniform(0, 1, (len(layout.groups), PRECISIONS)), edges)
+        cost = layout.pairwise(costs)
+        structure = Structure.of(cost)
+        assert eliminator(structure).fits
+        codes = minimize(cost)
+        found = program.solve(structure, structure.terms(cost), cost.base)
+        assert cost.value(codes) == pytest.approx(cost.value(found.codes), abs=1e-9)
+        assert layout.values(costs, layout.precisions(codes[None]))[0] == pytest.approx(cost.value(codes))
+        if space.size <= 3**8:
+            assert cost.value(codes) == pytest.approx(min(cost.value(row) for row in all_codes(cost)))
+        first, second = itertools.islice(solver.ranked(cost), 2)
+        assert cost.value(first[0]) <= cost.value(second[0]) == pytest.approx(second[1])

@@ -1,0 +1,383 @@
+"""What an export writes, what it checks, and what it does when the engine has to be built again."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from evaluators.calibration import cache as calibration_cache
+from evaluators.process.keeper import EvaluatorProcess
+from search.graph.model import load
+from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
+from studies.export import export
+from studies.run import rebuild
+from studies.run.work import Work
+from studies.show.progress import Quiet
+from studies.store.store import Store
+from tests.support import evaluator_jobs
+from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
+from tests.support.networks import Net, save
+
+INT8, FP32 = Precision.INT8, Precision.FP32
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    return tmp_path
+
+
+def rows(query: str, *values: Any) -> list[Any]:
+    connection = sqlite3.connect(DATABASE)
+    try:
+        found = connection.execute(query, values).fetchall()
+        connection.commit()
+        return found
+    finally:
+        connection.close()
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return found
+
+
+def lose_engines() -> None:
+    for (digest,) in rows("select digest from bf_artifact where kind = 'engine'"):
+        (Path(f"{DATABASE}.artifacts") / digest).unlink(missing_ok=True)
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_belongs_to_an_engine(here: Path) -> None:
+    ok("export", "small", "--trial", 1, "--out", "engine", "--triton", "small-net")
+    folder = here / "engine"
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    entry = "triton/small-net"
+    assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json",
+                     f"{entry}/config.pbtxt", f"{entry}/1/model.onnx"}  # fmt: skip
+    found = manifest(folder)
+    assert found["files"] == {name: digest(folder / name) for name in files - {"manifest.json"}}
+    assert 'platform: "onnxruntime_onnx"' in (folder / entry / "config.pbtxt").read_text()
+    assert (folder / entry / "1/model.onnx").samefile(folder / "model.onnx")
+    assert found["check"]["outputs"] == "equal"
+    assert 1 <= found["latency_check"]["tries"] <= 3
+    assert found["evaluation"]["rebuilt"] is False
+    check_cache(folder)
+
+
+def check_cache(folder: Path) -> None:
+    """It holds the ranges."""
+    ranges = Ranges.from_json(json.loads((folder / "ranges.json").read_text()))
+    found = calibration_cache.read_file(folder / "calibration.cache")
+    assert found.keys() == ranges.tensors.keys()
+    for name, range_ in ranges.tensors.items():
+        assert found[name] == pytest.approx(range_.magnitude, rel=2**-23)
+
+
+def digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_trial_without_a_final_score_is_scored_first(here: Path) -> None:
+    rows("delete from bf_score where split = 'final'")
+    said = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert said.exit_code == 0, said.output
+    assert "measuring one finalist again, beside the baseline, and scoring it on the final split" in said.output
+    assert manifest(here / "engine")["final"]["samples"] > 0
+
+
+def test_without_hard_links_files_are_copied(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    ok("export", "small", "--out", "engine", "--triton", "net")
+    copied, engine = here / "engine/triton/net/1/model.onnx", here / "engine/model.onnx"
+    assert (copied.read_bytes() == engine.read_bytes(), copied.samefile(engine)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--triton", "a/b"], "--triton: expected a model name"),
+        (["--optimization-level", "5"], "backend onnxruntime, which has no such levels"),
+        (["--optimization-level", "high"], "backend onnxruntime, which has no such levels"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(here: Path, arguments: list[str], says: str) -> None:
+    before = tree(here)
+    refused = invoke("export", "small", "--out", "engine", *arguments)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert says in refused.stderr
+    assert tree(here).keys() == before.keys()
+
+
+# -- building again ----------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_is_gone_is_a_new_evaluation(here: Path) -> None:
+    front = json.loads(ok("front", "small", "--json"))
+    searched = "select id, digest, raw_ms, artifact from bf_evaluation where role != 'export' order by id"
+    before = rows(searched)
+    lose_engines()
+    said = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert said.exit_code == 0, said.output
+    assert "trial 1: its engine was not kept; building, auditing and measuring it again" in said.output
+
+    new = rows("select id, status, role, assignment, artifact from bf_evaluation where role = 'export'")
+    assert len(new) == 1
+    number, status, _, assignment, artifact = new[0]
+    (first,) = rows("select evaluation_id from bf_trial where number = 1")[0]
+    assert (status, assignment) == ("ok", rows("select assignment from bf_evaluation where id = ?", first)[0][0])
+    assert rows("select count(*) from bf_trial where evaluation_id = ?", number) == [(0,)]
+    assert rows("select count(*) from bf_audit where evaluation_id = ?", number) == [(3,)]
+    assert rows("select count(*) from bf_lease") == [(0,)]
+    assert rows(searched) == before
+    found = manifest(here / "engine")
+    assert found["trial"] == 1
+    assert found["evaluation"]["id"] == number
+    assert found["evaluation"]["rebuilt"] is True
+    assert found["final"]["samples"] > 0
+    assert artifact == digest(here / "engine/model.onnx")
+
+    # It is no part of the search: not counted, not on the front, and not let go by what comes later.
+    assert json.loads(ok("front", "small", "--json")) == front
+    assert json.loads(ok("studies", "--json"))[0]["ok"] == 4
+    assert "4 evaluations are done" in ok("resume", "small")
+    assert (Path(f"{DATABASE}.artifacts") / artifact).exists()
+
+    # ONNX Runtime's engines come out the same again, so the trial has its own back; otherwise the rebuilt one is taken.
+    ok("export", "small", "--trial", 1, "--out", "own")
+    assert manifest(here / "own")["evaluation"]["id"] == first
+    rows("update bf_evaluation set artifact = null where id = ?", first)
+    said = invoke("export", "small", "--trial", 1, "--out", "again")
+    assert f"evaluation {number}, built for an earlier export, takes its place" in said.output
+    assert manifest(here / "again")["evaluation"]["id"] == number
+    assert rows("select count(*) from bf_evaluation where role = 'export'") == [(1,)]
+
+
+def test_an_engine_that_is_gone_twice_is_built_twice_and_deleted_with_its_study(here: Path) -> None:
+    for number in (1, 2):
+        lose_engines()
+        ok("export", "small", "--trial", 0, "--out", f"engine{number}")
+        assert rows("select count(*), count(distinct digest) from bf_evaluation where role = 'export'") == [
+            (number, number)
+        ]
+    assert digest(here / "engine1/model.onnx") == digest(here / "engine2/model.onnx")
+    ok("delete", "small", "--yes")
+    assert [path.name for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_rebuild_that_was_killed_is_made_anew(here: Path) -> None:
+    lose_engines()
+    ok("export", "small", "--trial", 0, "--out", "engine")
+    rows("update bf_evaluation set status = 'running' where role = 'export'")
+    lose_engines()
+    ok("export", "small", "--trial", 0, "--out", "again")
+    assert rows("select status from bf_evaluation where role = 'export'") == [("ok",)]
+
+
+def test_ctrl_c_just_as_a_rebuild_begins_leaves_no_row(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Store.begin
+
+    def interrupted(*args: Any) -> int:
+        begin(*args)
+        raise KeyboardInterrupt
+
+    lose_engines()
+    monkeypatch.setattr(Store, "begin", interrupted)
+    assert invoke("export", "small", "--trial", 0, "--out", "engine").exit_code == 130
+    assert rows("select count(*) from bf_evaluation where role = 'export'") == [(0,)]
+    assert not (here / "engine").exists()
+
+
+def test_another_level_is_a_new_evaluation_of_a_kept_engine(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime has no levels; what is told apart is what the builder says it builds with."""
+
+    def at_level_5(work: Work, options: Mapping[str, Any]) -> Work:
+        return replace(work, knobs={**work.knobs, "optimization_level": "5"})
+
+    monkeypatch.setattr(rebuild, "at_final_level", at_level_5)
+    said = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert "its engine was not built at optimization level 5; building" in said.output
+    found = manifest(here / "engine")
+    assert found["knobs"]["optimization_level"] == "5"
+    assert found["evaluation"]["rebuilt"] is True
+    ok("export", "small", "--trial", 1, "--out", "again")
+    assert manifest(here / "again")["evaluation"] == found["evaluation"]
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    ok("export", "small", "--trial", 1, "--out", "own")
+    assert manifest(here / "own")["evaluation"]["rebuilt"] is False
+
+
+def test_a_rebuild_that_fails_is_stored_and_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(keeper: EvaluatorProcess, assignment: Assignment, out: Path, limits: object) -> Evaluation:
+        return Evaluation(assignment, failure=Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel for it"))
+
+    lose_engines()
+    monkeypatch.setattr(EvaluatorProcess, "evaluate", refuse)
+    failed = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert failed.exit_code == 1
+    assert "building it again failed, build (refused): no kernel for it" in failed.stderr
+    assert not (here / "engine").exists()
+    assert rows("select status, message from bf_evaluation where role = 'export'") == [("failed", "no kernel for it")]
+    assert json.loads(ok("studies", "--json"))[0]["failed"] == 0
+
+
+def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> None:
+    lose_engines()
+    ok("export", "small", "--trial", 1, "--out", "engine")
+    rebuilt = "select id from bf_evaluation where role = 'export'"
+    assert len(rows(rebuilt)) == 1
+    ok("report", "small", "--out", "before.html")
+    other = f"case asked when {INT8.id} then {FP32.id} else {INT8.id} end"
+    rows(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        number = store.targets(store.study("small").id)[0].id
+        assert Answer.NOT_OBEYED in {row.answer for _, row in store.audits(number)}
+    ok("report", "small", "--out", "after.html")
+    assert (here / "after.html").read_text() == (here / "before.html").read_text()
+
+
+def test_the_level_reaches_the_process_that_builds() -> None:
+    opened: list[dict[str, Any]] = []
+    keeper = SimpleNamespace(
+        job=SimpleNamespace(options={"optimization_level": 3}),
+        reopen=lambda options: opened.append(options),
+        call=lambda method: {"optimization_level": "5"},
+    )
+    work: Any = replace(stub_work(), keeper=keeper, knobs={"optimization_level": "3"})
+    assert rebuild.at_final_level(work, {"optimization_level": 3}) is work
+    assert opened == []
+    assert rebuild.at_final_level(work, {"optimization_level": 5}).knobs == {"optimization_level": "5"}
+    assert opened == [{"optimization_level": 5}]
+
+
+def stub_work() -> Work:
+    nothing: Any = None
+    return Work(**{field.name: nothing for field in fields(Work)})
+
+
+# -- the latency of what was written -----------------------------------------------------------------------------------
+
+
+def test_an_export_that_never_ties_is_kept_and_marked(here: Path) -> None:
+    said = invoke("export", "small", "--out", "engine", "--latency-tolerance", "1e-12", "--quiet")
+    assert said.exit_code == 0, said.output
+    assert "WARNING: the latency check of the exported engine failed" in said.stderr
+    check = manifest(here / "engine")["latency_check"]
+    assert check["holds"] is False
+    assert (check["tolerance"], check["tries"], len(check["latency_ratios"])) == (1e-12, 3, 3)
+    assert digest(here / "engine/model.onnx") == manifest(here / "engine")["files"]["model.onnx"]
+
+
+def test_a_tolerance_that_is_asked_for_is_held_to(here: Path) -> None:
+    said = invoke("export", "small", "--out", "engine", "--latency-tolerance", "100%")
+    assert said.exit_code == 0, said.output
+    check = manifest(here / "engine")["latency_check"]
+    assert (check["holds"], check["tolerance"]) == (True, 1.0)
+    assert "WARNING" not in said.stderr
+
+
+@pytest.mark.parametrize("text", ["0", "-1%", "101%", "2ms", "much"])
+def test_a_tolerance_that_is_none_is_refused(here: Path, text: str) -> None:
+    said = invoke("export", "small", "--out", "engine", f"--latency-tolerance={text}")
+    assert said.exit_code == 2
+    assert "--latency-tolerance: expected" in said.stderr
+    assert not (here / "engine").exists()
+
+
+def test_an_export_whose_outputs_differ_is_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "_identical", lambda one, other: False)
+    failed = invoke("export", "small", "--out", "deep/engine")
+    assert failed.exit_code == 1
+    assert "are not those of the engine that was measured. The export was removed" in failed.stderr
+    assert list((here / "deep").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorProcess]:
+    folder = tmp_path_factory.mktemp("timing")
+    case = evaluator_jobs.case(folder)
+    with pytest.MonkeyPatch.context() as patch, EvaluatorProcess(case.job, folder / "log") as keeper:
+        patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        keeper.call("build", {"assignment": case.uniform(Precision.FP32), "out": str(folder / "light.onnx")})
+        save(heavy(case.model.inputs[0].shape, case.model.outputs[0].shape), folder / "heavy.onnx")
+        yield keeper
+
+
+def heavy(image: tuple[int, ...], logits: tuple[int, ...]) -> onnx.ModelProto:
+    """Same inputs, some hundred times the work."""
+    n = Net(0)
+    x = n.conv("image", "wide", image[1], 256)
+    for number in range(6):
+        x = n.conv(x, f"more{number}", 256, 256)
+    n.head(x, 256)
+    return n.model(list(image), "logits", list(logits))
+
+
+def test_three_engines_are_timed_in_turn(process: EvaluatorProcess) -> None:
+    light = process.log.parent / "light.onnx"
+    times = process.call("compare_latency", {"engine": str(light), "measured": str(light), "rounds": 2})
+    assert isinstance(times.pop("warnings"), list)
+    assert times.keys() == {"engine", "measured", "baseline"}
+    assert all(np.isfinite(ms) and ms > 0 for ms in times.values())
+
+
+def test_a_much_slower_engine_is_found_out(process: EvaluatorProcess) -> None:
+    folder = process.log.parent
+    target = SimpleNamespace(target=SimpleNamespace(relative=True))
+    work: Any = SimpleNamespace(keeper=process, target=target, progress=Quiet())
+    now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
+    chosen: Any = SimpleNamespace(now=now, row=0, engine=folder / "light.onnx")
+    check = export._check_latency(work, chosen, folder / "heavy.onnx")
+    assert (check["holds"], check["tries"]) == (False, 3)
+    assert re.search(r"within 50\.0%; in 3 tries it was .* times that", export._latency_warning(check))
+
+
+def test_the_tie_band_is_the_studys_own() -> None:
+    now: Any = SimpleNamespace(band=0.034)
+    assert export.tolerance(now) == 0.034
+    now.band = 0.0
+    assert export.tolerance(now) == 0.01
+
+
+def test_an_engine_that_was_damaged_in_the_artifacts_is_one_that_is_gone(here: Path) -> None:
+    digest_before = engine_of(1)
+    kept = here / f"{DATABASE}.artifacts" / digest_before
+    kept.write_bytes((here / f"{DATABASE}.artifacts" / engine_of(0)).read_bytes())
+    said = invoke("export", "small", "--trial", 1, "--out", "engine")
+    assert said.exit_code == 0, said.output
+    assert "trial 1: its kept engine is damaged; building, auditing and measuring it again" in said.output
+    assert manifest(here / "engine")["evaluation"]["rebuilt"] is True
+    assert digest(here / "engine/model.onnx") == digest_before  # ONNX Runtime's come out the same again
+
+
+def engine_of(trial: int) -> str:
+    query = "select e.artifact from bf_evaluation e join bf_trial t on t.evaluation_id = e.id where t.number = ?"
+    return str(rows(query, trial)[0][0])
+
+
+def test_the_source_of_an_engine(process: EvaluatorProcess) -> None:
+    """ONNX Runtime's engine is its own source; it keeps no timing cache."""
+    folder = process.log.parent
+    assignment = Assignment({group.id: Precision.FP32 for group in load(folder / "model.onnx").groups})
+    process.call("export_onnx", {"assignment": assignment, "out": str(folder / "source.onnx")})
+    assert (folder / "source.onnx").read_bytes() == (folder / "light.onnx").read_bytes()
+    assert process.call("export_timing_cache", {"out": str(folder / "timing.cache")}) is False
+    assert not (folder / "timing.cache").exists()

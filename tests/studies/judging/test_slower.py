@@ -1,0 +1,87 @@
+"""Why a lower precision is slower as a whole, in words. Figures of the encoder on an H200 with TensorRT 8.6.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search.values import EngineSummary, Precision
+from studies.judging.standing import Standing, standing
+from studies.judging.words.slower import slower_texts
+from studies.options.config import Limits
+from studies.show.report_data import report_data
+from studies.store.store import Store
+from tests.support.study_rows import STUDY, TARGET, assignment, measured
+
+FP16_ENGINE = EngineSummary(3, 1, opaque=1, moves_ms=0.02619)
+INT8_ENGINE = EngineSummary(126, 27, moves_ms=0.3969)
+GRAPH = {"inputs": [], "outputs": []}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as opened:
+        yield opened
+
+
+def judged(
+    store: Store, uniforms: Mapping[Precision, tuple[float, EngineSummary | None]], held: Sequence[Precision] = ()
+) -> Standing:
+    """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
+    metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True}
+    study = store.create_study(replace(STUDY, metric=metric, model=GRAPH))
+    target = store.add_target(study, replace(TARGET, relative=False), "demo/gpu")
+    store.settle_target(target, details={}, latency_band=0.01)
+    for trial, (precision, (latency_ms, engine)) in enumerate(uniforms.items()):
+        chosen = assignment(precision, precision, *held)
+        latency = replace(measured(chosen).latency, raw_ms=latency_ms, baseline_ms=None)
+        number = store.begin(target, chosen, chosen.digest, "w0", trial, f"baseline:{precision.label}")
+        store.record(number, measured(chosen, latency=latency, engine=engine), None)
+    record = store.study(STUDY.name)
+    return standing(store, record, store.targets(record.id)[0], Limits())
+
+
+def test_a_region_that_int8_breaks_up_is_named(opened: Store) -> None:
+    uniforms = {
+        Precision.FP32: (1.69, replace(FP16_ENGINE, moves=2)),
+        Precision.FP16: (0.9, FP16_ENGINE),
+        Precision.INT8: (2.25, INT8_ENGINE),
+    }
+    now = judged(opened, uniforms)
+    said = (
+        "all int8 takes 2.50 times as long as all fp16: its engine runs 126 layers, 27 of them to move or convert data "
+        "(0.3969 ms); that of all fp16 3 layers, 1 of them to move or convert data (0.02619 ms), fused in regions that "
+        "it breaks up"
+    )
+    assert slower_texts(opened, now) == [said]
+    assert f"A{said[1:]}." in report_data(opened, now).notes
+
+
+def test_what_is_as_fast_or_ties_is_not_mentioned(opened: Store) -> None:
+    uniforms = {Precision.FP32: (1.0, None), Precision.FP16: (0.5, FP16_ENGINE), Precision.INT8: (0.504, INT8_ENGINE)}
+    assert slower_texts(opened, judged(opened, uniforms)) == []
+
+
+def test_without_a_look_into_the_engines_the_ratio_is_told(opened: Store) -> None:
+    now = judged(opened, {Precision.FP32: (1.0, None), Precision.INT8: (1.2, INT8_ENGINE)})
+    assert slower_texts(opened, now) == ["all int8 takes 1.20 times as long as all fp32"]
+
+
+def test_baselines_with_groups_held_back_are_named_by_their_mixes(opened: Store) -> None:
+    uniforms = {Precision.FP32: (1.0, FP16_ENGINE), Precision.INT8: (1.13, INT8_ENGINE)}
+    now = judged(opened, uniforms, [Precision.FP32])
+    [said] = slower_texts(opened, now)
+    assert said.startswith("2 int8, 1 fp32 takes 1.13 times as long as all fp32: its engine runs 126 layers, ")
+    assert "; that of all fp32 3 layers, " in said
+    assert "all int8" not in said
+    assert f"{said}." in report_data(opened, now).notes
+
+
+def test_the_faster_one_is_named_by_its_mix_too(opened: Store) -> None:
+    uniforms = {Precision.FP16: (1.0, FP16_ENGINE), Precision.INT8: (1.5, INT8_ENGINE)}
+    [said] = slower_texts(opened, judged(opened, uniforms, [Precision.FP32]))
+    assert said.startswith("2 int8, 1 fp32 takes 1.50 times as long as 1 fp32, 2 fp16: its engine runs ")
+    assert "; that of 1 fp32, 2 fp16 3 layers, " in said

@@ -1,0 +1,277 @@
+"""What the final split makes of picks: holds, fails, the next in line, disagreement; and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from search.values import Accuracy, Evaluation, Precision
+from studies.export import export
+from studies.export.choosing import chosen_row
+from studies.judging.standing import Standing, standing
+from studies.judging.verdicts import Verdict
+from studies.judging.words.final_split import best_numbers, disagreement_text, final_notes
+from studies.options.config import Limits
+from studies.run import finalists
+from studies.run.finalists import finalist_rows
+from studies.run.finishing import Finish
+from studies.show.report import render
+from studies.show.report_data import report_data
+from studies.show.tables_text import front_json, front_table
+from studies.store.store import Store
+from studies.verbs import commands
+from tests.support.command_line import ok
+from tests.support.study_rows import add, evaluated, fresh_url, make_study
+
+LIMIT = Limits(max_drop=0.01)
+# Latency, loss and half of its interval: FP32, INT8, and mixes from the fastest that just keeps 1 % to the slowest.
+POINTS = [(4.0, 0.0, 0.0007), (1.0, 0.1, 0.01), (2.0, 0.008, 0.0045), (2.5, 0.004, 0.003), (3.0, 0.0, 0.002)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return fresh_url("sqlite", tmp_path)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store.open(url, create=True) as store:
+        target = make_study(store, **{"max-drop": "1%"})
+        for trial, (latency_ms, loss, half) in enumerate(POINTS):
+            role = {0: "baseline:fp32", 1: "baseline:int8"}.get(trial, "")
+            made = evaluated(tuple(int(bit) for bit in f"{trial:04b}"), latency_ms, loss, half)
+            add(store, target, trial, made, role)
+        yield store
+
+
+def judged(store: Store, limits: Limits = LIMIT) -> Standing:
+    study = store.study("s")
+    return standing(store, study, store.targets(study.id)[0], limits)
+
+
+def score(store: Store, trial: int, loss: float, half: float) -> Standing:
+    """Let a trial have this loss on the final split."""
+    now = judged(store)
+    accuracy = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
+    store.set_final(int(now.table.id[trial]), accuracy)
+    return judged(store)
+
+
+def lines(store: Store, limits: Limits = LIMIT) -> dict[str, str]:
+    """Trial → its row of the front's table as one line, in order."""
+    now = judged(store, limits)
+    mixes: Any = dict.fromkeys(now.table.id.tolist(), "mix")
+    return {cells[0]: " | ".join(cells) for cells in front_table(now, mixes)[1]}
+
+
+def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
+    now = judged(store)
+    assert now.picks.best == 3, "trial 2 is faster, and 8 ± 4.5 ‰ of many is not sure of 10 ‰"
+    assert (now.picks.line, now.picks.fast) == ((3, 4, 2), 2)
+    assert now.verdict(3) is Verdict.UNCONFIRMED
+    assert (now.not_sure(2), now.not_sure(3)) == (True, False)
+    assert list(lines(store)) == ["3", "1", "2", "4", "0"], "the best first, then fastest first"
+    assert "not confirmed" in lines(store)["3"]
+    assert lines(store)["2"].endswith("fast, knee, not sure")
+
+
+def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
+    now = score(store, 3, 0.006, 0.004)
+    assert now.verdict(3) is Verdict.SURELY
+    assert best_numbers(now, 3) == "2.5 ms, loss 0.4 %; on the final split 0.6 % ± 0.4 % (holds surely)"
+    now = score(store, 3, 0.008, 0.004)
+    assert now.verdict(3) is Verdict.HOLDS
+    assert now.picks.best == 3
+
+
+def test_the_next_in_line_takes_the_place_of_what_fails_and_its_interval_is_wider(store: Store) -> None:
+    now = score(store, 3, 0.02, 0.004)
+    assert (now.verdict(3), now.picks.best, now.picks.accurate) == (Verdict.FAILS, 4, 4)
+    assert now.picks.knee != 3
+    now = score(store, 4, 0.001, 0.003)
+    assert (now.picks.best, now.tries(4)) == (4, 2)
+    low, high = now.final_interval(4) or (0.0, 0.0)
+    assert high - low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
+    assert "(holds surely, 2 tried)" in lines(store)["4"]
+    assert "2 % ± 0.4 % (fails)" in lines(store)["3"]
+
+
+def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
+    score(store, 3, 0.02, 0.004)
+    score(store, 4, 0.02, 0.004)
+    now = score(store, 2, 0.02, 0.004)
+    assert now.picks.best == 0, "uniform FP32, where nothing faster holds"
+    assert {"2", "3", "4"} <= lines(store).keys()
+    assert final_notes(now)[0] == (
+        "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (not confirmed)"
+    )
+    assert int(now.table.trial[chosen_row(now, None, None)]) == 0
+
+
+def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(store: Store) -> None:
+    now = score(store, 2, 0.0247, 0.006)
+    assert disagreement_text(now, 2) == (
+        "trial 2: the search saw a loss of 0.8 %, the final split 2.47 %; they differ by more than chance explains. "
+        "Both together: 1.4 % ± 0.36 %"
+    )
+    assert disagreement_text(now, 3) == ""
+    assert disagreement_text(score(store, 2, 0.012, 0.006), 2) == ""
+    score(store, 2, 0.0247, 0.006)
+    now = judged(store)
+    mixes: Any = dict.fromkeys(now.table.id.tolist(), "mix")
+    found = front_json(now, mixes)
+    assert found["notes"] == [disagreement_text(now, 2)]
+    assert [row["disagreement"] is not None for row in found["rows"] if row["trial"] == 2] == [True]
+    assert "Both together: 1.4 %" in render(report_data(store, now))
+
+
+def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:
+    """A row beyond the budget that keeps the allowed loss fails, in every place alike."""
+    for trial in (3, 4):
+        score(store, trial, 0.0, 0.002)
+    now = judged(store, Limits(max_drop=0.01, latency_budget_ms=2.7))
+    assert (now.verdict(3), now.verdict(4)) == (Verdict.SURELY, Verdict.FAILS)
+    assert judged(store, Limits()).verdict(4) is Verdict.UNLIMITED
+
+
+def test_limits_that_are_changed_later_judge_the_scores_that_there_are(store: Store, url: str) -> None:
+    score(store, 3, 0.006, 0.004)
+    found = json.loads(ok("front", "s", "--storage", url, "--json"))
+    assert (found["best"]["trial"], found["best"]["final"], next(iter(found))) == (3, "holds surely", "best")
+    assert found["best_is"] == "the fastest that keeps the limits"
+    found = json.loads(ok("front", "s", "--storage", url, "--json", "--max-drop", "0.5%"))
+    assert (found["best"]["trial"], found["best"]["final"]) == (4, "not confirmed")
+    [row] = [row for row in found["rows"] if row["trial"] == 3]
+    assert (row["final"], row["final_holds"], row["picks"]) == ("fails", False, [])
+    found = json.loads(ok("front", "s", "--storage", url, "--json", "--max-drop", "20%"))
+    assert (found["best"]["trial"], found["best"]["final"]) == (1, "not confirmed")
+
+
+def test_finalists_are_the_picks_and_the_line_then_the_front(store: Store) -> None:
+    now = judged(store)
+    assert finalist_rows(now)[:3] == [3, 4, 2], "the best, then its line: time may be short"
+    assert {*now.picks.rows(), *now.picks.line} <= {*finalist_rows(now)}
+
+
+def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None:
+    """Of eight samples the value is known to about ten points: nothing near the limit is sure, whatever its loss."""
+    limits = Limits(accuracy_limit=0.89)
+    now = judged(store, limits)
+    assert now.feasible.tolist() == [True, False, True, True, True]
+    assert all(now.not_sure(row) for row in (2, 3, 4))
+    assert not judged(store, Limits(accuracy_limit=0.2)).not_sure(2)
+
+
+def test_samples_of_one_cluster_count_once_for_the_bound_of_a_value(store: Store) -> None:
+    now = judged(store, Limits(accuracy_limit=0.6))
+    assert not now.not_sure(4), "of eight samples 0.9 is three standard errors from it"
+    together = replace(now.study, data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
+    assert replace(now, study=together).not_sure(4)
+
+
+def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: Store, url: str) -> None:
+    target = judged(store).target.id
+    other = evaluated((2, 2, 0, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)
+    add(store, target, 9, other, "baseline:fp16")
+    for options in ((), ("--max-drop", "none")):
+        [line] = [line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("9 ")]
+        assert line.rstrip().endswith("fp16 baseline, not as asked: g000 ran in FP32 and 2 more")
+    now, _ = commands.front("s", storage=url)
+    assert list(now.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
+
+
+def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'b.db'}"
+    with Store.open(url, create=True) as store:
+        target = make_study(store)
+        wrong: Evaluation = evaluated((2, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)
+        add(store, target, 0, replace(wrong), "baseline:int8")
+    printed = ok("front", "s", "--storage", url)
+    assert "there is no evaluation to pick; none can be judged: 1 did not run in the precisions asked for" in printed
+    assert not re.search("limits", printed)
+
+
+# -- who is looked at --------------------------------------------------------------------------------------------------
+
+
+def confirmed(
+    store: Store, limits: Limits, losses: dict[int, float], monkeypatch: pytest.MonkeyPatch
+) -> list[set[int]]:
+    """What the end of a search looks at, batch by batch, where the device would measure these losses."""
+    batches: list[set[int]] = []
+
+    def confirm(work: Any, now: Standing, rows: list[int]) -> int:
+        batches.append(set(rows))
+        for row in rows:
+            loss = losses.get(row, float(now.table.loss[row]))
+            accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
+            store.set_final(int(now.table.id[row]), accuracy)
+        return 0
+
+    monkeypatch.setattr(finalists, "confirm", confirm)
+    study = store.study("s")
+    pace = SimpleNamespace(finalists_in_time=lambda now, wanted: wanted)
+    work: Any = SimpleNamespace(store=store, study=study, target=store.targets(study.id)[0], limits=limits, pace=pace)
+    Finish(work, cast(Any, None), cast(Any, None))._confirm()
+    return batches
+
+
+def test_all_in_line_are_looked_at_side_by_side(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = confirmed(store, LIMIT, {}, monkeypatch)
+    assert len(batches) == 1
+    assert {2, 3, 4} <= batches[0]
+    assert judged(store).verdict(3) is Verdict.SURELY
+
+
+def test_fp32_is_looked_at_where_all_in_line_fail(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed(store, LIMIT, {2: 0.02, 3: 0.02, 4: 0.02}, monkeypatch)
+    now = judged(store)
+    assert (now.picks.best, now.verdict(0)) == (0, Verdict.SURELY)
+    assert "trial 0 is recommended instead (holds surely)" in final_notes(now)[0]
+
+
+def test_the_next_fast_one_is_looked_at_where_one_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve mixes are faster than any in line and keep the limit by luck; the next takes the name in each round."""
+    target = judged(store).target.id
+    for trial in range(5, 17):
+        made = evaluated(tuple(int(bit) for bit in f"{trial:06b}"), 1.0 + trial / 100, 0.0099, 0.02)
+        add(store, target, trial, made)
+    batches = confirmed(store, LIMIT, dict.fromkeys(range(5, 17), 0.03), monkeypatch)
+    now = judged(store)
+    looked = set.union(*batches)
+    assert now.picks.best == 3
+    assert {now.verdict(row) for row in now.picks.line if row in looked} >= {Verdict.SURELY}
+    assert sum(map(len, batches)) == len(looked), "nothing is looked at twice"
+    assert len(batches) <= 3
+
+
+def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After limits were changed nobody has looked at what they make the best."""
+    asked: list[int] = []
+
+    def confirm(work: Any, now: Standing, rows: list[int]) -> int:
+        asked.extend(rows)
+        losses = dict.fromkeys(rows, 0.2 if rows == [1] else 0.0)
+        for row, loss in losses.items():
+            accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
+            store.set_final(int(now.table.id[row]), accuracy)
+        return 0
+
+    limits, study = Limits(max_drop=0.15), store.study("s")
+    target = store.targets(study.id)[0]
+    monkeypatch.setattr(export, "confirm", confirm)
+    work: Any = SimpleNamespace(store=store, study=study, target=target, limits=limits)
+    now, row = export.confirmed_pick(work, judged(store, limits), "best")
+    assert (asked, row, now.verdict(row)) == ([1, 2], 2, Verdict.SURELY)
+    assert export.confirmed_pick(work, now, "best")[1] == 2
+    assert asked == [1, 2], "what was looked at is not looked at again"

@@ -1,0 +1,77 @@
+"""Ending by a limit of its own: whether other workers go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from studies.crew.leases import WorkerLease
+from studies.run.finishing import Finish
+from studies.store.store import Store
+from tests.support.study_rows import STUDY, TARGET, fresh_url
+
+LEASE_S = 3.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
+        yield store
+
+
+@pytest.fixture
+def lease(store: Store) -> Iterator[WorkerLease]:
+    target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+    with WorkerLease(store, target, lease_s=LEASE_S, state="finishing") as lease:
+        yield lease
+
+
+def others_go_on(lease: WorkerLease) -> bool:
+    work: Any = SimpleNamespace(lease=lease)
+    return Finish(work, cast(Any, None), cast(Any, None))._others_go_on()
+
+
+def join(store: Store, lease: WorkerLease) -> str:
+    return store.join_worker(lease._target, host="h", device="CPU", pid=2, state="searching")
+
+
+def test_a_worker_that_was_lost_just_before_does_not_go_on(store: Store, lease: WorkerLease) -> None:
+    join(store, lease)
+    assert not others_go_on(lease)
+
+
+def test_one_that_says_that_it_is_alive_goes_on(store: Store, lease: WorkerLease) -> None:
+    other, over = join(store, lease), threading.Event()
+
+    def live() -> None:
+        while not over.wait(LEASE_S / 10):
+            store.beat(other)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        assert others_go_on(lease)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_worker_whose_own_signs_of_life_came_late_waits_until_it_knows(
+    store: Store, lease: WorkerLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server was away for a moment: nobody could say that he was alive, and one was lost."""
+    join(store, lease)
+    beat, back = store.beat, threading.Event()
+
+    def late(name: str, spent: Mapping[str, float] | None = None) -> None:
+        back.wait(60)
+        beat(name, spent)
+
+    monkeypatch.setattr(store, "beat", late)
+    threading.Timer(0.95 * LEASE_S, back.set).start()
+    assert not others_go_on(lease)

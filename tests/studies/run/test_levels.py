@@ -1,0 +1,118 @@
+"""TensorRT's optimization level: chosen by what the first build takes, once for a study and target."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluators.process.keeper import EvaluatorProcess
+from search.errors import StudyError
+from studies.run.session import levels
+from studies.run.session.levels import choose_level
+from studies.verbs import commands
+from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
+
+
+@pytest.mark.parametrize(
+    ("first_s", "time_s", "level"),
+    [
+        (27.0, 480.0, 2),  # a network with SiLU and the default of 60 trials: 84 + 230 s for two first builds
+        (27.0, 3600.0, 3),
+        (4.0, 480.0, 3),
+        (6.0, 480.0, 2),
+        (0.2, 15.0, 2),
+        (0.1, 60.0, 3),
+    ],
+)
+def test_the_high_level_is_chosen_where_its_first_builds_are_a_small_part(
+    first_s: float, time_s: float, level: int
+) -> None:
+    chosen = choose_level(first_s, time_s)
+    assert chosen.level == level
+    if first_s == 27.0 and level == 2:
+        assert chosen.reason == "the first build took 27 s; level 3 would take about three times as long"
+
+
+class Levels:
+    """The first builds that were asked for, and what they are said to have taken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first_s = 0.0
+        self.asked: list[Any] = []
+        real = EvaluatorProcess.call
+
+        def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
+            found = real(keeper, method, params, on_event)
+            if method != "first_build":
+                return found
+            self.asked.append(keeper.job.options["optimization_level"])
+            return self.first_s
+
+        monkeypatch.setattr(EvaluatorProcess, "call", call)
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    with quick():
+        monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
+        yield Levels(monkeypatch)
+
+
+def search(*more: tuple[str, str]) -> None:
+    options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt"}
+    commands.search({**options, "sampler": "random", "trials": "4", **dict(more)})
+
+
+def rows(query: str) -> list[Any]:
+    connection = sqlite3.connect(DATABASE)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def built_at() -> set[int]:
+    return {json.loads(engine)["optimization_level"] for (engine,) in rows("select engine from bf_evaluation")}
+
+
+@pytest.mark.parametrize(("first_s", "level"), [(0.5, 3), (60.0, 2)])
+def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
+    builds: Levels, first_s: float, level: int
+) -> None:
+    builds.first_s = first_s
+    search(("time-limit", "10m"))
+    assert builds.asked == [levels.START_LEVEL], "one build, before everything else"
+    assert rows("select optimization_level from bf_study_target") == [(level,)]
+    assert built_at() == {level}
+    assert json.loads(ok("front", "s", "--json"))["optimization_level"] == level
+    assert f"at optimization level {level}" in ok("show", "s", "0")
+    ok("report", "s", "--out", "r.html")
+    assert f"optimization level is {level}: the first build took" in Path("r.html").read_text().replace("&#x27;", "'")
+    commands.resume("s", {"trials": "6"})
+    assert builds.asked == [levels.START_LEVEL], "a later run takes it over"
+    assert built_at() == {level}
+    ok("export", "s", "--trial", "1", "--out", "out")
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    assert (manifest["knobs"]["optimization_level"], manifest["evaluation"]["rebuilt"]) == (str(level), False)
+    assert manifest["evaluation"]["build_s"] > 0
+
+
+def test_a_level_that_is_asked_for_is_taken_and_no_other_one_later(builds: Levels) -> None:
+    search(("optimization-level", "1"))
+    assert builds.asked == []
+    assert rows("select optimization_level from bf_study_target") == [(1,)]
+    assert built_at() == {1}
+    with pytest.raises(StudyError, match="at level 1, and latencies of two levels do not compare"):
+        commands.resume("s", {"trials": "6", "optimization-level": "3"})
+
+
+def test_other_words_and_numbers_are_refused(builds: Levels) -> None:
+    said = invoke("search", "in/model.onnx", "--data", "in/data.npz", "--optimization-level", "6")
+    assert said.exit_code == 2
+    assert "auto, or a whole number from 0 to 5" in " ".join(said.stderr.split())

@@ -1,0 +1,188 @@
+"""The time limit: counted from the start of the command, with enough kept for the finalists."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from studies import run_clock
+from studies.judging.standing import standing
+from studies.options.config import Limits
+from studies.run import pace
+from studies.run.pace import Pace
+from studies.run.reaching import UnreachableLimitError
+from studies.show.progress import Quiet
+from studies.store.store import Store
+from studies.verbs import commands
+from studies.verbs.results import Finished
+from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
+from tests.support.networks import mobile_cnn
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with inputs of a network that has more mixes than a test evaluates."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in", mobile_cnn())
+    return tmp_path
+
+
+def execute(query: str) -> list[Any]:
+    connection = sqlite3.connect(DATABASE)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+class Clock(Quiet):
+    """A clock for time limits that finished evaluations and steps of a name move on by so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, evaluation_s: float, **steps_s: float) -> None:
+        self.evaluation_s, self.steps_s, self.moved_s = evaluation_s, steps_s, 0.0
+        self.notes: list[str] = []
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + self.moved_s)
+        monkeypatch.setattr(pace, "time", clock)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self.moved_s += self.steps_s.pop(text, 0.0)
+
+    def finished(self, record: Any, standing: Any, total: int) -> None:
+        self.moved_s += self.evaluation_s
+
+
+def search(clock: Quiet, **more: str) -> Finished:
+    options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "sampler": "random", "trials": "40"}
+    with quick():
+        return commands.search({**options, **more}, clock)
+
+
+def finals() -> int:
+    return int(execute("select count(*) from bf_score where split = 'final'")[0][0])
+
+
+def test_nothing_is_begun_that_would_not_end_in_time_by_what_others_took(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, evaluation_s=100)
+    found = search(clock, **{"time-limit": "1000s"})
+    # The tenth would end after 1000 s of evaluations and what the rest took.
+    assert found.reason == "the time limit is reached with 9 of 40 evaluations done"
+    assert finals() >= 1
+    assert not any("not confirmed" in note for note in clock.notes)
+
+
+def test_a_limit_within_the_baselines_ends_in_time_and_can_be_resumed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = search(Clock(monkeypatch, evaluation_s=100), **{"time-limit": "150s"})
+    assert found.reason == "the time limit is reached with 1 of 40 evaluations done"
+    assert execute("select latency_band from bf_study_target") == [(None,)]
+    assert "5 evaluations are done" in ok("resume", "s", "--time-limit", "none", "--trials", 5)
+
+
+def test_a_calibration_that_takes_all_the_time_leaves_nothing_evaluated(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnreachableLimitError, match="--time-limit 2m is too short to evaluate anything"):
+        search(Clock(monkeypatch, 1, calibrating=200.0), **{"time-limit": "120s"})
+    assert execute("select count(*) from bf_evaluation") == [(0,)]
+    assert execute("select state from bf_study") == [("interrupted",)]
+    assert "3 evaluations are done" in ok("resume", "s", "--time-limit", "none", "--trials", 3)
+
+
+def test_finalists_that_do_not_fit_are_left_out_and_confirmed_later(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch, evaluation_s=1)
+    monkeypatch.setattr(Pace, "finalists_in_time", lambda self, now, wanted: 0)
+    search(clock, trials="8")
+    assert finals() == 0
+    assert sum("not confirmed; `bitfront resume s` does it" in note for note in clock.notes) == 1
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    ok("resume", "s")
+    assert finals() >= 1
+
+
+def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) -> None:
+    search(Quiet(), trials="4")
+    with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
+        study = store.study("s")
+        [target] = store.targets(study.id)
+        now = standing(store, study, target, Limits())
+        record = store.load(int(now.table.id[-1]))
+    slow = replace(record.evaluation, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
+    made = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
+    made.note(slow, 30.0)
+    assert made.evaluation_s(now) == 30.0
+    # Loading each, timing them and the baseline side by side, scoring them and FP32 on half as many samples.
+    timing_s = made.finalists_s(now, 2) - 2 * 1.0 - 3 * 10.0 / 2
+    assert 0.5 < timing_s < 30.0
+    assert made.finalists_in_time(now, 6) == 6
+    late = Pace(1000.0, time.monotonic() - 999.0, {"search": 100, "final": 50})
+    late.note(slow, 30.0)
+    assert (late.finalists_in_time(now, 6), late.allows_evaluation(now)) == (0, False)
+    assert Pace().finalists_in_time(now, 6) == 6
+    assert Pace().allows_evaluation(now)
+
+
+def test_the_limit_holds_for_the_whole_command(here: Path) -> None:
+    """Twice what a whole short search takes on this machine now, which may do other things too."""
+    start = time.monotonic()
+    first = child("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 2, cwd=here)
+    first_s = time.monotonic() - start
+    assert first.returncode == 0, first.stderr
+    limit_s = round(2 * first_s) + 5
+    start = time.monotonic()
+    ended = child("resume", "s", "--trials", 100_000, "--time-limit", f"{limit_s}s", cwd=here)
+    took_s = time.monotonic() - start
+    assert ended.returncode == 0, ended.stderr
+    assert "the time limit is reached with" in ended.stdout
+    assert took_s < limit_s + first_s + 30  # one step may be in flight
+
+
+def test_a_limit_too_short_for_anything_says_so(here: Path) -> None:
+    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 4)
+    ended = child("search", *inputs, "--time-limit", "10ms", cwd=here)
+    assert ended.returncode == 1
+    said = ended.stderr.partition("error: ")[2]
+    assert "--time-limit 0.01s is too short to evaluate anything" in said
+    assert said.endswith("bitfront resume s --time-limit TIME\n")
+    assert said.count("\n") == 1
+    assert "4 evaluations are done" in ok("resume", "s", "--time-limit", "none")
+
+
+def test_a_command_began_with_its_process_and_a_function_when_it_was_called() -> None:
+    code = (
+        "import time; time.sleep(0.5); from studies import run_clock\n"
+        "for _ in range(2):\n"
+        "    with run_clock.clocked_run(): print(time.monotonic() - run_clock.limit_start())\n"
+        "    run_clock.note_command()\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    ).stdout.split()
+    called, whole = map(float, said)
+    assert called < 0.5 <= whole
+
+
+def test_workers_count_from_the_start_of_their_parents_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_clock.clocked_run():
+        told = run_clock.for_workers()
+        began = run_clock.limit_start()
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with run_clock.clocked_run():
+        assert run_clock.limit_start() == began

@@ -1,0 +1,168 @@
+"""The sensitivity pass of a target on a GPU: beside the uniform assignments' builds, in a process of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
+from search.errors import EvaluatorError
+from studies.run.guidance import sensitivity_beside
+from studies.run.noise.background import BackgroundCall
+from studies.trials.proposals import Proposals
+from studies.verbs import commands
+from tests.support.command_line import DATABASE, evaluator_processes, quick, write_inputs
+from tests.support.evaluator_jobs import case
+
+ROWS = 5  # three groups in two lower precisions, and the last, a narrow product, not in INT8
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Searches with a TensorRT that is not there, quickly."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in")
+    with quick():
+        monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
+        yield lambda *more: commands.search(
+            {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt", **dict(more)}
+        )
+
+
+class Order:
+    """What began and ended, in order, and in which thread and process it ran."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        self.jobs: list[Any] = []
+        self.pids: list[int | None] = []
+        call, evaluate, guide = EvaluatorProcess.call, EvaluatorProcess.evaluate, Proposals.guide
+
+        def called(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
+            if method != "sensitivity":
+                return call(keeper, method, params, on_event)
+            self.jobs.append(keeper.job)
+            self.events.append("begun")
+            try:
+                return call(keeper, method, params, on_event)
+            finally:
+                self.pids.append(keeper.pid)
+                self.events.append("ended")
+
+        def evaluated(keeper: EvaluatorProcess, *args: Any, **options: Any) -> Any:
+            self.events.append("evaluated")
+            return evaluate(keeper, *args, **options)
+
+        def guided(proposals: Proposals, informed: Any) -> None:
+            self.events.append("guided")
+            guide(proposals, informed)
+
+        monkeypatch.setattr(EvaluatorProcess, "call", called)
+        monkeypatch.setattr(EvaluatorProcess, "evaluate", evaluated)
+        monkeypatch.setattr(Proposals, "guide", guided)
+
+
+def stored() -> int:
+    connection = sqlite3.connect(DATABASE)
+    try:
+        return int(connection.execute("select count(*) from bf_sensitivity").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_it_begins_with_the_first_build_and_is_there_for_the_first_mix(
+    searched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = Order(monkeypatch)
+    searched(("trials", "5"))
+    assert order.events[0] == "begun", "before the first uniform assignment"
+    assert order.events.index("ended") < order.events.index("guided")
+    assert order.events[: order.events.index("guided")].count("evaluated") == 3, "then the first mix is proposed"
+    [job] = order.jobs
+    assert (job.backend, job.device) == ("onnxruntime", "cpu"), "the GPU is left alone"
+    assert stored() == ROWS
+    assert evaluator_processes() == []
+
+
+def test_what_is_not_there_in_time_joins_later(searched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first mixes are proposed without it."""
+    go_on = threading.Event()
+    store = sensitivity_beside.SensitivityBeside._store
+
+    def held(beside: Any, found: Any) -> Any:
+        go_on.wait(60)
+        return store(beside, found)
+
+    monkeypatch.setattr(sensitivity_beside.SensitivityBeside, "_store", held)
+    monkeypatch.setattr(sensitivity_beside, "GRACE_S", 0.0)
+    order = Order(monkeypatch)
+    real = EvaluatorProcess.evaluate
+
+    def fifth(keeper: EvaluatorProcess, *args: Any, **options: Any) -> Any:
+        if order.events.count("evaluated") == 4:
+            go_on.set()
+            deadline = time.monotonic() + 60
+            while not stored() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        return real(keeper, *args, **options)
+
+    monkeypatch.setattr(EvaluatorProcess, "evaluate", fifth)
+    searched(("trials", "8"))
+    before = order.events[: order.events.index("guided")].count("evaluated")
+    assert before == 5, order.events
+    assert stored() == ROWS
+
+
+def test_an_interrupted_search_leaves_no_process_and_a_later_one_measures_again(
+    searched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Order(monkeypatch).events
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        while "begun" not in begun:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    real = EvaluatorProcess.evaluate
+    monkeypatch.setattr(EvaluatorProcess, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        searched(("trials", "5"), ("sensitivity-time", "600s"))
+    monkeypatch.setattr(EvaluatorProcess, "evaluate", real)
+    assert evaluator_processes() == []
+    commands.resume("s", {})
+    assert stored() == ROWS
+
+
+def test_a_pass_that_fails_ends_the_search_with_what_to_do(searched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(beside: Any, found: Any) -> Any:
+        raise EvaluatorError("ONNX Runtime refuses the graph")
+
+    monkeypatch.setattr(sensitivity_beside.SensitivityBeside, "_store", failed)
+    with pytest.raises(EvaluatorError, match=r"sensitivity of the groups: ONNX Runtime refuses .* another --sampler"):
+        searched(("trials", "5"))
+    assert evaluator_processes() == []
+
+
+def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a request, from another thread; nothing is started again."""
+    made = case(tmp_path)
+    process = EvaluatorProcess(made.job, tmp_path / "log")
+    call = BackgroundCall(process, "sensitivity", {"seconds": 600.0})
+    deadline = time.monotonic() + 60
+    while process.pid is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    pid = process.pid
+    assert pid is not None
+    call.close()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    with pytest.raises((EvaluatorError, ProcessDiedError)):
+        call.result()
+    with pytest.raises(EvaluatorError, match="nobody needs its answer"):
+        process.call("knobs")
+    assert process.pid is None

@@ -1,0 +1,138 @@
+"""From options to what a backend is given, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.errors import ConfigError, TargetError
+from studies.options.config import SearchConfig, from_options
+from studies.run.session.levels import START_LEVEL
+from studies.run.session.setup import backend_options, check_backend_options, final_options, resolved
+from tests.support.command_line import copy_finished, invoke, ok, write_inputs
+
+BASE = {"model": "m.onnx", "data": "d.npz"}
+PLAIN = {
+    "threads": 1, "typing": "auto", "workspace_bytes": 4 << 30, "optimization_level": START_LEVEL, "tf32": True,
+    "sparsity": False, "native_instancenorm": True, "plugins": [], "build_threads": None,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(backend: str = "tensorrt", **options: Any) -> SearchConfig:
+    return from_options({**BASE, "backend": backend, **options})
+
+
+def test_what_tensorrt_is_given(here: Path) -> None:
+    assert backend_options(config()) == {**PLAIN, "timing_cache": str(here / "bitfront.db.artifacts/timing-cache")}
+    given = {
+        "threads": "2", "typing": "strong", "workspace": "1GiB", "optimization-level": "1", "tf32": "off",
+        "sparsity": True, "native-instancenorm": "off", "plugin": ["a.so", "/b.so"], "timing-cache": "times",
+        "build-threads": "6",
+    }  # fmt: skip
+    assert backend_options(config(**given)) == {
+        "threads": 2, "typing": "strong", "workspace_bytes": 1 << 30, "optimization_level": 1, "tf32": False,
+        "sparsity": True, "native_instancenorm": False, "plugins": [str(here / "a.so"), "/b.so"],
+        "timing_cache": str(here / "times"), "build_threads": 6,
+    }  # fmt: skip
+    assert json.loads(json.dumps(backend_options(config(**given)))) == backend_options(config(**given))
+    assert backend_options(config(**{"timing-cache": "none"}))["timing_cache"] is None
+    elsewhere = config(artifacts="/engines", storage="postgresql://me@host/db")
+    assert backend_options(elsewhere)["timing_cache"] == "/engines/timing-cache"
+
+
+def test_onnxruntime_is_given_none_of_it() -> None:
+    assert backend_options(config("onnxruntime", threads="3")) == {"threads": 3}
+    assert final_options(config("onnxruntime", threads="3")) == {"threads": 3}
+
+
+def test_exports_may_be_built_at_another_level() -> None:
+    found = config(**{"optimization-level": "1", "final-optimization-level": "5"})
+    assert (backend_options(found)["optimization_level"], final_options(found)["optimization_level"]) == (1, 5)
+    assert final_options(config(**{"optimization-level": "1"}))["optimization_level"] == 1
+    assert final_options(config(**{"final-optimization-level": "0"})) == {
+        **backend_options(config()),
+        "optimization_level": 0,
+    }
+
+
+def test_stored_paths_hold_from_any_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = config(**{"plugin": ["a.so"], "timing-cache": "times"})
+    stored = SearchConfig.from_json(json.loads(json.dumps(resolved(made))))
+    options = backend_options(made)
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    assert (stored.plugins, stored.timing_cache) == ((str(here / "a.so"),), str(here / "times"))
+    assert backend_options(stored) == options
+    assert resolved(config(**{"timing-cache": "none"}))["timing_cache"] == "none"
+
+
+def test_a_configuration_from_before_these_options_gets_their_defaults(here: Path) -> None:
+    stored = SearchConfig.from_json({"model": "m.onnx", "data": "d", "study": "s", "backend": "tensorrt"})
+    assert backend_options(stored) == {**PLAIN, "timing_cache": str(here / "bitfront.db.artifacts/timing-cache")}
+    assert (stored.repair, stored.final_optimization_level) == (0, None)
+
+
+def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
+    (here / "study.toml").write_text("tf32 = 'on'\nworkspace = '1GiB'\n")
+    filed = from_options({**BASE, "backend": "onnxruntime", "sparsity": True}, here / "study.toml")
+    with pytest.raises(ConfigError) as caught:
+        check_backend_options(filed)
+    assert str(caught.value) == (
+        "--sparsity, --tf32, --workspace: expected only with backend tensorrt, got backend onnxruntime. "
+        "Leave them out, or choose --backend tensorrt."
+    )
+    check_backend_options(config("onnxruntime", threads="2", repair="3"))
+    check_backend_options(SearchConfig.from_json(filed.to_json()))  # what is stored was not given now
+    with pytest.raises(TargetError):
+        check_backend_options(SearchConfig("m", "d", "s", backend="openvino"))
+
+
+def test_files_that_tensorrt_options_name(here: Path) -> None:
+    (here / "a.so").touch()
+    check_backend_options(config(**{"plugin": ["a.so"], "timing-cache": "deep/times"}))
+    for options, says in (
+        ({"plugin": ["a.so", "none.so"]}, "--plugin none.so: there is no such file"),
+        ({"plugin": [str(here)]}, "there is no such file"),
+        ({"timing-cache": "a.so"}, "a.so is no folder that can be written"),
+        ({"timing-cache": "a.so/times"}, "--timing-cache"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            check_backend_options(config(**options))
+    assert [path.name for path in here.iterdir()] == ["a.so"]
+
+
+def test_layers_and_search_refuse_them_with_nothing_made(here: Path) -> None:
+    write_inputs(here)
+    (here / "study.toml").write_text("model = 'model.onnx'\ndata = 'data.npz'\ntf32 = false\n")
+    before = sorted(path.name for path in here.iterdir())
+    for arguments in (
+        ("layers", "model.onnx", "--typing", "weak"),
+        ("search", "--config", "study.toml", "--backend", "onnxruntime"),
+        ("search", "model.onnx", "--data", "data.npz", "--backend", "tensorrt", "--plugin", "none.so"),
+    ):
+        refused = invoke(*arguments)
+        assert refused.exit_code == 2, refused.output
+        assert sum(line.startswith("error: ") for line in refused.stderr.splitlines()) == 1
+    assert sorted(path.name for path in here.iterdir()) == before
+
+
+def test_a_study_made_before_these_options_is_resumed(here: Path) -> None:
+    import sqlite3
+
+    copy_finished(here)
+    connection = sqlite3.connect("bitfront.db")
+    names = [*PLAIN, "final_optimization_level", "timing_cache", "repair"]
+    for name in set(names) - {"threads"}:
+        connection.execute(f"update bf_study set config = json_remove(config, '$.{name}')")
+    connection.commit()
+    connection.close()
+    assert "5 evaluations are done" in ok("resume", "small", "--trials", 5)

@@ -1,0 +1,1 @@
+"""What tests share: networks, fakes, servers, processes. Benchmarks use some of it too."""

@@ -1,0 +1,1 @@
+"""Real servers on this machine: databases and object stores."""

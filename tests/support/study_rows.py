@@ -1,0 +1,132 @@
+"""Studies with a few rows in their database."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import create_engine, func, select
+
+from search.graph.model import Group
+from search.values import (
+    Accuracy,
+    Assignment,
+    AuditRow,
+    EngineSummary,
+    Evaluation,
+    Latency,
+    LayerTime,
+    Precision,
+    Target,
+)
+from studies.options.config import from_options
+from studies.store.database import tables
+from studies.store.records import NewStudy
+from studies.store.store import Store
+from tests.support.servers.databases import mariadb_url, postgresql_url
+
+GIVEN = os.environ.get("BITFRONT_TEST_URL")  # one more, say MySQL 8: a database whose bf_ tables may be dropped
+TARGET = Target("onnxruntime", "CPU", {"onnxruntime": "1.23"}, {"threads": "1"}, "p20", True)
+STUDY = NewStudy("demo", "model.onnx", "a" * 64, {"trials": 3}, {"n": 1}, {"name": "top1"}, {"ü": [1]}, {"python": "3"})
+ENGINE = EngineSummary(layers=9, moves=3, opaque=1, sparse=2, moves_ms=0.125, profiled_ms=1.5)
+DETAILS = {"layer": "conv + relu", "weights": "Int8", "inputs": "Int8 NC/32HW32", "outputs": "Half NC/2HW2"}
+AROUND = {"host_to_device": 0.5, "device_to_host": 0.25, "enqueue": 0.125}
+CONDITIONS = {
+    "before": {"sm_clock_mhz": 1980, "temperature_c": 41, "power_w": 310.5, "throttled": [], "other_processes": 0},
+    "after": {"sm_clock_mhz": 1830, "temperature_c": 44, "power_w": 695.5, "throttled": ["power cap"]},
+    "throttled": ["power cap"],
+}
+LAYERS = (
+    LayerTime("conv + relu", "CaskConvolution", "g000", False, 0.25),
+    LayerTime("Reformatting CopyNode", "Reformat", None, True, 0.125),
+)
+SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
+KINDS = ["sqlite", *SERVERS]
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
+
+
+def fresh_url(kind: str, tmp_path: Path) -> str:
+    """An empty database: a file, a new one on a server, or the one given with our tables dropped."""
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'a.db'}"
+    if kind == "given":
+        return _emptied(str(GIVEN))
+    return postgresql_url() if kind == "postgresql" else mariadb_url()
+
+
+def _emptied(url: str) -> str:
+    engine = create_engine(url)
+    tables.Base.metadata.drop_all(engine)
+    engine.dispose()
+    return url
+
+
+def assignment(*codes: int | Precision) -> Assignment:
+    """Of groups g000, g001, …; a number is the id of a precision."""
+    given = (code if isinstance(code, Precision) else Precision.of_id(code) for code in codes)
+    return Assignment({f"g{i:03}": precision for i, precision in enumerate(given)})
+
+
+def measured(chosen: Assignment, **changes: Any) -> Evaluation:
+    audit = tuple(AuditRow(group, asked, asked, f"kernel of {group}", DETAILS) for group, asked in chosen.items())
+    times, baseline = np.array([1.25, 1.5]), np.array([2.0, 2.0])
+    latency = Latency(1.5, 1.5, 0.5, 2.0, times, baseline, ("clocks moved",), AROUND, CONDITIONS)
+    accuracy = Accuracy("top1", 0.75, 0.25, 0.125, 0.5, 4, 8, np.array([1.0, 1.0, 1.0, 0.0]))
+    whole = Evaluation(chosen, None, audit, latency, accuracy, 1000, 2 << 40, 1.5, 2.5, 2, None, ("note",), ENGINE)
+    return replace(whole, **changes)
+
+
+def finish(store: Store, target: int, trial: int, *codes: int, artifact: str | None = None, **changes: Any) -> int:
+    chosen = assignment(*codes)
+    evaluation_id = store.begin(target, chosen, chosen.digest, "w0", trial)
+    store.record(evaluation_id, measured(chosen, **changes), artifact)
+    return evaluation_id
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses with arrays as something that `==` compares."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def count(store: Store, table: type[tables.Base]) -> int:
+    with store._engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+def make_study(store: Store, **options: str) -> int:
+    """A study named `s` with one target; the target's id."""
+    config = from_options({"model": "model.onnx", "data": "data.npz", **options})
+    new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, {}, {}, "running")
+    return store.add_target(store.create_study(new), TARGET, "s@1")
+
+
+def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: float, **changes: Any) -> Evaluation:
+    """A finished evaluation; the same for the same arguments."""
+    chosen = assignment(*codes)
+    got = changes.pop("got", None)
+    audit = tuple(AuditRow(g, p, p if got is None else Precision.of_id(got), "kernel") for g, p in chosen.items())
+    values = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
+    latency = Latency(latency_ms, latency_ms, 0.01, 2.0, np.ones(2), np.ones(2), ())
+    measured: dict[str, Any] = {"audit": audit, "latency": latency, "accuracy": values, "memory_bytes": 1000}
+    return Evaluation(chosen, **{**measured, **changes})
+
+
+def add(store: Store, target: int, trial: int, evaluation: Evaluation, role: str = "", worker: str = "w0") -> int:
+    """Store an evaluation as that of a trial; its id."""
+    number = store.begin(target, evaluation.assignment, evaluation.assignment.digest, worker, trial, role)
+    store.record(number, evaluation)
+    return number
+
+
+def group(number: int) -> Group:
+    """A convolution of which nothing but names is known."""
+    texts = {"id": f"g{number:03}", "name": f"/layer{number}/Conv", "op": "Conv", "output": "y"}
+    rest: dict[str, Any] = {field.name: () for field in fields(Group) if field.name not in texts}
+    return Group(**{**rest, **texts, "block": "", "pinned": "", "nodes": ("n",), "anchors": ("n",)})

@@ -1,0 +1,1 @@
+"""TensorRT in tests: fakes by the listings of its bindings, its strongly typed builder, and real GPUs."""

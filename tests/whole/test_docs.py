@@ -1,0 +1,300 @@
+"""README and docs say what the program does: verbs, options, commands, links, files, Python examples."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import shlex
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.space.choices import Space
+from search.values import Target
+from studies.export.export import Exported
+from studies.inspect.profiles import Profiled
+from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.options import config
+from studies.show.status import StudyStatus
+from studies.verbs import commands
+from studies.verbs.doctor import Check
+from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read
+from tests.support.paths import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [ROOT / "README.md", *PAGES]
+TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
+TOPICS |= {"workers", "targets", "artifacts", "servers", "kubernetes"}
+OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
+OTHER_PROGRAMS |= {
+    "--scale",
+    "--no-deps",
+    "--from-literal",
+    "--type",
+    "--patch",
+    "--username",
+    "--dbname",
+}  # its compose
+OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
+OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
+OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--needs", "--shard"}  # the proof on a GPU
+OTHER_PROGRAMS |= {"--seconds", "--dry-run", "--python", "--train-python", "--wait", "--parts", "--models"}  # its lease
+OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py
+OTHER_PROGRAMS |= {"--docs"}  # benchmarks/trust/run.py
+USERS_OWN = (
+    "engine",
+    "demo",
+    "bitfront.db",
+    "photos",
+    "nvcr.io/",
+    "triton/",
+    "/work",
+    "/studies",
+    "/tmp",
+)  # what users make, not part of the repository
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+
+
+def options_of(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+def options(verb: str) -> set[str]:
+    return options_of(VERBS[verb])
+
+
+def metavars(verb: str) -> list[str]:
+    return [p.metavar for p in VERBS[verb].params if p.param_type_name == "argument"]
+
+
+def page(verb: str) -> str:
+    return read(ROOT / "docs" / f"{verb}.md")
+
+
+def without_output(path: Path) -> str:
+    """A page without pasted output, but with the command lines in it."""
+    return FENCE.sub(lambda m: "\n".join(shell_lines(m[2])) if m[1] == "text" else m[0], read(path))
+
+
+def shell_lines(block: str) -> list[str]:
+    return [
+        line.removeprefix("$ ") for line in block.splitlines() if line.startswith(("$ ", "bitfront ", "docker run "))
+    ]
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """Every `bitfront …` line of a fenced block, also inside `docker run`, by page; usage lines are none."""
+    found = []
+    for path in TEXTS:
+        for line in [line for block in blocks(path, "", "text") for line in shell_lines(block)]:
+            image = "bitfront:gpu " if "bitfront:gpu " in line else "bitfront:cpu "
+            _, program, arguments = line.partition(image if line.startswith("docker") else "bitfront ")
+            if program and arguments and "[options]" not in line:
+                found.append((path.name, arguments))
+    return found
+
+
+def trees() -> list[tuple[str, ast.Module]]:
+    return [(path.name, ast.parse(block)) for path in TEXTS for block in blocks(path, "python")]
+
+
+def test_every_verb_has_a_page_and_every_page_a_verb():
+    assert {path.stem for path in PAGES} == VERBS.keys() | TOPICS
+
+
+def test_index_links_every_page():
+    for path in PAGES:
+        assert path.stem == "index" or f"]({path.name})" in read(ROOT / "docs" / "index.md")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_page_lists_exactly_the_options_of_its_verb(verb):
+    listed = re.findall(r"^\| `(--[a-z0-9-]+)", page(verb), re.MULTILINE)
+    assert sorted(listed) == sorted(options(verb) - {"--help"})
+    assert all(f"`{metavar}`" in page(verb) for metavar in metavars(verb))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_page_has_its_exit_codes_and_its_function(verb):
+    assert page(verb).startswith(f"# bitfront {verb}\n")
+    assert "\n## Exit codes\n" in page(verb)
+    assert f"commands.{verb}" in page(verb)
+
+
+def test_search_page_names_every_choice_and_default():
+    rows = dict(re.findall(r"^\| `--([a-z0-9-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
+    choices = {
+        "backend": config.BACKENDS,
+        "calibration": config.CALIBRATIONS,
+        "sampler": config.SAMPLERS,
+        "granularity": config.GRANULARITIES,
+        "keep-engines": config.KEEP_ENGINES,
+        "typing": config.TYPINGS,
+    }
+    for option, values in choices.items():
+        assert all(f"`{value}`" in rows[option] for value in values), option
+    defaults = {
+        "trials",
+        "sampler",
+        "seed",
+        "granularity",
+        "calibration",
+        "storage",
+        "threads",
+        "keep-engines",
+        "split-seed",
+    }
+    defaults |= {"split-seed", "repair", "typing"}
+    fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
+    for option in defaults:
+        shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")
+        assert shown == str(fields[config.OPTIONS[option].field]), option
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_no_text_names_an_option_that_does_not_exist(path):
+    known = options_of(PROGRAM).union(*map(options, VERBS)) | {"--help"} | OTHER_PROGRAMS
+    assert set(OPTION.findall(without_output(path))) <= known
+
+
+def test_there_are_command_lines_of_every_verb():
+    assert {shlex.split(arguments, comments=True)[0] for _, arguments in command_lines()} == set(VERBS)
+
+
+@pytest.mark.parametrize(("name", "arguments"), command_lines(), ids=lambda value: value)
+def test_command_lines_parse(name, arguments):
+    verb, given = parse(arguments)
+    if verb == "search" and given["config"] is not None:
+        return
+    known = {key: value for key, value in given.items() if key.replace("_", "-") in config.OPTIONS and verb != "demo"}
+    if "latency-budget 2.5" in arguments and "2.5ms" not in arguments:
+        with pytest.raises(config.ConfigError):  # shown because it is refused
+            config.from_options(known)
+        return
+    config.from_options({"model": "model.onnx", "data": "data.npz", **{k: v for k, v in known.items() if v}})
+
+
+def test_toml_examples_are_configurations(tmp_path):
+    found = [block for path in TEXTS for block in blocks(path, "toml")]
+    assert found
+    for block in found:
+        file = tmp_path / "study.toml"
+        file.write_text(block, encoding="utf-8")
+        config.from_options({}, file)
+
+
+@pytest.mark.parametrize("path", [*TEXTS, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
+def test_links_resolve(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(path)):
+        if not target.startswith("https://"):
+            file, _, anchor = target.partition("#")
+            there = path.parent / file if file else path
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", read(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_files_and_folders_named_exist(path):
+    prose = FENCE.sub("", read(path))
+    named = [token for token in re.findall(r"`([\w./-]+)`", prose) if "/" in token.strip("-")]
+    for token in named:
+        if not token.startswith(USERS_OWN):
+            assert (ROOT / token).exists(), token
+
+
+def test_readme_lists_every_folder():
+    listed = re.findall(r"^\| `([\w/]+/)` \|", read(ROOT / "README.md"), re.MULTILINE)
+    packages = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
+    assert packages <= set(listed)
+
+
+def test_make_targets_exist():
+    targets = set(re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE))
+    named = {name for path in TEXTS for name in re.findall(r"(?:`|^)make ([a-z-]+)", read(path), re.MULTILINE)}
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_extras_exist():
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    extras = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
+    installs = [found for path in TEXTS for found in re.findall(r"pip install '\.\[([\w,]+)\]'", read(path))]
+    named = {name for names in installs for name in names.split(",")}
+    further = re.search(r"^Further extras: (.*?)\. ", read(ROOT / "README.md"), re.MULTILINE)
+    assert further is not None
+    assert named | set(re.findall(r"`(\w+)`", further[1])) <= extras.keys()
+    assert named
+
+
+# Python examples ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "tree"), trees(), ids=lambda value: value if isinstance(value, str) else "")
+def test_python_examples_fit_the_functions(name, tree):
+    results: dict[str, Any] = {}
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Call) and called(statement):
+            check_call(statement)
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and called(statement.value):
+            results.update(bound(statement.targets[0], returned(called(statement.value))))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            type_of(node, results)
+
+
+def called(call: ast.Call) -> str:
+    """The name of the function of `studies.verbs.commands` that is called, or empty."""
+    function = call.func
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "commands":
+        return function.attr
+    return ""
+
+
+def check_call(call: ast.Call) -> None:
+    function = getattr(commands, called(call))
+    keywords = {keyword.arg or "": keyword.value for keyword in call.keywords}
+    inspect.signature(function).bind(*call.args, **keywords)
+    for value in (*call.args, *keywords.values()):
+        if isinstance(value, ast.Dict):
+            config.from_options({"model": "model.onnx", "data": "data.npz", **ast.literal_eval(value)})
+
+
+def returned(name: str) -> Any:
+    types = (Exported, Space, Target, Check, StudyStatus, Profiled, Sensitivities, Thresholds)
+    return typing.get_type_hints(getattr(commands, name), localns={kind.__name__: kind for kind in types})["return"]
+
+
+def bound(target: ast.expr, kind: Any) -> dict[str, Any]:
+    if isinstance(target, ast.Tuple):
+        return {e.id: k for e, k in zip(target.elts, typing.get_args(kind), strict=True) if isinstance(e, ast.Name)}
+    assert isinstance(target, ast.Name)
+    return {target.id: kind}
+
+
+def type_of(node: ast.expr, results: dict[str, Any]) -> Any:
+    """Follow `finished.standing.picks` through the types; None where they are not known. Fails on a missing name."""
+    if isinstance(node, ast.Name):
+        return results.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    kind = type_of(node.value, results)
+    if not isinstance(kind, type):
+        return None
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    assert node.attr in fields or hasattr(kind, node.attr), f"{kind.__name__} has no {node.attr}"
+    try:
+        return typing.get_type_hints(kind).get(node.attr)
+    except NameError:  # a name that is imported for type checkers only
+        return None

@@ -1,0 +1,188 @@
+"""Who may import whom: studies → evaluators → search; heavy modules in few places; everything without any of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from studies.cli.main import VERBS, program_for
+from tests.support.command_line import copy_finished
+from tests.support.paths import ROOT
+
+LAYERS = ("search", "evaluators", "studies")
+STORE = {str(path.relative_to(ROOT)) for path in (ROOT / "studies/store").rglob("*.py")}
+TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends/tensorrt").glob("*.py")}
+ALLOWED = {
+    "onnxruntime": {"evaluators/backends/onnxruntime/backend.py", "evaluators/calibration/activations.py"},
+    "tensorrt": TENSORRT,
+    "cuda": TENSORRT,
+    "sqlalchemy": STORE,
+    "pynvml": {"evaluators/backends/nvidia/state.py"},
+    "pickle": set[str](),
+    "torch": set[str](),
+}
+# Installed by extras or not at all, so that a machine without them must be able to import every module.
+OPTIONAL = (
+    "onnxruntime",
+    "tensorrt",
+    "cuda",
+    "pynvml",
+    "torch",
+    "psycopg",
+    "pymysql",
+    "optuna_dashboard",
+    "boto3",
+    "PIL",
+    "scipy",
+)
+
+
+def sources() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def imported(path: str, *, at_start_only: bool = False) -> Iterator[str]:
+    """Full names of what a file imports, also inside functions unless told otherwise."""
+    tree = ast.parse((ROOT / path).read_text())
+    for node in _at_start(tree) if at_start_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _at_start(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when the module is imported: not those of functions, nor of `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not checking and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from _at_start(node)
+
+
+@pytest.mark.parametrize("path", sources())
+def test_imports_point_one_way(path: str) -> None:
+    above = LAYERS[LAYERS.index(path.split("/")[0]) + 1 :]
+    assert [name for name in imported(path) if name.split(".")[0] in above] == []
+
+
+@pytest.mark.parametrize("path", sources())
+def test_heavy_modules_are_imported_only_where_they_belong(path: str) -> None:
+    for module, places in ALLOWED.items():
+        if path not in places:
+            assert [name for name in imported(path) if name.split(".")[0] == module] == []
+
+
+def test_no_folder_imports_in_a_circle() -> None:
+    """At import time; inside functions it may."""
+    graph = {
+        path[:-3].replace("/", "."): {name for name in imported(path, at_start_only=True) if _is_ours(name)}
+        for path in sources()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " → ".join((*way, module))
+        if module not in done:
+            for name in graph.get(module, ()):
+                visit(name, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def _is_ours(name: str) -> bool:
+    return (ROOT / f"{name.replace('.', '/')}.py").exists()
+
+
+def test_ruff_knows_the_same_rules() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    for module in ("onnxruntime", "tensorrt", "cuda", "sqlalchemy", "pynvml", "pickle"):
+        assert f'"{module}".msg' in text
+    for place in ("studies/store/*", "evaluators/backends/tensorrt/*"):
+        assert f'"{place}" = ["TID251"]' in text
+
+
+BLOCKED = f"""
+import importlib, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocker())
+for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in sources() if "__main__" not in path]!r}:
+    importlib.import_module(name)
+"""
+
+
+# What a process that reads a study does without: it answers in the time that this takes to import.
+NOT_TO_READ = (
+    *("alembic", "boto3", "filelock", "jinja2", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna", "plotly"),
+    *("psutil", "scipy", "torch"),
+    *("evaluators.process.keeper", "evaluators.backends.nvidia.state", "search.graph.model", "search.space.choices"),
+    *(
+        "studies.run.runner",
+        "studies.run.session.setup",
+        "studies.run.working",
+        "studies.fleet.processes",
+        "studies.export.export",
+        "studies.show.report",
+    ),
+    *("studies.cli.search", "studies.cli.workers", "studies.cli.results", "studies.cli.analyses"),
+)
+
+
+def test_reading_verbs_import_nothing_that_they_do_not_need(tmp_path: Path) -> None:
+    copy_finished(tmp_path)
+    verbs = (["status", "small"], ["front", "small"], ["show", "small", "0"], ["studies"])
+    code = f"import sys\nfor words in {verbs!r}:\n"
+    code += "    from studies.cli.main import program_for; program_for(words)(words, standalone_mode=False)\n"
+    code += f"print([name for name in {NOT_TO_READ!r} if name in sys.modules])"
+    done = run(code, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
+
+
+def test_a_verb_is_in_the_module_that_is_imported_for_it() -> None:
+    for verb, module in VERBS.items():
+        assert hasattr(importlib.import_module(f"studies.cli.{module}"), verb), verb
+    assert list(get_command(program_for(["--help"])).commands) == list(VERBS)  # type: ignore[attr-defined]
+    assert list(get_command(program_for(["front", "--help"])).commands) == ["front"]  # type: ignore[attr-defined]
+
+
+def run(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True)
+
+
+def test_every_module_imports_without_what_extras_install() -> None:
+    done = run(BLOCKED)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
+    start = BLOCKED + "import importlib.util\nfind = importlib.util.find_spec\n"
+    start += f"importlib.util.find_spec = lambda name: None if name in {OPTIONAL!r} else find(name)\n"
+    doctor = run(start + "sys.argv = ['bitfront', 'doctor']; from studies.cli.main import main; main()")
+    assert doctor.returncode == 1, doctor
+    assert "bitfront[cpu]" in doctor.stdout
+    typed = ["bitfront", "search", "model.onnx", "--data", "data.npz"]
+    search = run(start + f"sys.argv = {typed!r}; from studies.cli.main import main; main()")
+    assert search.returncode == 2, search
+    assert "bitfront[cpu]" in search.stderr
+    assert "Traceback" not in search.stderr
+
+
+def test_tests_share_only_what_is_in_support() -> None:
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    shared = {name for path in files for name in imported(str(path.relative_to(ROOT))) if name.startswith("tests.")}
+    assert [name for name in shared if not name.startswith("tests.support")] == []
+    assert len({path.stem for path in files}) == len(files), "conftest.py orders files by their names"

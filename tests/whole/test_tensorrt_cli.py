@@ -1,0 +1,70 @@
+"""What a user types with `--backend tensorrt`, from the search to the export, without a GPU.
+
+Evaluator processes find the project's fakes in place of `tensorrt` and `cuda.bindings.runtime`; all else is real. Every
+engine gives ones and takes 0.25 ms, so what is told of speed and accuracy says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from tests.support.command_line import invoke, ok, write_inputs
+from tests.support.tensorrt.stand_in import V8, V10, V11, found_pixels, standing_in
+
+SEARCH = ("--data", "in/data.npz", "--study", "s", "--backend", "tensorrt", "--trials", 4)
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and data, where TensorRT of the version that is asked for seems to be installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BITFRONT_TEST_TENSORRT", request.param)
+    write_inputs(tmp_path / "in")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("folder", "typing"), [(V8, "weak"), (V11, "strong")], indirect=["folder"])
+def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
+    ok("search", "in/model.onnx", *SEARCH, "--max-drop", "20%", "--keep-engines", "all", "--quiet")
+    rows = json.loads(ok("front", "s", "--json"))["rows"]
+    trial = next(row["trial"] for row in rows if row["role"] == "baseline:int8")
+    groups = json.loads(ok("show", "s", trial, "--json"))["groups"]
+    assert {group["answer"] for group in groups} == {"obeyed"}
+    assert groups[0]["details"]["beside"].startswith("relu: ")
+    ok("export", "s", "--trial", trial, "--out", "engine")
+    names = {path.name for path in Path("engine").iterdir()}
+    assert {"model.plan", "model.onnx", "manifest.json", "calibration.cache", "trtexec.txt"} <= names
+    assert json.loads(Path("engine/manifest.json").read_text())["knobs"]["typing"] == typing
+    shipped = {node.op_type for node in onnx.load("engine/model.onnx").graph.node}
+    assert ("QuantizeLinear" in shipped) == (typing == "strong")
+    assert "g000" in ok("profile", "s", trial)
+    assert "ENGINE" in ok("compare", "s", trial).upper()
+
+
+@pytest.mark.parametrize("folder", [V10], indirect=True)
+def test_an_output_whose_size_the_data_decide_is_the_users_to_mend(folder: Path) -> None:
+    found_pixels(folder / "in")
+    done = invoke("search", "in/net.onnx", *SEARCH, "--metric", "sqnr")
+    assert done.exit_code == 2, done.output
+    assert "'pixels' depends on the data" in " ".join(done.output.split())
+    assert not Path("bitfront.db").exists()
+
+
+@pytest.mark.parametrize("folder", [V10], indirect=True)
+def test_a_timing_cache_that_cannot_be_used_ends_no_search(folder: Path) -> None:
+    with standing_in(V10):
+        file = TensorRTBackend("cuda", timing_cache="times").builder_knobs.timing_cache
+    assert file is not None
+    file.mkdir(parents=True)
+    ok("search", "in/model.onnx", *SEARCH, "--sampler", "random", "--timing-cache", "times", "--quiet")
+    for trial in range(4):
+        shown = json.loads(ok("show", "s", trial, "--json"))
+        notes = [note for note in shown["notes"] if note.startswith("timing-cache: ")]
+        assert len(notes) == 1
+        assert notes[0].startswith("timing-cache: not read: ")
+        assert str(file) in notes[0]
