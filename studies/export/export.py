@@ -24,7 +24,7 @@ from studies.export import deploy
 from studies.export.choosing import chosen_row
 from studies.export.manifest import manifest
 from studies.judging.picks import MOST_IN_LINE
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
 from studies.run.work import Work
@@ -122,9 +122,11 @@ def write(work: Work, now: Standing, row: int, request: Request, folder: Path) -
         raise ArtifactError(f"exporting to {folder}: {error}.") from error
     try:
         _fill(staging, final, chosen, request)
-        _check_outputs(final, chosen.engine, staging / final.engine_file)
+        _check_outputs(final, chosen.engine, staging / final.bench.engine_file)
         found["check"] = {"outputs": "equal"}
-        found["latency_check"] = _check_latency(final, chosen, staging / final.engine_file, request.latency_tolerance)
+        found["latency_check"] = _check_latency(
+            final, chosen, staging / final.bench.engine_file, request.latency_tolerance
+        )
         _write_manifest(staging, found)
         staging.chmod(0o755)
         if folder.exists():
@@ -152,21 +154,21 @@ def confirmed_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]
         if now.looked_at(row):
             break
         confirm(work, now, [row])
-        now = standing(work.store, work.study, work.target, work.limits)
+        now = work.ledger.standing()
     return now, chosen_row(now, pick, None)
 
 
 def _confirmed(work: Work, number: int, trial: int) -> _Chosen:
     """The evaluation, measured again and scored on the final split where that was not done yet."""
     now, row = _place(work, number)
-    with work.artifacts.open(str(now.table.artifact[row])):
+    with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
     if now.final_of(row) is None and not now.fails_final[row]:
         confirm(work, now, [row])
         now, row = _place(work, number)
     if now.fails_final[row]:
         raise _not_finite(trial)
-    return _Chosen(now, row, engine_of(work, now, row), work.store.load(number).evaluation.assignment)
+    return _Chosen(now, row, engine_of(work, now, row), work.ledger.store.load(number).evaluation.assignment)
 
 
 def _not_finite(trial: int) -> ArtifactError:
@@ -177,7 +179,7 @@ def _not_finite(trial: int) -> ArtifactError:
 
 
 def _place(work: Work, number: int) -> tuple[Standing, int]:
-    now = standing(work.store, work.study, work.target, work.limits, exports=True)
+    now = work.ledger.standing(exports=True)
     return now, int(np.flatnonzero(now.table.id == number)[0])
 
 
@@ -185,16 +187,16 @@ def _place(work: Work, number: int) -> tuple[Standing, int]:
 
 
 def _fill(staging: Path, work: Work, chosen: _Chosen, request: Request) -> None:
-    shutil.copyfile(chosen.engine, staging / work.engine_file)
-    if work.engine_file != MODEL:  # else the engine is the ONNX file that it was built from
+    shutil.copyfile(chosen.engine, staging / work.bench.engine_file)
+    if work.bench.engine_file != MODEL:  # else the engine is the ONNX file that it was built from
         _ask(work, "export_onnx", assignment=chosen.assignment, out=str(staging / MODEL))
     _write_ranges(staging, work)
     timing = bool(_ask(work, "export_timing_cache", out=str(staging / deploy.TIMING)))
-    if work.engine_file == PLAN:
+    if work.bench.engine_file == PLAN:
         text = deploy.trtexec_text(_plan(work, chosen, timing))
         (staging / TRTEXEC).write_text(text, encoding="utf-8")
     if request.triton is not None:
-        types = _ask(work, "tensor_types", engine=str(staging / work.engine_file))
+        types = _ask(work, "tensor_types", engine=str(staging / work.bench.engine_file))
         _write_triton(staging, work, request.triton, types)
 
 
@@ -205,34 +207,34 @@ def _write_manifest(staging: Path, found: dict[str, Any]) -> None:
 
 
 def _write_ranges(staging: Path, work: Work) -> None:
-    ranges = json.loads(work.artifacts.read_bytes(work.target.ranges_digest or ""))
+    ranges = json.loads(work.ledger.artifacts.read_bytes(work.ledger.target.ranges_digest or ""))
     (staging / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
-    version = work.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
+    version = work.ledger.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
     text = calibration_cache.write(Ranges.from_json(ranges), version)
     (staging / deploy.CALIBRATION).write_text(text, encoding="utf-8", newline="\n")
 
 
 def _plan(work: Work, chosen: _Chosen, timing: bool) -> deploy.Plan:
-    groups = work.store.groups(work.study.id)
+    groups = work.ledger.store.groups(work.ledger.study.id)
     return deploy.Plan(
-        version=work.target.target.versions["tensorrt"],
-        knobs=work.knobs,
+        version=work.ledger.target.target.versions["tensorrt"],
+        knobs=work.ledger.knobs,
         layers={anchor: chosen.assignment[group.id] for group in groups for anchor in group.anchors},
-        profiles=work.model.profiles,
-        plugins=work.config.plugins,
+        profiles=work.problem.model.profiles,
+        plugins=work.problem.config.plugins,
         timing_cache=timing,
     )
 
 
 def _write_triton(staging: Path, work: Work, name: str, types: Mapping[str, str]) -> None:
-    versions = work.target.target.versions
-    gpu = work.engine_file == PLAN or versions.get("provider") == "cuda"
+    versions = work.ledger.target.target.versions
+    gpu = work.bench.engine_file == PLAN or versions.get("provider") == "cuda"
     entry = staging / "triton" / name
     (entry / "1").mkdir(parents=True)
     (entry / "config.pbtxt").write_text(
-        deploy.triton_config(name, work.engine_file, work.model, types, gpu=gpu), encoding="utf-8"
+        deploy.triton_config(name, work.bench.engine_file, work.problem.model, types, gpu=gpu), encoding="utf-8"
     )
-    source, target = staging / work.engine_file, entry / "1" / work.engine_file
+    source, target = staging / work.bench.engine_file, entry / "1" / work.bench.engine_file
     try:
         os.link(source, target)
     except OSError:  # file systems without hard links
@@ -250,7 +252,7 @@ def _check_outputs(work: Work, measured: Path, written: Path) -> None:
     """Load what was written in a fresh process and compare its outputs bit for bit with the measured engine's."""
     outputs = []
     for path in (measured, written):
-        work.keeper.close()
+        work.bench.keeper.close()
         outputs.append(_ask(work, "check_outputs", engine=str(path)))
     names = dict.fromkeys([*outputs[0], *outputs[1]])
     different = [name for name in names if not _identical(outputs[0].get(name), outputs[1].get(name))]
@@ -288,7 +290,7 @@ def _check_latency(work: Work, chosen: _Chosen, written: Path, asked: float | No
     warnings: list[str] = []
     while not ratios or (abs(ratios[-1] - 1) > allowed and len(ratios) < _TRIES):
         if ratios:
-            work.keeper.close()  # a fresh process each: where in memory an engine lies may be bad luck
+            work.bench.keeper.close()  # a fresh process each: where in memory an engine lies may be bad luck
         params = {"engine": str(written), "measured": str(chosen.engine), "rounds": _ROUNDS}
         times = _ask(work, "compare_latency", **params)
         ratios.append(float(times["engine"] / times["measured"]))
@@ -335,6 +337,6 @@ def _comparable(now: Standing, times: Mapping[str, Any]) -> float:
 
 def _ask(work: Work, method: str, **params: Any) -> Any:
     try:
-        return work.keeper.call(method, params)
+        return work.bench.keeper.call(method, params)
     except ProcessDiedError as death:
         raise EvaluatorError(f"exporting, {method.replace('_', ' ')}: {death.told()}.") from death

@@ -26,12 +26,12 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         trial: number of the trial that was chosen.
         pick: how it was chosen.
     """
-    record = work.store.load(int(now.table.id[row]))
-    names = {group.id: group for group in work.store.groups(work.study.id)}
+    record = work.ledger.store.load(int(now.table.id[row]))
+    names = {group.id: group for group in work.ledger.store.groups(work.ledger.study.id)}
     evaluation = record.evaluation
     return {
         "bitfront": __version__,
-        "study": work.study.name,
+        "study": work.ledger.study.name,
         "trial": trial,
         "pick": pick,
         "evaluation": {
@@ -40,24 +40,28 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
             "rebuilt": record.role == "export",
             "build_s": evaluation.build_s,
         },
-        "model": {"path": work.study.model_path, "digest": work.study.model_digest, **work.study.model},
+        "model": {
+            "path": work.ledger.study.model_path,
+            "digest": work.ledger.study.model_digest,
+            **work.ledger.study.model,
+        },
         "precision": {node: evaluation.assignment[g.id].label for g in names.values() for node in g.anchors},
         "groups": _groups(record, names),
-        "ranges_digest": work.target.ranges_digest,
-        "metric": work.study.metric,
+        "ranges_digest": work.ledger.target.ranges_digest,
+        "metric": work.ledger.study.metric,
         "latency": _latency(now, row, record),
         **_levels(now, row, trial, record),
-        "search": _accuracy(evaluation.accuracy, work.study.clusters("search")),
+        "search": _accuracy(evaluation.accuracy, work.ledger.study.clusters("search")),
         "unrelated_to_fp32": bool(now.unrelated[row]),
         "warnings": [text] if (text := unrelated_text(now, row)) else [],
-        "final": {**_accuracy(record.final, work.study.clusters("final")), **_judged(now, row)},
-        "limits": asdict(work.limits),
-        "target": work.target.target.to_json(),
-        "target_fingerprint": work.target.target.fingerprint,
-        "knobs": work.knobs,
+        "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, row)},
+        "limits": asdict(work.ledger.limits),
+        "target": work.ledger.target.target.to_json(),
+        "target_fingerprint": work.ledger.target.target.fingerprint,
+        "knobs": work.ledger.knobs,
         "engine_bytes": engine.stat().st_size,
         "memory_bytes": evaluation.memory_bytes,
-        "environment": work.study.environment,
+        "environment": work.ledger.study.environment,
     }
 
 

@@ -284,7 +284,7 @@ def _profile(
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
-        with prepared(store, good, now.study, progress) as work, work.lease.hold("prune"):
+        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
             return {record.id: _profile_one(work, now, record, count) for record in records}
 
 
@@ -301,8 +301,8 @@ def _profile_one(
         work.progress.note(note)
     engine: Path = engine_of(work, now, row)
     try:
-        layers = tuple(work.keeper.call("profile", {"engine": str(engine), "count": count}))
+        layers = tuple(work.bench.keeper.call("profile", {"engine": str(engine), "count": count}))
     except ProcessDiedError as death:
         raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
-    work.store.set_profile(record.id, layers, " ".join(notes))
+    work.ledger.store.set_profile(record.id, layers, " ".join(notes))
     return layers, notes

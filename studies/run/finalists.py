@@ -47,21 +47,21 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     work.progress.note(f"measuring {what} on the final split")
     engines = {str(now.table.id[row]): str(engine_of(work, now, row)) for row in rows}
     try:
-        found = work.keeper.call(
+        found = work.bench.keeper.call(
             "finalists",
             {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms},
             lambda event, value: work.progress.step("finalists", value[0], value[1]) if event == "progress" else None,
         )
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
-    work.store.add_round(work.target.id, {int(label): found["latency"][label] for label in engines})
+    work.ledger.store.add_round(work.ledger.target.id, {int(label): found["latency"][label] for label in engines})
     for label, accuracy in found["accuracy"].items():
-        work.store.set_final(int(label), accuracy)
+        work.ledger.store.set_final(int(label), accuracy)
     for row in rows:
         if message := found["failed"].get(str(now.table.id[row])):
-            work.store.set_final_failure(int(now.table.id[row]), work.study.metric["name"], message)
+            work.ledger.store.set_final_failure(int(now.table.id[row]), work.ledger.study.metric["name"], message)
             work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
-    work.store.add_details(work.target.id, final_reference=found["reference"])
+    work.ledger.store.add_details(work.ledger.target.id, final_reference=found["reference"])
     return len(found["failed"])
 
 
@@ -73,9 +73,9 @@ def trial_text(now: Standing, row: int) -> str:
 
 def why_lacking(work: Work, digest: str | None) -> str:
     """Why an engine has to be built again; empty where it is kept as it was built. A damaged one is let go of."""
-    if not digest or digest not in work.artifacts:
+    if not digest or digest not in work.ledger.artifacts:
         return "its engine was not kept"
-    return "" if work.artifacts.is_whole(digest) else DAMAGED
+    return "" if work.ledger.artifacts.is_whole(digest) else DAMAGED
 
 
 def engine_of(work: Work, now: Standing, row: int) -> Path:
@@ -87,14 +87,14 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
     digest = str(now.table.artifact[row])
     lacking = why_lacking(work, digest)
     if not lacking:
-        return work.artifacts.path(digest)
+        return work.ledger.artifacts.path(digest)
     if lacking == DAMAGED:
         work.progress.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
-    out = work.folder / f"{now.table.id[row]}.engine"
+    out = work.bench.folder / f"{now.table.id[row]}.engine"
     if not out.exists():
-        assignment = work.store.assignments(work.target.id)[int(now.table.id[row])]
+        assignment = work.ledger.store.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
-            work.keeper.call("build", {"assignment": assignment, "out": str(out)})
+            work.bench.keeper.call("build", {"assignment": assignment, "out": str(out)})
         except ProcessDiedError as death:
             raise ArtifactError(
                 f"building the engine of trial {now.table.trial[row]} again: {death.told()}."

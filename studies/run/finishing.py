@@ -49,7 +49,7 @@ class Finish:
             self._open_trials.settle()
             return False
         before = self._confirmed_by()
-        self._work.lease.once("finalists", lambda: self._confirmed_by() != before, self._settle)
+        self._work.crew.once("finalists", lambda: self._confirmed_by() != before, self._settle)
         return True
 
     def _others_go_on(self) -> bool:
@@ -58,7 +58,7 @@ class Finish:
         One that was lost just before looks as if it did, until its lease is over: so long is waited, for there may be
         nobody else left to take over. Whoever is alive after that finds this worker gone when it ends itself.
         """
-        lease = self._work.lease
+        lease = self._work.crew
         start = time.monotonic()
         while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
             waited = (time.monotonic() - start) / lease.lease_s
@@ -69,23 +69,24 @@ class Finish:
 
     def _confirmed_by(self) -> str | None:
         """The worker that was the last to confirm finalists."""
-        targets = self._work.store.targets(self._work.study.id)
-        found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.target.id)
+        targets = self._work.ledger.store.targets(self._work.ledger.study.id)
+        found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.ledger.target.id)
         return found
 
     def _settle(self) -> None:
         self._give_back()
         self._open_trials.settle_all()
         TieBand(self._work).complete(self._standing())
-        with self._work.lease.hold("prune"):  # what is confirmed must not be pruned meanwhile
-            upkeep.prune(self._work, self._standing())
+        with self._work.crew.hold("prune"):  # what is confirmed must not be pruned meanwhile
+            ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
+            upkeep.prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
             settle_doubts(self._work)
             self._confirm()
-        self._work.store.add_details(self._work.target.id, **{_CONFIRMED_BY: self._work.lease.name})
+        self._work.ledger.store.add_details(self._work.ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})
 
     def _give_back(self) -> None:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""
-        store, lease, target = self._work.store, self._work.lease, self._work.target.id
+        store, lease, target = self._work.ledger.store, self._work.crew, self._work.ledger.target.id
         while any(running.worker not in lease.others() for running in store.running(target)):
             taken = store.take_over(target, lease.name, lease.lease_s)
             if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
@@ -98,7 +99,9 @@ class Finish:
                         self._proposals.give_up(self._proposals.handle(number))
 
     def _standing(self) -> Standing:
-        return standing(self._work.store, self._work.study, self._work.target, self._work.limits)
+        return standing(
+            self._work.ledger.store, self._work.ledger.study, self._work.ledger.target, self._work.ledger.limits
+        )
 
     def _confirm(self) -> None:
         """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
@@ -121,5 +124,5 @@ class Finish:
 
     def _tell_left_out(self, count: int) -> None:
         many = "1 finalist is" if count == 1 else f"{count} finalists are"
-        way = suggestions.command("resume", self._work.study.name, storage=self._work.config.storage)
+        way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
         self._work.progress.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")

@@ -56,7 +56,7 @@ def check_time(work: Work, now: Standing) -> None:
         UnreachableLimitError: naming the limit, and what the start took.
     """
     if not len(now.table):
-        refuse_late(work.pace, work.study.name, work.config.storage)
+        refuse_late(work.pace, work.ledger.study.name, work.problem.config.storage)
 
 
 def refuse_late(pace: Pace, study: str, storage: str) -> None:
@@ -79,7 +79,9 @@ def _float_misses(work: Work, now: Standing, value: float, limit: float) -> str:
     metric = now.study.metric
     reached, asked = (format_metric(each, metric["unit"], metric["ratio"]) for each in (value, limit))
     bound = "at least" if now.higher_is_better else "at most"
-    way = suggestions.command("resume", now.study.name, "--accuracy-limit", "VALUE", storage=work.config.storage)
+    way = suggestions.command(
+        "resume", now.study.name, "--accuracy-limit", "VALUE", storage=work.problem.config.storage
+    )
     return (
         f"searching study {now.study.name!r}: FP32 itself misses --accuracy-limit. It reaches {metric['name']} "
         f"{reached} on the search samples, and {bound} {asked} is asked for, so that no mix of lower precisions can be "

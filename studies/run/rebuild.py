@@ -24,11 +24,11 @@ _LEVEL = "optimization_level"
 
 def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
     """The same work with an evaluator process that builds at the final optimization level."""
-    if options.get(_LEVEL) == work.keeper.job.options.get(_LEVEL):
+    if options.get(_LEVEL) == work.bench.keeper.job.options.get(_LEVEL):
         return work
-    work.keeper.reopen(options=dict(options))
+    work.bench.keeper.reopen(options=dict(options))
     try:
-        return replace(work, knobs=work.keeper.call("knobs"))
+        return replace(work, ledger=replace(work.ledger, knobs=work.bench.keeper.call("knobs")))
     except ProcessDiedError as death:
         raise EvaluatorError(f"opening the backend at another optimization level: {death.told()}.") from death
 
@@ -45,14 +45,14 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     Raises:
         ArtifactError: building, auditing or measuring it again failed.
     """
-    record = work.store.load(int(now.table.id[row]))
+    record = work.ledger.store.load(int(now.table.id[row]))
     assignment = record.evaluation.assignment
-    plain = evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
+    plain = evaluation_digest(assignment, work.ledger.target.ranges_digest or "", work.ledger.knobs)
     wanted = record.digest == plain or not other_level
     lacking = why_lacking(work, record.artifact if record.status == OK else None)
     if wanted and not lacking:
         return record.id, ""
-    why = lacking if wanted else f"its engine was not built at optimization level {work.knobs[_LEVEL]}"
+    why = lacking if wanted else f"its engine was not built at optimization level {work.ledger.knobs[_LEVEL]}"
     found, digest = _place(work, plain)
     trial = int(now.table.trial[row])
     if found is not None:
@@ -67,9 +67,9 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
     number = 1
     while True:
         digest = digest_of({"rebuild_of": plain, "number": number})
-        record = work.store.find(work.target.id, digest)
+        record = work.ledger.store.find(work.ledger.target.id, digest)
         if record is not None and record.status == RUNNING and _is_left_behind(work, record.id):
-            work.store.abandon(record.id)
+            work.ledger.store.abandon(record.id)
             record = None
         if record is None:
             return None, digest
@@ -80,21 +80,21 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
 
 def _is_left_behind(work: Work, number: int) -> bool:
     """Whether the process that built it was killed: on SQLite only one at a time works on a study."""
-    ages_s = {running.id: running.heartbeat_age_s for running in work.store.running(work.target.id)}
+    ages_s = {running.id: running.heartbeat_age_s for running in work.ledger.store.running(work.ledger.target.id)}
     age_s = ages_s.get(number)
-    return not work.store.shared or age_s is None or age_s > work.lease.lease_s
+    return not work.ledger.store.shared or age_s is None or age_s > work.crew.lease_s
 
 
 def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
     with _abandoned_when_interrupted(work):
-        number = work.store.begin(work.target.id, assignment, digest, work.lease.name, None, EXPORT)
-        out = work.folder / f"{number}.engine"
-        evaluation = work.keeper.evaluate(
-            assignment, out, EarlyLimits(reference_ms=work.store.reference_ms(work.target.id))
+        number = work.ledger.store.begin(work.ledger.target.id, assignment, digest, work.crew.name, None, EXPORT)
+        out = work.bench.folder / f"{number}.engine"
+        evaluation = work.bench.keeper.evaluate(
+            assignment, out, EarlyLimits(reference_ms=work.ledger.store.reference_ms(work.ledger.target.id))
         )
         engine = Path(evaluation.artifact) if evaluation.artifact else None
-        with kept_engine(work.store, work.artifacts, engine) as artifact:
-            work.store.record(number, evaluation, artifact, worker=work.lease.name)
+        with kept_engine(work.ledger.store, work.ledger.artifacts, engine) as artifact:
+            work.ledger.store.record(number, evaluation, artifact, worker=work.crew.name)
     failure = evaluation.failure
     if failure is not None:
         raise ArtifactError(
@@ -116,6 +116,6 @@ def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the error that brought us here says more
-            for running in work.store.running(work.target.id, work.lease.name):
-                work.store.abandon(running.id, work.lease.name)
+            for running in work.ledger.store.running(work.ledger.target.id, work.crew.name):
+                work.ledger.store.abandon(running.id, work.crew.name)
         raise

@@ -24,23 +24,23 @@ class Repairs:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._allowed = work.config.repair > 0
-        self._heeded = self._allowed or work.config.sampler == "guided"
+        self._allowed = work.problem.config.repair > 0
+        self._heeded = self._allowed or work.problem.config.sampler == "guided"
         self.unbuildable: frozenset[tuple[str, Precision]] = frozenset()
         if self._heeded:
-            self.unbuildable = work.store.unbuildable(work.target.id)
+            self.unbuildable = work.ledger.store.unbuildable(work.ledger.target.id)
 
     def refresh(self) -> None:
         """Learn what other workers have learnt."""
-        if self._heeded and self._work.store.shared:
-            self.unbuildable |= self._work.store.unbuildable(self._work.target.id)
+        if self._heeded and self._work.ledger.store.shared:
+            self.unbuildable |= self._work.ledger.store.unbuildable(self._work.ledger.target.id)
 
     def buildable(self, asked: Assignment) -> Assignment:
         """What is built for a proposal: itself, or, if allowed, its repair where a part is known to be refused."""
         if not self._allowed:
             return asked
         # Never None: what a group runs in when its variable is at its highest precision is never learnt.
-        return self._work.space.avoiding(asked, self.unbuildable) or asked
+        return self._work.problem.space.avoiding(asked, self.unbuildable) or asked
 
     def learn(self, trial: int, evaluation: Evaluation, left: int) -> Assignment | None:
         """Remember what cannot be built of a refused evaluation; its repair, where there is one and some are left.
@@ -50,20 +50,20 @@ class Repairs:
         pair = self._refused(evaluation)
         repaired = None
         if pair is not None:
-            repaired = self._work.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
+            repaired = self._work.problem.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
         if pair is None or repaired is None:
             return None
-        self._work.store.mark_unbuildable(self._work.target.id, *pair)
+        self._work.ledger.store.mark_unbuildable(self._work.ledger.target.id, *pair)
         if self._heeded:
             self._heed(trial, pair, repaired, left)
         return repaired if left > 0 else None
 
     def all_built(self, done: int) -> bool:
         """Whether `done` evaluations are all that can be built."""
-        size = self._work.space.size_without(self.unbuildable)
+        size = self._work.problem.space.size_without(self.unbuildable)
         if done < size or not self.unbuildable:
             return done >= size
-        assignments = self._work.store.assignments(self._work.target.id).values()
+        assignments = self._work.ledger.store.assignments(self._work.ledger.target.id).values()
         return sum(self.unbuildable.isdisjoint(assignment.items()) for assignment in assignments) >= size
 
     def _refused(self, evaluation: Evaluation) -> tuple[str, Precision] | None:
@@ -79,7 +79,7 @@ class Repairs:
         if pair in self.unbuildable and not self._allowed:
             return  # proposed before it was known
         self.unbuildable |= {pair}
-        name = next(known.name for known in self._work.model.groups if known.id == group)
+        name = next(known.name for known in self._work.problem.model.groups if known.id == group)
         instead = f"it gets {repaired[group].label}" if self._allowed else "no mix with that is proposed"
         again = "; trying that" if left > 0 else ""
         self._work.progress.note(

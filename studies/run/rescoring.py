@@ -55,36 +55,38 @@ class Rescoring:
                 many = f"{len(numbers)} evaluations" if len(numbers) > 1 else "one evaluation"
                 work.progress.note(f"scoring {many} to the end that earlier limits stopped")
                 said = True
-            work.lease.state("searching")
+            work.crew.state("searching")
             if not any(self._scored(number) for number in numbers):
-                work.lease.wait("waiting for other workers: scoring to the end")
+                work.crew.wait("waiting for other workers: scoring to the end")
             now = self._standing()
         return now
 
     def _scored(self, number: int) -> bool:
         """Score one unless another worker is at it; whether it is done with."""
-        with self._work.lease.try_hold(f"scoring {number}") as mine:
+        with self._work.crew.try_hold(f"scoring {number}") as mine:
             if not mine or number not in _numbers(self._standing()):  # another worker may just have done it
                 return mine
             try:
-                record = self._work.store.load(number)
+                record = self._work.ledger.store.load(number)
             except KeyError:  # it was deleted just now
                 return True
             self._score(record)
         return True
 
     def _standing(self) -> Standing:
-        return standing(self._work.store, self._work.study, self._work.target, self._work.limits)
+        return standing(
+            self._work.ledger.store, self._work.ledger.study, self._work.ledger.target, self._work.ledger.limits
+        )
 
     def _score(self, record: EvaluationRecord) -> None:
         """Evaluate it anew: where its engine was not kept another build need not be as fast, nor run as was asked."""
         work, assignment = self._work, record.evaluation.assignment
         trial = -1 if record.trial is None else record.trial
         with time_spent("evaluator"):
-            evaluation = work.keeper.evaluate(
+            evaluation = work.bench.keeper.evaluate(
                 assignment,
-                work.folder / f"{record.id}.engine",
-                EarlyLimits(reference_ms=work.store.reference_ms(work.target.id)),
+                work.bench.folder / f"{record.id}.engine",
+                EarlyLimits(reference_ms=work.ledger.store.reference_ms(work.ledger.target.id)),
                 lambda event, value: work.progress.stage(trial, Stage(value).value) if event == "stage" else None,
             )
         count_parts(evaluation, uniform=bool(record.role))
@@ -92,7 +94,7 @@ class Rescoring:
         self._proposals.enqueue(record.asked or assignment)
         if not self._replaced(record, evaluation):
             return
-        found = work.store.load(record.id)
+        found = work.ledger.store.load(record.id)
         work.progress.note(f"trial {trial}, scored to the end: {outcome_text(found, self._standing())}")
         self._tell(found)
 
@@ -100,13 +102,15 @@ class Rescoring:
         """Store the result; False where another worker, which took this one for lost, was faster."""
         work = self._work
         try:
-            with leftovers.kept_engine(work.store, work.artifacts, upkeep.engine_of(work, evaluation)) as artifact:
-                work.store.replace_stopped(record.id, evaluation, artifact, worker=work.lease.name)
+            with leftovers.kept_engine(
+                work.ledger.store, work.ledger.artifacts, upkeep.engine_of(work, evaluation)
+            ) as artifact:
+                work.ledger.store.replace_stopped(record.id, evaluation, artifact, worker=work.crew.name)
         except LostEvaluationError:
             work.progress.note(f"evaluation {record.id}: another worker has scored it to the end meanwhile")
             return False
         if record.artifact:
-            leftovers.drop(work.store, work.artifacts, [record.artifact])
+            leftovers.drop(work.ledger.store, work.ledger.artifacts, [record.artifact])
         return True
 
     def _tell(self, record: EvaluationRecord) -> None:
@@ -117,7 +121,11 @@ class Rescoring:
         for _ in range(_MOST_ASKED):
             trial, asked = self._proposals.ask()
             mine = asked == (record.asked or record.evaluation.assignment)
-            known = record if mine else self._work.store.find(self._work.target.id, digest_in(self._work, asked))
+            known = (
+                record
+                if mine
+                else self._work.ledger.store.find(self._work.ledger.target.id, digest_in(self._work, asked))
+            )
             if known is None or known.status == RUNNING:
                 self._proposals.put_back(trial)
                 return
@@ -126,9 +134,9 @@ class Rescoring:
                 return
 
     def _answer(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> None:
-        target = self._work.target.id
+        target = self._work.ledger.target.id
         try:
-            self._work.store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
+            self._work.ledger.store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
         except LostEvaluationError:  # it is gone, or another worker closed the trial
             return
         self._proposals.tell(trial, outcome(self._work, known))

@@ -46,10 +46,10 @@ class Runner:
     def __init__(self, work: Work, proposals: Proposals) -> None:
         self.work = work
         self.proposals = proposals
-        self._roles = {a.digest: f"baseline:{label}" for label, a in work.space.baselines().items()}
-        self._trials = work.config.trials
+        self._roles = {a.digest: f"baseline:{label}" for label, a in work.problem.space.baselines().items()}
+        self._trials = work.problem.config.trials
         self._finished = 0
-        self._unguided = work.config.sampler == "guided"
+        self._unguided = work.problem.config.sampler == "guided"
         self._repeats = 0
         self._next_look = 0.0
         self._asked_at = self.work.pace.passed_s
@@ -70,9 +70,9 @@ class Runner:
         On SQLite that is all there is, for this process holds the study's lock; elsewhere what other workers may still
         be at is left alone.
         """
-        store = self.work.store
+        store = self.work.ledger.store
         if not store.shared:
-            for running in store.running(self.work.target.id):
+            for running in store.running(self.work.ledger.target.id):
                 store.abandon(running.id)
         self.open_trials.settle(alone=not store.shared)
 
@@ -80,14 +80,14 @@ class Runner:
         """Every uniform assignment that has not been evaluated goes first."""
         if not self._missing_baselines():
             return  # workers that come later need not wait for one another
-        with self.work.lease.hold("baselines"):
+        with self.work.crew.hold("baselines"):
             for assignment in self._missing_baselines():
                 self.proposals.enqueue(assignment)
 
     def _missing_baselines(self) -> list[Assignment]:
         work = self.work
-        baselines = [(a, digest_in(work, self.repairs.buildable(a))) for a in work.space.baselines().values()]
-        return [a for a, digest in baselines if work.store.find(work.target.id, digest) is None]
+        baselines = [(a, digest_in(work, self.repairs.buildable(a))) for a in work.problem.space.baselines().values()]
+        return [a for a, digest in baselines if work.ledger.store.find(work.ledger.target.id, digest) is None]
 
     def settle_sensitivities(self, now: Standing) -> None:
         """Let the guided sampler know what each group adds to the error, before it first proposes by itself.
@@ -98,7 +98,7 @@ class Runner:
         """
         if not self._unguided or self._trials <= len(self._roles):
             return
-        beside = not self.work.target.target.relative
+        beside = not self.work.ledger.target.target.relative
         if beside:
             self._beside.begin()
         if not now.done or len(now.table) < len(self._roles) or (beside and not self._beside.wait()):
@@ -124,7 +124,7 @@ class Runner:
             self._look_at_budget(now)
             if self.work.pace.allows_evaluation(now):
                 now = self._rescoring.run(self.band.go_on(now, evaluated=self._finished))
-            self.work.lease.store_time()
+            self.work.crew.store_time()
             reason = self._enough(now)
             if reason:
                 self._quality.note_last()
@@ -133,7 +133,7 @@ class Runner:
 
     def _tell_resolution(self, now: Standing) -> None:
         """Say once, as soon as it is known, how small a loss the samples can tell, and whether that is too coarse."""
-        found = () if self._resolution_told else find_resolutions(self.work.store, now)
+        found = () if self._resolution_told else find_resolutions(self.work.ledger.store, now)
         if found:
             self._resolution_told = True
             self.work.progress.note(resolution_text(found, now))
@@ -146,18 +146,23 @@ class Runner:
         if self._looked_at_budget or running or now.done < len(self._roles):
             return
         self._looked_at_budget = True
-        if not self.work.store.shared or self.work.lease.rank() == 0:  # one worker says it for all
+        if not self.work.ledger.store.shared or self.work.crew.rank() == 0:  # one worker says it for all
             warn_of_budget(self.work, self.proposals, now)
 
     def standing(self) -> Standing:
-        return standing(self.work.store, self.work.study, self.work.target, self.work.limits)
+        return standing(
+            self.work.ledger.store, self.work.ledger.study, self.work.ledger.target, self.work.ledger.limits
+        )
 
     def _enough(self, now: Standing) -> str:
-        config, done = self.work.config, now.done
+        config, done = self.work.problem.config, now.done
         if done >= self._wanted(done):
             return f"{done} evaluations are done"
         if done == len(now.table) and self.repairs.all_built(done):
-            size, refused = self.work.space.size_without(self.repairs.unbuildable), bool(self.repairs.unbuildable)
+            size, refused = (
+                self.work.problem.space.size_without(self.repairs.unbuildable),
+                bool(self.repairs.unbuildable),
+            )
             return f"every one of the {size} assignments{' that can be built' * refused} has been evaluated"
         if not self.work.pace.allows_evaluation(now):
             return f"the time limit is reached with {done} of {self._trials} evaluations done"
@@ -167,16 +172,16 @@ class Runner:
 
     def _wanted(self, there: int) -> int:
         """How many evaluations there should be; another worker may have raised that."""
-        if there >= self._trials and self.work.store.shared:
-            study = self.work.store.study(self.work.study.name)
-            self._trials = max(self._trials, config_of(study, self.work.target).trials)
+        if there >= self._trials and self.work.ledger.store.shared:
+            study = self.work.ledger.store.study(self.work.ledger.study.name)
+            self._trials = max(self._trials, config_of(study, self.work.ledger.target).trials)
         return self._trials
 
     def _next(self, now: Standing) -> Standing:
         """Do what is next: what a lost worker left, a trial, or waiting; where the study stands afterwards."""
         work = self.work
-        if work.store.shared and work.lease.steady:
-            taken = work.store.take_over(work.target.id, work.lease.name, work.lease.lease_s)
+        if work.ledger.store.shared and work.crew.steady:
+            taken = work.ledger.store.take_over(work.ledger.target.id, work.crew.name, work.crew.lease_s)
             if taken is not None:
                 return self._go_on_with(taken, now)
             self._look_around()
@@ -184,7 +189,7 @@ class Runner:
         if there >= self._wanted(there) or self.repairs.all_built(there):
             return self._waited(now)
         self.settle_sensitivities(now)
-        work.lease.state("searching")
+        work.crew.state("searching")
         return self._one_trial(now)
 
     def _one_trial(self, now: Standing) -> Standing:
@@ -205,13 +210,13 @@ class Runner:
             number: the evaluation of that, where it was begun already.
         """
         wanted: Assignment | None = first
-        left = min(self.work.config.repair, self._trials - len(now.table) - 1)
+        left = min(self.work.problem.config.repair, self._trials - len(now.table) - 1)
         while wanted is not None:
             with self._given_up_when_interrupted(trial):
                 if number is None:
                     number = self._begun(trial, asked, wanted)
                 if number is None:
-                    return self.standing() if self.work.store.shared else now
+                    return self.standing() if self.work.ledger.store.shared else now
                 record, wanted = self._carry_out(trial, asked, wanted, number, left)
             number, left = None, left - 1
             if record is None:
@@ -229,11 +234,11 @@ class Runner:
 
     def _begun(self, trial: optuna.Trial, asked: Assignment, wanted: Assignment) -> int | None:
         """A new evaluation of a trial; None where one that is there answers it, or no more are wanted."""
-        store, target, digest = self.work.store, self.work.target.id, digest_in(self.work, wanted)
+        store, target, digest = self.work.ledger.store, self.work.ledger.target.id, digest_in(self.work, wanted)
         known = store.find(target, digest)
         if known is None:
             role, proposed = self._roles.get(asked.digest, ""), asked if asked != wanted else None
-            worker, most = self.work.lease.name, self._trials
+            worker, most = self.work.crew.name, self._trials
             try:
                 return store.begin(target, wanted, digest, worker, trial.number, role, asked=proposed, most=most)
             except KnownEvaluationError:  # another worker began it just now
@@ -256,13 +261,15 @@ class Runner:
         repaired = self.repairs.learn(trial.number, evaluation, left)
         if not self._record(number, evaluation, repaired=repaired is not None):
             return None, None
-        return replace(self.work.store.load(number), trial=trial.number), repaired
+        return replace(self.work.ledger.store.load(number), trial=trial.number), repaired
 
     def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
         """Store a result; False where another worker, which took this one for lost, was faster."""
-        store, worker = self.work.store, self.work.lease.name
+        store, worker = self.work.ledger.store, self.work.crew.name
         try:
-            with leftovers.kept_engine(store, self.work.artifacts, upkeep.engine_of(self.work, evaluation)) as artifact:
+            with leftovers.kept_engine(
+                store, self.work.ledger.artifacts, upkeep.engine_of(self.work, evaluation)
+            ) as artifact:
                 store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
         except LostEvaluationError:
             note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
@@ -272,7 +279,7 @@ class Runner:
 
     def _answered(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
         """Let an evaluation that is there answer a trial, at once or when it is finished; False where it is gone."""
-        store, target = self.work.store, self.work.target.id
+        store, target = self.work.ledger.store, self.work.ledger.target.id
         try:
             store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
             # Read again: whoever finishes it tells those trials that are linked to it by then.
@@ -289,13 +296,13 @@ class Runner:
     def _go_on_with(self, taken: Taken, now: Standing) -> Standing:
         """Carry out what another worker began, unless it was lost with too many."""
         try:
-            record = self.work.store.load(taken.id)
+            record = self.work.ledger.store.load(taken.id)
         except KeyError:
             return self.standing()
         if record.role == EXPORT or record.trial is None:
-            self.work.store.abandon(taken.id)  # of an export that was killed: nobody waits for it
+            self.work.ledger.store.abandon(taken.id)  # of an export that was killed: nobody waits for it
             return self.standing()
-        self.work.lease.state("searching")
+        self.work.crew.state("searching")
         self.work.progress.note(f"trial {record.trial}: going on with it, worker {taken.worker} is gone")
         trial, assignment = self.proposals.handle(record.trial), record.evaluation.assignment
         if taken.takeovers > _MOST_TAKEOVERS:
@@ -307,7 +314,7 @@ class Runner:
         said = f"lost with its worker {times} times, at which stage is not known"
         failure = Failure(Stage.LOWER, FailureKind.CRASHED, said)
         if self._record(number, Evaluation(assignment, failure)):
-            record = replace(self.work.store.load(number), trial=trial.number)
+            record = replace(self.work.ledger.store.load(number), trial=trial.number)
             self.proposals.tell(trial, outcome(self.work, record))
             self.open_trials.tell_others(record, trial.number)
             self.work.progress.finished(record, self.standing(), self._trials)
@@ -316,15 +323,15 @@ class Runner:
         """Now and then, see to the trials of lost workers."""
         if time.monotonic() >= self._next_look:
             self.open_trials.settle()
-            self._next_look = time.monotonic() + self.work.lease.lease_s / 2
+            self._next_look = time.monotonic() + self.work.crew.lease_s / 2
 
     def _waited(self, now: Standing) -> Standing:
         """Nothing is left to begin: wait a moment for what others are at, which may be lost with them."""
         work = self.work
-        work.lease.state("waiting")
-        work.lease.wait("waiting for evaluations of other workers", now.done, self._trials)
+        work.crew.state("waiting")
+        work.crew.wait("waiting for evaluations of other workers", now.done, self._trials)
         self.open_trials.settle()
-        counts = work.store.counts(work.target.id)
+        counts = work.ledger.store.counts(work.ledger.target.id)
         same = (counts.finished, counts.running) == (now.done, len(now.table) - now.done)
         return now if same else self.standing()
 
@@ -334,7 +341,7 @@ class Runner:
         Raises:
             EvaluatorError: the evaluator process dies over it.
         """
-        self.work.lease.state("finishing")
+        self.work.crew.state("finishing")
         self.close()
         done = self.standing().done
         complete = done >= self._trials or self.repairs.all_built(done)
@@ -348,12 +355,12 @@ class Runner:
     # -- one evaluation --------------------------------------------------------------------------------------------
 
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
-        out = self.work.folder / f"{number}.engine"
+        out = self.work.bench.folder / f"{number}.engine"
         # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
-        reference_ms = self.work.store.reference_ms(self.work.target.id)
+        reference_ms = self.work.ledger.store.reference_ms(self.work.ledger.target.id)
         limits = EarlyLimits(reference_ms=reference_ms) if role else self._early_limits(reference_ms)
         with time_spent("evaluator"):
-            evaluation = self.work.keeper.evaluate(
+            evaluation = self.work.bench.keeper.evaluate(
                 assignment,
                 out,
                 limits,
@@ -368,7 +375,7 @@ class Runner:
             self.work.progress.stage(trial, Stage(value).value)
 
     def _early_limits(self, reference_ms: float | None) -> EarlyLimits:
-        limits, band = self.work.limits, self.work.target.band
+        limits, band = self.work.ledger.limits, self.work.ledger.target.band
         budget = limits.latency_budget_ms
         late = None if budget is None else budget * (1 + band)
         return EarlyLimits(late, limits.max_drop, limits.accuracy_limit, reference_ms)
@@ -387,8 +394,8 @@ class Runner:
             raise
 
     def _give_up_held(self, trial: optuna.Trial) -> None:
-        store, worker = self.work.store, self.work.lease.name
-        for running in store.running(self.work.target.id, worker):
+        store, worker = self.work.ledger.store, self.work.crew.name
+        for running in store.running(self.work.ledger.target.id, worker):
             others = {*store.load(running.id).trials} - {trial.number}
             if store.abandon(running.id, worker):
                 self.proposals.give_up(trial)
@@ -402,12 +409,13 @@ class Runner:
             self.proposals.enqueue_neighbour(assignment)
 
     def _now_and_then(self, now: Standing) -> None:
+        work = self.work
         if self._finished % _DRIFT_EVERY == 0:
             upkeep.check_drift(self.work, now)
         if self._finished % _PRUNE_EVERY == 0:
-            with self.work.lease.try_hold("prune") as mine:
+            with self.work.crew.try_hold("prune") as mine:
                 if mine:
-                    upkeep.prune(self.work, now)
+                    upkeep.prune(work.ledger.store, work.ledger.artifacts, now, keep=work.problem.config.keep_engines)
 
 
 def _stalled(now: Standing, patience: int) -> bool:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studies.artifacts import leftovers
+from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
 from studies.options.config import Limits
 from studies.run.noise import repeatability
 from studies.store.records import RUNNING
+from studies.store.store import Store
 from studies.trials.forecasts import poor_text, quality_text
 from studies.trials.proposals import Proposals
 
@@ -31,8 +33,8 @@ def check_drift(work: Work, now: Standing) -> None:
     drift = repeatability.drift(work, now, row)
     if abs(drift) > _MOST_DRIFT:
         relative = "what slows it as much as the mixes is scaled out, other work on this processor is not: "
-        how = f"{relative if work.target.target.relative else ''}latencies measured meanwhile may be off"
-        usual = "its usual time" if work.target.target.relative else "the start"
+        how = f"{relative if work.ledger.target.target.relative else ''}latencies measured meanwhile may be off"
+        usual = "its usual time" if work.ledger.target.target.relative else "the start"
         work.progress.note(f"the FP32 baseline runs {drift:+.0%} against {usual}; {how}")
 
 
@@ -41,22 +43,26 @@ def engine_of(work: Work, evaluation: Evaluation) -> Path | None:
     if evaluation.artifact is None:
         return None
     path, accuracy = Path(evaluation.artifact), evaluation.accuracy
-    wanted = work.config.keep_engines
+    wanted = work.problem.config.keep_engines
     if wanted == "all" or (wanted == "front" and accuracy is not None and accuracy.complete):
         return path
     path.unlink(missing_ok=True)
     return None
 
 
-def prune(work: Work, now: Standing) -> None:
-    """Let go of engines that are on no front any more, not picked and in no line for `best`."""
-    if work.config.keep_engines == "all":
+def prune(store: Store, artifacts: Artifacts, now: Standing, *, keep: str) -> None:
+    """Let go of engines that are on no front any more, not picked and in no line for `best`.
+
+    Args:
+        keep: as `--keep-engines`.
+    """
+    if keep == "all":
         return
     # One that ran when the table was read may have an engine by now, and stand on the front.
     held = (now.table.artifact != "") & (now.table.status != RUNNING)
-    kept = now.kept | _unlimited(now).kept if work.config.keep_engines == "front" else np.zeros_like(held)
-    released = work.store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
-    leftovers.drop(work.store, work.artifacts, released)
+    kept = now.kept | _unlimited(now).kept if keep == "front" else np.zeros_like(held)
+    released = store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
+    leftovers.drop(store, artifacts, released)
 
 
 def _unlimited(now: Standing) -> Standing:

@@ -8,39 +8,50 @@ from pathlib import Path
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model
 from search.space.choices import Space
-from studies.artifacts.folder import Artifacts
 from studies.crew.leases import WorkerLease
-from studies.options.config import Limits, SearchConfig
+from studies.options.config import SearchConfig
 from studies.run.pace import Pace
 from studies.show.progress import Progress
-from studies.store.records import StudyRecord, TargetRecord
-from studies.store.store import Store
+from studies.trials.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched: a model, what each group of it may take, and the options of the run."""
+
+    config: SearchConfig
+    space: Space
+    model: Model
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where candidates are built and measured.
+
+    Attributes:
+        keeper: of the process that owns the device.
+        folder: of this run alone; engines are built here before they are kept.
+        engine_file: what an exported engine is called.
+    """
+
+    keeper: EvaluatorProcess
+    folder: Path
+    engine_file: str
 
 
 @dataclass
 class Work:
-    """What a run holds open.
+    """What a run holds open, by what it is for; most functions are handed only the parts that they use.
 
     Attributes:
-        lease: of this process, which is a worker of the target.
-        knobs: of the backend; part of every evaluation's digest.
-        engine_file: what an exported engine is called.
-        folder: of this run alone; engines are built here before they are kept.
+        crew: this process, a worker of the target, among the others.
+        progress: told what happens.
         pace: of a run that may have a time limit.
     """
 
-    store: Store
-    artifacts: Artifacts
-    keeper: EvaluatorProcess
-    lease: WorkerLease
-    study: StudyRecord
-    target: TargetRecord
-    config: SearchConfig
-    limits: Limits
-    space: Space
-    model: Model
-    knobs: dict[str, str]
-    engine_file: str
-    folder: Path
+    problem: Problem
+    ledger: Ledger
+    bench: Bench
+    crew: WorkerLease
     progress: Progress
     pace: Pace = field(default_factory=Pace)

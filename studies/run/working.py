@@ -153,33 +153,33 @@ def run_here(
             close_optuna(database)
             with suppress(BitfrontError):  # the error that brought us here says more
                 _leave(work, state)
-        obedience = store.obedience(work.target.id)
-        mixes, deaths = Mixes(store.assignments(work.target.id)), store.deaths(work.target.id)
+        obedience = store.obedience(work.ledger.target.id)
+        mixes, deaths = Mixes(store.assignments(work.ledger.target.id)), store.deaths(work.ledger.target.id)
         return Finished(placed(store, runner.standing()), reason, mixes, obedience, deaths)
 
 
 def _proposals(work: Work, database: RDBStorage) -> Proposals:
     from studies.run.guidance.guidance import make_guidance  # takes a while, and other samplers do without
 
-    config, shared = work.config, work.store.shared
+    config, shared = work.problem.config, work.ledger.store.shared
     return Proposals(
         database,
-        work.target.optuna_study,
-        work.space,
+        work.ledger.target.optuna_study,
+        work.problem.space,
         config.sampler,
         config.seed,
         make_guidance(work) if config.sampler == "guided" else None,
-        worker=work.lease.name if shared else "",
-        rank=work.lease.rank() if shared else 0,
+        worker=work.crew.name if shared else "",
+        rank=work.crew.rank() if shared else 0,
         note=work.progress.note,
     )
 
 
 def _leave(work: Work, state: str | None) -> None:
     """End the worker and say what becomes of the study: of one that others go on with, nothing."""
-    work.lease.end(sys.exc_info()[1])
-    at_it = {live.target_id for live in at_work(work.store, work.study)}
+    work.crew.end(sys.exc_info()[1])
+    at_it = {live.target_id for live in at_work(work.ledger.store, work.ledger.study)}
     if state == "done":
-        at_it.discard(work.target.id)  # those others only have to end
+        at_it.discard(work.ledger.target.id)  # those others only have to end
     if state is not None and not at_it:
-        work.store.update_study(work.study.id, state=state)
+        work.ledger.store.update_study(work.ledger.study.id, state=state)

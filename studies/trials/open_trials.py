@@ -38,18 +38,18 @@ class OpenTrials:
         if not trials:
             return 0
         # In this order: what was asked for by now was asked by a worker that is there, unless it is lost.
-        live = self._work.lease.others()
-        links = self._work.store.links(self._work.target.id, *(trial.number for trial in trials))
+        live = self._work.crew.others()
+        links = self._work.ledger.store.links(self._work.ledger.target.id, *(trial.number for trial in trials))
         loose = [trial for trial in trials if trial.number not in links]
         for trial in trials:
             number, status = links.get(trial.number, (0, ""))
             if status in (OK, FAILED):
-                self._tell(trial, self._work.store.load(number))
+                self._tell(trial, self._work.ledger.store.load(number))
         lost = [trial for trial in loose if alone or self._is_lost(trial, live)]
         self._seen = {trial.number: self._seen.get(trial.number, time.monotonic()) for trial in loose}
-        if not lost or not (alone or self._work.lease.steady):
+        if not lost or not (alone or self._work.crew.steady):
             return len(loose)
-        with self._work.lease.try_hold("sweep") as mine:
+        with self._work.crew.try_hold("sweep") as mine:
             for trial in lost if mine else ():
                 self._close(trial)
         return len(loose) - (len(lost) if mine else 0)
@@ -59,9 +59,9 @@ class OpenTrials:
 
         A worker that was lost just now is known to be only then.
         """
-        deadline = time.monotonic() + self._work.lease.lease_s + _MOMENT_S
+        deadline = time.monotonic() + self._work.crew.lease_s + _MOMENT_S
         while self.settle() and time.monotonic() < deadline:
-            self._work.lease.wait("waiting for trials of other workers")
+            self._work.crew.wait("waiting for trials of other workers")
 
     def tell_others(self, record: EvaluationRecord, told: int) -> None:
         """Tell the trials that waited for an evaluation besides the one whose it is."""
@@ -75,11 +75,11 @@ class OpenTrials:
         worker = trial.user_attrs.get(WORKER)
         if worker is not None:
             return worker not in live
-        return time.monotonic() - self._seen.get(trial.number, time.monotonic()) > self._work.lease.lease_s
+        return time.monotonic() - self._seen.get(trial.number, time.monotonic()) > self._work.crew.lease_s
 
     def _close(self, trial: FrozenTrial) -> None:
         """Tell what is known of its assignment, else close it and let that be proposed again."""
-        asked, store, target = self._proposals.asked_by(trial), self._work.store, self._work.target.id
+        asked, store, target = self._proposals.asked_by(trial), self._work.ledger.store, self._work.ledger.target.id
         built = None if asked is None else self._repairs.buildable(asked)
         record = None if built is None else store.find(target, digest_in(self._work, built))
         if asked is None or record is None:

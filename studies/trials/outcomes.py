@@ -21,7 +21,7 @@ def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[st
 
 def digest_in(work: Work, assignment: Assignment) -> str:
     """The digest of an assignment as this work builds it."""
-    return evaluation_digest(assignment, work.target.ranges_digest or "", work.knobs)
+    return evaluation_digest(assignment, work.ledger.target.ranges_digest or "", work.ledger.knobs)
 
 
 def asked_unless_built(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
@@ -36,13 +36,13 @@ def outcome(work: Work, record: EvaluationRecord) -> Outcome:
         return Outcome(None, {})
     refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
     amounts = {"obeyed": float(refused)}
-    limits, latency_ms, accuracy = work.limits, evaluation.latency.value_ms, evaluation.accuracy
+    limits, latency_ms, accuracy = work.ledger.limits, evaluation.latency.value_ms, evaluation.accuracy
     if limits.latency_budget_ms is not None:
         amounts["latency"] = latency_ms - limits.latency_budget_ms
     if limits.max_drop is not None:
         amounts["drop"] = accuracy.loss - limits.max_drop
     if limits.accuracy_limit is not None:
-        better = bool(work.study.metric["higher_is_better"])
+        better = bool(work.ledger.study.metric["higher_is_better"])
         amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
     if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
         amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)

@@ -236,7 +236,7 @@ def export(
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
-            with prepared(store, good, now.study, progress or Quiet()) as work, work.lease.hold("prune"):
+            with prepared(store, good, now.study, progress or Quiet()) as work, work.crew.hold("prune"):
                 how = f"trial {trial}" if trial is not None else pick or "best"
                 if trial is None:
                     now, row = exports.confirmed_pick(work, now, how)

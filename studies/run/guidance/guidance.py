@@ -25,20 +25,24 @@ _SAME_SCALE = 0.005  # relative difference of the reference within which priors 
 
 def make_guidance(work: Work) -> Guidance:
     """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
-    groups = work.model.groups
-    space = work.space if work.config.repair else _Unrepaired(work.space.choices, work.space.variables)
+    groups = work.problem.model.groups
+    space = (
+        work.problem.space
+        if work.problem.config.repair
+        else _Unrepaired(work.problem.space.choices, work.problem.space.variables)
+    )
     also = siblings.offered_elsewhere(work)
-    layout = make_layout([g.id for g in groups], work.model.edges, space, [g.block for g in groups], also)
+    layout = make_layout([g.id for g in groups], work.problem.model.edges, space, [g.block for g in groups], also)
     sensitivities.take(work)
     source = _Source(work, layout)
     return Guidance(
         layout=layout,
         priors=source.priors,
-        unbuildable=lambda: work.store.unbuildable(work.target.id),
+        unbuildable=lambda: work.ledger.store.unbuildable(work.ledger.target.id),
         aim=source.aim,
-        latency_band=lambda: work.target.band,
+        latency_band=lambda: work.ledger.target.band,
         noise=_measured_noise(work, layout),
-        latencies=lambda: work.store.trial_latencies(work.target.id),
+        latencies=lambda: work.ledger.store.trial_latencies(work.ledger.target.id),
     )
 
 
@@ -61,7 +65,7 @@ class _Unrepaired(Space):
 
 def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
     """What the stored sensitivities say of each group; None while there are none."""
-    found = work.store.sensitivities(work.target.id)
+    found = work.ledger.store.sensitivities(work.ledger.target.id)
     return noise_prior(layout, _errors(layout, found)) if found else None
 
 
@@ -88,20 +92,20 @@ class _Source:
         self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
     def priors(self) -> Priors | None:
-        known = tuple(self._work.store.baselines(self._work.target.id))
+        known = tuple(self._work.ledger.store.baselines(self._work.ledger.target.id))
         if not known:
             return None
         if self._noise is None:
             self._noise = _measured_noise(self._work, self._layout)
             self._made = None if self._noise is not None else self._made
-        reference_ms = self._work.store.reference_ms(self._work.target.id)
+        reference_ms = self._work.ledger.store.reference_ms(self._work.ledger.target.id)
         if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
             self._made = (known, reference_ms, self._priors([self._baseline(number) for number in known]))
         return self._made[2]
 
     def _priors(self, baselines: list[Baseline]) -> Priors:
         latency = latency_prior(self._layout, baselines, self._work_of)
-        noise, decibels = self._noise or noise_prior(self._layout), self._work.study.metric["unit"] == "dB"
+        noise, decibels = self._noise or noise_prior(self._layout), self._work.ledger.study.metric["unit"] == "dB"
         if self._elsewhere is None:
             return Priors(latency, noise, decibels=decibels)
         latency = transferred(self._layout, latency, baselines, self._elsewhere)
@@ -109,16 +113,16 @@ class _Source:
 
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
-        limits, losses = self._work.limits, [self._work.limits.max_drop]
+        limits, losses = self._work.ledger.limits, [self._work.ledger.limits.max_drop]
         if limits.accuracy_limit is not None:
-            reference = self._work.store.reference_value(self._work.target.id)
-            better = bool(self._work.study.metric["higher_is_better"])
+            reference = self._work.ledger.store.reference_value(self._work.ledger.target.id)
+            better = bool(self._work.ledger.study.metric["higher_is_better"])
             if reference is not None:
                 losses.append((reference - limits.accuracy_limit) * (1 if better else -1))
         return Aim(limits.latency_budget_ms, min((loss for loss in losses if loss is not None), default=None))
 
     def _baseline(self, number: int) -> Baseline:
-        store = self._work.store
+        store = self._work.ledger.store
         evaluation = store.load(number).evaluation
         assert evaluation.latency is not None
         precisions = self._layout.precisions_of([evaluation.assignment])[0]
@@ -132,7 +136,7 @@ def _moved(before_ms: float | None, now_ms: float | None) -> bool:
 
 def _multiply_adds(work: Work, layout: Layout) -> NDArray[np.float64]:
     """(groups,) of one inference: elements of the output times the weights that each is made from."""
-    groups = {group.id: group for group in work.model.groups}
+    groups = {group.id: group for group in work.problem.model.groups}
     found = []
     for name in layout.groups:
         group = groups[name]

@@ -38,12 +38,15 @@ def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
     """
     from studies.run.guidance.sensitivities import lower_pairs
 
-    wanted = set(lower_pairs(work.space))
+    wanted = set(lower_pairs(work.problem.space))
     for other in _others(work):
-        if rounding(other.target) != rounding(work.target.target) or other.ranges_digest != work.target.ranges_digest:
+        if (
+            rounding(other.target) != rounding(work.ledger.target.target)
+            or other.ranges_digest != work.ledger.target.ranges_digest
+        ):
             continue
-        offered = {(choice.group, choice.precision) for choice in work.store.choices(other.id) if choice.offered}
-        rows = work.store.sensitivity_rows(other.id)
+        offered = {(choice.group, choice.precision) for choice in work.ledger.store.choices(other.id) if choice.offered}
+        rows = work.ledger.store.sensitivity_rows(other.id)
         if rows and wanted <= offered:
             return tuple(row for row in rows if (row.group, row.precision) in wanted)
     return ()
@@ -61,7 +64,7 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
         found += [] if rows is None else [(other, rows)]
     if not found:
         return None
-    other, made = max(found, key=lambda pair: _likeness(work.target.target, *pair))
+    other, made = max(found, key=lambda pair: _likeness(work.ledger.target.target, *pair))
     work.progress.note(
         f"starting from what {len(made.ms)} evaluations on another target found, "
         f"{other.target.fingerprint[:PREFIX]}: {other.target.backend} on {other.target.device}"
@@ -71,12 +74,12 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
 
 def offered_elsewhere(work: Work) -> frozenset[Precision]:
     """The precisions that the study's other targets offer, so that what they measured can be told here."""
-    choices = (choice for other in _others(work) for choice in work.store.choices(other.id))
+    choices = (choice for other in _others(work) for choice in work.ledger.store.choices(other.id))
     return frozenset(choice.precision for choice in choices if choice.offered)
 
 
 def _others(work: Work) -> list[TargetRecord]:
-    return [other for other in work.store.targets(work.study.id) if other.id != work.target.id]
+    return [other for other in work.ledger.store.targets(work.ledger.study.id) if other.id != work.ledger.target.id]
 
 
 def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool, bool, bool, int]:
@@ -85,25 +88,25 @@ def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool,
 
 def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
     """What was measured on another target; None where that is too little."""
-    now = standing(work.store, work.study, other, work.limits)
+    now = standing(work.ledger.store, work.ledger.study, other, work.ledger.limits)
     rows = [int(row) for row in np.flatnonzero(now.complete & np.isfinite(now.table.loss))]
     uniform = [row for row in now.baselines() if row in rows]
     if len(rows) < _LEAST_ROWS or not uniform:
         return None
-    known = work.store.assignments(other.id)
+    known = work.ledger.store.assignments(other.id)
     numbers = [int(number) for number in now.table.id]
     baselines = [
         Baseline(
             layout.precisions_of([known[numbers[row]]])[0],
             float(now.latency_ms[row]),
-            work.store.profile(numbers[row]),
+            work.ledger.store.profile(numbers[row]),
         )
         for row in uniform
     ]
     precisions = layout.precisions_of([known[numbers[row]] for row in rows])
     loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
     scaled = [place for precision, place in layout.places.items() if precision.scaled]
-    same = rounding(other.target) == rounding(work.target.target)
+    same = rounding(other.target) == rounding(work.ledger.target.target)
     return Elsewhere(
         precisions=precisions,
         ms=now.latency_ms[rows],

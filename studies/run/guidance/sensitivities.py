@@ -45,8 +45,8 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    work.lease.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
-    return work.store.sensitivities(work.target.id)
+    work.crew.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
+    return work.ledger.store.sensitivities(work.ledger.target.id)
 
 
 def take(work: Work) -> bool:
@@ -58,13 +58,13 @@ def take(work: Work) -> bool:
     found = known_sensitivities(work)
     if found:
         work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
-        work.store.set_sensitivities(work.target.id, found, replace=False)
+        work.ledger.store.set_sensitivities(work.ledger.target.id, found, replace=False)
     return bool(found)
 
 
 def is_known(work: Work) -> bool:
     """Whether the target's sensitivities are in the database."""
-    return bool(work.store.sensitivities(work.target.id))
+    return bool(work.ledger.store.sensitivities(work.ledger.target.id))
 
 
 def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
@@ -73,9 +73,11 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
     Args:
         again: replaces what is there; else what another worker stored meanwhile stays.
     """
-    seconds = min(seconds_for(work.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s))
-    rows, notes = run(work.keeper, work.space, seconds, work.progress)
-    work.store.set_sensitivities(work.target.id, rows, replace=again)
+    seconds = min(
+        seconds_for(work.problem.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s)
+    )
+    rows, notes = run(work.bench.keeper, work.problem.space, seconds, work.progress)
+    work.ledger.store.set_sensitivities(work.ledger.target.id, rows, replace=again)
     return notes
 
 
@@ -148,11 +150,11 @@ def seconds_beside(config: SearchConfig) -> float:
 
 def _expected_s(work: Work) -> float | None:
     """From what the finished evaluations took, and the study's time limit."""
-    took = work.store.evaluations(work.target.id).total_s
+    took = work.ledger.store.evaluations(work.ledger.target.id).total_s
     took = took[took > 0]  # NaN where it was not recorded
-    bounds = [float(took.mean()) * work.config.trials] if len(took) else []
-    if work.config.time_limit_s is not None:
-        bounds.append(work.config.time_limit_s)
+    bounds = [float(took.mean()) * work.problem.config.trials] if len(took) else []
+    if work.problem.config.time_limit_s is not None:
+        bounds.append(work.problem.config.time_limit_s)
     return min(bounds, default=None)
 
 
@@ -217,7 +219,7 @@ def _measure_study(
         complete_study(store, good, study.id)
         with prepared(store, good, study, progress) as work:
             notes = measure(work, again=again)
-            return store.sensitivity_rows(work.target.id), notes, store.groups(study.id)
+            return store.sensitivity_rows(work.ledger.target.id), notes, store.groups(study.id)
 
 
 def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -> Sensitivities:

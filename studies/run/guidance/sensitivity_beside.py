@@ -41,7 +41,7 @@ class SensitivityBeside:
         if self._call is not None or self._is_settled():
             return
         held = ExitStack()
-        if held.enter_context(self._work.lease.try_hold(_TASK)) and not self._is_settled():
+        if held.enter_context(self._work.crew.try_hold(_TASK)) and not self._is_settled():
             self._held = held
             self._call = self._started()
         else:
@@ -72,7 +72,7 @@ class SensitivityBeside:
         self._held.close()
 
     def _is_settled(self) -> bool:
-        return sensitivities.is_known(self._work) or not sensitivities.lower_pairs(self._work.space)
+        return sensitivities.is_known(self._work) or not sensitivities.lower_pairs(self._work.problem.space)
 
     def _is_over(self) -> bool:
         if self._call is None:
@@ -89,24 +89,24 @@ class SensitivityBeside:
 
     def _started(self) -> BackgroundCall:
         work = self._work
-        folder = work.folder / "sensitivity"
+        folder = work.bench.folder / "sensitivity"
         job = replace(
-            work.keeper.job,
+            work.bench.keeper.job,
             backend="onnxruntime",
             device="cpu",
             options={"threads": max(1, usable_processors() - 1)},
             folder=str(folder),
         )
         params = {
-            "seconds": sensitivities.seconds_beside(work.config),
-            "pairs": sensitivities.lower_pairs(work.space),
-            "placement": work.keeper.description["placement"],
+            "seconds": sensitivities.seconds_beside(work.problem.config),
+            "pairs": sensitivities.lower_pairs(work.problem.space),
+            "placement": work.bench.keeper.description["placement"],
         }
-        process = EvaluatorProcess(job, work.folder / "sensitivity.log", work.keeper.limits)
+        process = EvaluatorProcess(job, work.bench.folder / "sensitivity.log", work.bench.keeper.limits)
         return BackgroundCall(process, "sensitivity", params, self._store)
 
     def _store(self, found: dict[str, Any]) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
         rows = tuple(SensitivityRecord(**row) for row in found["rows"])
-        self._work.store.set_sensitivities(self._work.target.id, rows, replace=False)
+        self._work.ledger.store.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
         return tuple(found["notes"])

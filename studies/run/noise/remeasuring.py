@@ -95,8 +95,8 @@ def _timed(now: Standing) -> Any:
 
 def settle_doubts(work: Work) -> None:
     """Measure again what matters and is doubtful, before a study ends; within its time limit."""
-    now = standing(work.store, work.study, work.target, work.limits)
-    rows = list(doubtful_rows(work.store, now, rows_that_matter(now)))
+    now = work.ledger.standing()
+    rows = list(doubtful_rows(work.ledger.store, now, rows_that_matter(now)))
     if not rows or not TRIES:
         return
     many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
@@ -120,16 +120,16 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
         ArtifactError: an engine that was not kept cannot be built again.
     """
     numbers = [int(now.table.id[row]) for row in rows]
-    before = work.store.doubts(numbers, now.table.reference_ms)
+    before = work.ledger.store.doubts(numbers, now.table.reference_ms)
     tries = dict.fromkeys(numbers, 0)
     later, after, left = now, before, numbers
     for _ in range(max(TRIES, 1)):
         for batch in _batches(left):
             if _in_time(work, later, len(batch)):
-                work.store.add_round(work.target.id, _latencies(work, later, batch))
+                work.ledger.store.add_round(work.ledger.target.id, _latencies(work, later, batch))
                 tries |= {number: tries[number] + 1 for number in batch}
-        later = standing(work.store, work.study, work.target, now.limits)
-        after = work.store.doubts(numbers, later.table.reference_ms)
+        later = standing(work.ledger.store, work.ledger.study, work.ledger.target, now.limits)
+        after = work.ledger.store.doubts(numbers, later.table.reference_ms)
         left = [number for number in numbers if number in after and tries[number]]
         if not left:
             break
@@ -161,7 +161,7 @@ def _latencies(work: Work, now: Standing, numbers: Sequence[int]) -> dict[int, L
         engines[str(number)] = str(engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0])))
     params = {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms}
     try:
-        found: Mapping[str, Latency] = work.keeper.call("time_together", params)
+        found: Mapping[str, Latency] = work.bench.keeper.call("time_together", params)
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring latencies again: {death.told()}.") from death
     return {int(label): latency for label, latency in found.items()}
@@ -198,7 +198,7 @@ def remeasure_study(
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
-        with prepared(store, good, now.study, progress) as work, work.lease.hold("prune"):
+        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
             return tuple(measure_again(work, now, rows))
 
 

@@ -10,7 +10,6 @@ from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Assignment, Latency
 from studies.judging.standing import Standing
-from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
     from studies.run.work import Work
@@ -24,7 +23,7 @@ def drift(work: Work, now: Standing, row: int) -> float:
         did at first.
     """
     latency = rebuilt(work, assignment_of(work, now, row), now.table.reference_ms)
-    work.store.add_round(work.target.id, {int(now.table.id[row]): latency})
+    work.ledger.store.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
     usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
     return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
@@ -35,8 +34,8 @@ def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = Non
     Args:
         reference_ms: what the baseline usually takes on a relative target.
     """
-    out = str(work.folder / "again.engine")
-    return timed(work.keeper, "time_again", {"assignment": assignment, "out": out, "reference_ms": reference_ms})
+    out = str(work.bench.folder / "again.engine")
+    return timed(work.bench.keeper, "time_again", {"assignment": assignment, "out": out, "reference_ms": reference_ms})
 
 
 @time_spent("tie band")
@@ -51,10 +50,4 @@ def timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> L
 
 def assignment_of(work: Work, now: Standing, row: int) -> Assignment:
     """What a row of the study's evaluations was built from."""
-    return work.store.assignments(work.target.id)[int(now.table.id[row])]
-
-
-def reloaded(work: Work) -> TargetRecord:
-    """The target as it is stored now, which becomes that of the work."""
-    work.target = next(t for t in work.store.targets(work.study.id) if t.id == work.target.id)
-    return work.target
+    return work.ledger.store.assignments(work.ledger.target.id)[int(now.table.id[row])]

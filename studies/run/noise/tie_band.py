@@ -11,7 +11,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Latency
-from studies.judging.standing import Standing, standing
+from studies.judging.standing import Standing
 from studies.judging.words.descriptions import band_text
 from studies.judging.words.slower import slower_texts
 from studies.run.finalists import engine_of
@@ -71,7 +71,7 @@ class TieBand:
         pace = self._work.pace
         while self._is_open() and pace.left_s >= pace.reserve_s(now):
             if not self._mine():
-                self._work.lease.wait("waiting for another worker: tie band")
+                self._work.crew.wait("waiting for another worker: tie band")
             elif not self._one_more(now):
                 return self._settled()
         return now
@@ -89,18 +89,18 @@ class TieBand:
     def _can_begin(self, now: Standing) -> bool:
         """Whether it is not measured yet, and all uniform baselines are finished and one of them was built."""
         rows = now.baselines()
-        begun = now.done >= len(self._work.space.baselines())
+        begun = now.done >= len(self._work.problem.space.baselines())
         finished = begun and all(now.table.status[row] != RUNNING for row in rows)
-        return self._work.target.latency_band is None and finished and bool(self._built(now)) and self._is_open()
+        return self._work.ledger.target.latency_band is None and finished and bool(self._built(now)) and self._is_open()
 
     def _is_open(self) -> bool:
-        return repeatability.reloaded(self._work).latency_band is None
+        return self._work.ledger.reload_target().latency_band is None
 
     def _mine(self) -> bool:
         """Hold the task until the band is complete, where no living worker does."""
         if not self._holds:
             held = ExitStack()
-            self._holds = held.enter_context(self._work.lease.try_hold(_TASK)) and self._is_open()
+            self._holds = held.enter_context(self._work.crew.try_hold(_TASK)) and self._is_open()
             self._held = held
             if not self._holds:
                 held.close()
@@ -119,7 +119,7 @@ class TieBand:
 
     def _one_more(self, now: Standing) -> bool:
         """Take the next repetition and store it; False where none is left."""
-        repeats = self._work.store.repeats(self._work.target.id)
+        repeats = self._work.ledger.store.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         kind = next_kind(self._first(now, row), repeats)
         if kind is None:
@@ -130,9 +130,11 @@ class TieBand:
             self._work.progress.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
         else:
             self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
-        with self._work.lease.try_hold(_AT_IT):
+        with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
-        self._work.store.add_repeat(self._work.target.id, number, kind, latency, worker=self._work.lease.name)
+        self._work.ledger.store.add_repeat(
+            self._work.ledger.target.id, number, kind, latency, worker=self._work.crew.name
+        )
         return True
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:
@@ -141,7 +143,7 @@ class TieBand:
 
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""
-        latency = self._work.store.load(int(now.table.id[row])).evaluation.latency
+        latency = self._work.ledger.store.load(int(now.table.id[row])).evaluation.latency
         assert latency is not None
         return scaled(latency.raw_ms, latency.baseline_ms)
 
@@ -162,10 +164,10 @@ class TieBand:
 
         On a target that is the processor itself, starting one would disturb what is measured meanwhile.
         """
-        repeats = self._work.store.repeats(self._work.target.id)
+        repeats = self._work.ledger.store.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         wanted = next_kind(self._first(now, row), repeats) == PROCESS
-        if wanted and self._fresh is None and not self._work.target.target.relative:
+        if wanted and self._fresh is None and not self._work.ledger.target.target.relative:
             self._fresh = self._started(now, row)
 
     def _started(self, now: Standing, row: int) -> BackgroundCall:
@@ -173,9 +175,9 @@ class TieBand:
         which costs TensorRT 8.6 more than a minute.
         """
         work = self._work
-        beside = not work.target.target.relative
-        job = replace(work.keeper.job, folder=str(work.folder / "fresh"), beside=beside)
-        process = EvaluatorProcess(job, work.folder / "fresh.log", work.keeper.limits)
+        beside = not work.ledger.target.target.relative
+        job = replace(work.bench.keeper.job, folder=str(work.bench.folder / "fresh"), beside=beside)
+        process = EvaluatorProcess(job, work.bench.folder / "fresh.log", work.bench.keeper.limits)
         return BackgroundCall(process, "load_engine", {"engine": str(engine_of(work, now, row))})
 
     # -- the band --------------------------------------------------------------------------------------------------
@@ -183,17 +185,19 @@ class TieBand:
     def _settled(self) -> Standing:
         """Store the band that the repetitions show, and say what it is."""
         work = self._work
-        repeats = work.store.repeats(work.target.id)
-        now = standing(work.store, work.study, work.target, work.limits)
+        repeats = work.ledger.store.repeats(work.ledger.target.id)
+        now = work.ledger.standing()
         found = spreads(self._first(now, self._row(now, repeats)), repeats)
-        work.store.settle_target(work.target.id, details=found, latency_band=max(LEAST_BAND, *found.values()))
-        band = repeatability.reloaded(work).latency_band
+        work.ledger.store.settle_target(
+            work.ledger.target.id, details=found, latency_band=max(LEAST_BAND, *found.values())
+        )
+        band = work.ledger.reload_target().latency_band
         self.close()
         assert band is not None
         noisy = ": the machine is busy or its clock is not steady" if band > NOISY_BAND else ""
-        now = standing(work.store, work.study, work.target, work.limits)
+        now = work.ledger.standing()
         work.progress.note(f"{band_text(now)}{noisy}")
-        for text in slower_texts(work.store, now):
+        for text in slower_texts(work.ledger.store, now):
             work.progress.note(text)
         return now
 

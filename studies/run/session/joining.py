@@ -24,11 +24,12 @@ from studies.crew.lease_length import at_work, lease_of
 from studies.crew.leases import WorkerLease
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, calibration_cache_of
-from studies.run.work import Work
+from studies.run.work import Bench, Problem, Work
 from studies.show.progress import Progress
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.targets import foreign, own
+from studies.trials.ledger import Ledger
 
 
 @contextmanager
@@ -59,20 +60,11 @@ def prepared(
         clear_when_joining(store, artifacts, lease, progress, own=config.artifacts is None)
         space = _settled(store, artifacts, good, study, target, lease, progress)
         yield Work(
-            store=store,
-            artifacts=artifacts,
-            keeper=good.keeper,
-            lease=lease,
-            study=study,
-            target=_now(store, study, target),
-            config=config,
-            limits=good.limits,
-            space=space,
-            model=good.model,
-            knobs=good.described("knobs"),
-            engine_file=str(good.keeper.description["engine_file"]),
-            folder=good.folder,
-            progress=progress,
+            Problem(config, space, good.model),
+            Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.described("knobs")),
+            Bench(good.keeper, good.folder, str(good.keeper.description["engine_file"])),
+            lease,
+            progress,
         )
 
 

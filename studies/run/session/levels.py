@@ -16,7 +16,6 @@ from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.values import Precision
-from studies.run.noise.repeatability import reloaded
 from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
@@ -50,13 +49,14 @@ def settle_level(work: Work) -> None:
     Raises:
         StudyError: another level was asked for than the study has on this target.
     """
-    if _KEY not in work.keeper.job.options:
+    if _KEY not in work.bench.keeper.job.options:
         return
-    asked = work.config.optimization_level
-    work.lease.once(_TASK, lambda: reloaded(work).optimization_level is not None, lambda: _choose(work, asked))
-    check_level(work.study.name, reloaded(work), work.config)
-    assert work.target.optimization_level is not None
-    _build_at(work, work.target.optimization_level)
+    asked = work.problem.config.optimization_level
+    ledger = work.ledger
+    work.crew.once(_TASK, lambda: ledger.reload_target().optimization_level is not None, lambda: _choose(work, asked))
+    check_level(work.ledger.study.name, work.ledger.reload_target(), work.problem.config)
+    assert work.ledger.target.optimization_level is not None
+    _build_at(work, work.ledger.target.optimization_level)
 
 
 def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
@@ -97,24 +97,28 @@ def choose_level(first_s: float, time_s: float) -> Choice:
 def _choose(work: Work, asked: int | None) -> None:
     choice = _by_first_build(work) if asked is None else Choice(asked, "as asked for")
     details = {"level_reason": choice.reason}
-    work.store.settle_target(work.target.id, details=details, optimization_level=choice.level)
-    work.progress.note(level_texts(reloaded(work))[0])
+    work.ledger.store.settle_target(work.ledger.target.id, details=details, optimization_level=choice.level)
+    work.progress.note(level_texts(work.ledger.reload_target())[0])
 
 
 def _by_first_build(work: Work) -> Choice:
     _build_at(work, START_LEVEL)
     work.progress.step("building the FP32 engine, to choose an optimization level", 0, 1)
     try:
-        first_s = float(work.keeper.call("first_build", {"assignment": work.space.uniform(Precision.FP32)}))
+        first_s = float(
+            work.bench.keeper.call("first_build", {"assignment": work.problem.space.uniform(Precision.FP32)})
+        )
     except (EvaluatorError, ProcessDiedError) as error:
         told = error.told() if isinstance(error, ProcessDiedError) else str(error)
         return Choice(START_LEVEL, f"the first build failed, so nothing tells what a higher one would take ({told})")
     limit_s = work.pace.limit_s
-    return choose_level(first_s, TRIAL_S * work.config.trials if limit_s is None or math.isinf(limit_s) else limit_s)
+    return choose_level(
+        first_s, TRIAL_S * work.problem.config.trials if limit_s is None or math.isinf(limit_s) else limit_s
+    )
 
 
 def _build_at(work: Work, level: int) -> None:
-    options = dict(work.keeper.job.options)
+    options = dict(work.bench.keeper.job.options)
     if options.get(_KEY) != level:
-        work.keeper.adopt(options={**options, _KEY: level})
-        work.knobs = work.keeper.call("knobs")
+        work.bench.keeper.adopt(options={**options, _KEY: level})
+        work.ledger.knobs = work.bench.keeper.call("knobs")

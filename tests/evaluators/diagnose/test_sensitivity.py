@@ -362,8 +362,9 @@ def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
         finish(store, target, 0, 0, total_s=1.5)
         finish(store, target, 1, 2, total_s=2.5)
         config = SearchConfig(model="m", data="d", study="demo", **limits)
-        work: Any = SimpleNamespace(store=store, target=SimpleNamespace(id=target), config=config, pace=Pace())
-        work.keeper = work.space = work.progress = None
+        ledger = SimpleNamespace(store=store, target=SimpleNamespace(id=target))
+        problem, bench = SimpleNamespace(config=config, space=None), SimpleNamespace(keeper=None)
+        work: Any = SimpleNamespace(ledger=ledger, problem=problem, bench=bench, pace=Pace(), progress=None)
         sensitivities.measure(work)
     assert given == [pytest.approx(expected_s)]
 

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +22,10 @@ from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
 from studies.export import export
 from studies.run import rebuild
-from studies.run.work import Work
+from studies.run.work import Bench, Work
 from studies.show.progress import Quiet
 from studies.store.store import Store
+from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs
 from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
 from tests.support.networks import Net, save
@@ -209,7 +210,7 @@ def test_another_level_is_a_new_evaluation_of_a_kept_engine(here: Path, monkeypa
     """ONNX Runtime has no levels; what is told apart is what the builder says it builds with."""
 
     def at_level_5(work: Work, options: Mapping[str, Any]) -> Work:
-        return replace(work, knobs={**work.knobs, "optimization_level": "5"})
+        return replace(work, ledger=replace(work.ledger, knobs={**work.ledger.knobs, "optimization_level": "5"}))
 
     monkeypatch.setattr(rebuild, "at_final_level", at_level_5)
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
@@ -261,16 +262,17 @@ def test_the_level_reaches_the_process_that_builds() -> None:
         reopen=lambda options: opened.append(options),
         call=lambda method: {"optimization_level": "5"},
     )
-    work: Any = replace(stub_work(), keeper=keeper, knobs={"optimization_level": "3"})
+    work = stub_work(keeper, knobs={"optimization_level": "3"})
     assert rebuild.at_final_level(work, {"optimization_level": 3}) is work
     assert opened == []
-    assert rebuild.at_final_level(work, {"optimization_level": 5}).knobs == {"optimization_level": "5"}
+    assert rebuild.at_final_level(work, {"optimization_level": 5}).ledger.knobs == {"optimization_level": "5"}
     assert opened == [{"optimization_level": 5}]
 
 
-def stub_work() -> Work:
+def stub_work(keeper: Any, knobs: dict[str, str]) -> Work:
     nothing: Any = None
-    return Work(**{field.name: nothing for field in fields(Work)})
+    ledger = Ledger(nothing, nothing, nothing, nothing, nothing, knobs)
+    return Work(nothing, ledger, Bench(keeper, nothing, nothing), nothing, nothing)
 
 
 # -- the latency of what was written -----------------------------------------------------------------------------------
@@ -342,7 +344,8 @@ def test_three_engines_are_timed_in_turn(process: EvaluatorProcess) -> None:
 def test_a_much_slower_engine_is_found_out(process: EvaluatorProcess) -> None:
     folder = process.log.parent
     target = SimpleNamespace(target=SimpleNamespace(relative=True))
-    work: Any = SimpleNamespace(keeper=process, target=target, progress=Quiet())
+    bench, ledger = SimpleNamespace(keeper=process), SimpleNamespace(target=target)
+    work: Any = SimpleNamespace(bench=bench, ledger=ledger, progress=Quiet())
     now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
     chosen: Any = SimpleNamespace(now=now, row=0, engine=folder / "light.onnx")
     check = export._check_latency(work, chosen, folder / "heavy.onnx")

@@ -84,9 +84,9 @@ def asking(evaluator: Evaluator) -> Any:
     def call(method: str, params: dict[str, Any]) -> Any:
         return getattr(evaluator, method)(**{k: Path(v) if isinstance(v, str) else v for k, v in params.items()})
 
-    keeper = SimpleNamespace(call=call, close=lambda: None)
-    target = SimpleNamespace(target=evaluator.target)
-    return SimpleNamespace(keeper=keeper, target=target, progress=Quiet())
+    bench = SimpleNamespace(keeper=SimpleNamespace(call=call, close=lambda: None))
+    ledger = SimpleNamespace(target=SimpleNamespace(target=evaluator.target))
+    return SimpleNamespace(bench=bench, ledger=ledger, progress=Quiet())
 
 
 NAN = np.array([0x7FC00000], np.uint32).view(np.float32)
@@ -167,13 +167,13 @@ def checked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     engine = evaluator.folder / "engine.onnx"
     work = asking(evaluator)
     monkeypatch.setattr(export, "_ROUNDS", 2)
-    call, factors = work.keeper.call, iter([100, 1])
+    call, factors = work.bench.keeper.call, iter([100, 1])
 
     def apart_at_first(method: str, params: dict[str, Any]) -> Any:
         times = call(method, params)
         return {**times, "engine": times["measured"] * next(factors)}
 
-    work.keeper.call = apart_at_first
+    work.bench.keeper.call = apart_at_first
     now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
     chosen: Any = SimpleNamespace(now=now, row=0, engine=engine)
     return export._check_latency(work, chosen, engine)

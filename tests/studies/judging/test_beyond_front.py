@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits, from_options
+from studies.options.config import Limits
 from studies.run import upkeep
-from studies.run.work import Work
 from studies.show import report
 from studies.show.report_data import report_data
 from studies.show.report_targets import side_by_side
@@ -136,10 +135,7 @@ def test_engines_of_picks_and_of_those_in_line_for_the_best_are_kept(
     kept = kept | in_line if keep == "front" else kept
     now = judged(filled, limits)
     assert (now.picks.accurate == PICK) == (limits.latency_budget_ms is None)
-    nothing: Any = None
-    work = Work(**{field.name: nothing for field in fields(Work)})
-    config = from_options({"model": "m", "data": "d", "keep-engines": keep})
-    upkeep.prune(replace(work, store=filled, artifacts=artifacts, config=config), now)
+    upkeep.prune(filled, artifacts, now, keep=keep)
     after = judged(filled, limits)
     assert {int(trial) for trial in after.table.trial[after.table.artifact != ""]} == kept
     contents = {path.read_bytes() for path in artifacts.folder.iterdir() if len(path.name) == 64}

@@ -32,7 +32,7 @@ def lease(store: Store) -> Iterator[WorkerLease]:
 
 
 def others_go_on(lease: WorkerLease) -> bool:
-    work: Any = SimpleNamespace(lease=lease)
+    work: Any = SimpleNamespace(crew=lease)
     return Finish(work, cast(Any, None), cast(Any, None))._others_go_on()
 
 

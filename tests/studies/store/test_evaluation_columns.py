@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from search.values import EngineSummary, Failure, FailureKind, Stage
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
-from studies.options.config import Limits, from_options
+from studies.options.config import Limits
 from studies.run import upkeep
-from studies.run.work import Work
 from studies.store.reading import detail_columns
 from studies.store.reading.evaluation_columns import DETAILS
 from studies.store.records import EvaluationTable
@@ -163,8 +161,5 @@ def test_an_engine_that_came_after_the_standing_was_read_is_not_let_go_of(
     engine.write_bytes(b"engine")
     with kept_engine(store, artifacts, engine) as digest:
         store.record(int(now.table.id[-1]), evaluated((0, 0, 2), 1.0, 0.0, 0.01), digest)
-    nothing: Any = None
-    work = Work(**{field.name: nothing for field in fields(Work)})
-    config = from_options({"model": "m", "data": "d", "keep-engines": "front"})
-    upkeep.prune(replace(work, store=store, artifacts=artifacts, config=config), now)
+    upkeep.prune(store, artifacts, now, keep="front")
     assert list(store.evaluations(target).artifact) == ["", "", "", "", digest]
