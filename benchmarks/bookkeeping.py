@@ -31,7 +31,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment, Evaluation
 from studies.options.config import SearchConfig
 from studies.run.runner import Runner
-from studies.show.progress import Lines
+from studies.show.progress_display import Lines
 from studies.trials.proposals import Proposals
 from studies.verbs import commands
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.show import tables_text
-from studies.show.progress import Lines
+from studies.show.front_table import front_json
+from studies.show.progress_display import Lines
 from studies.verbs import commands
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     }
     start = time.monotonic()
     finished = commands.search(options, Lines(Console(highlight=False)))
-    answer = tables_text.front_json(finished.standing, finished.mixes)
+    answer = front_json(finished.standing, finished.mixes)
     answer["seconds"] = time.monotonic() - start
     answer["not_obeyed"] = int(finished.standing.table.not_obeyed.clip(0).sum())
     answer["opaque"] = int(finished.standing.table.opaque.clip(0).sum())

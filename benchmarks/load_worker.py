@@ -27,10 +27,10 @@ from sqlalchemy import create_engine, text
 
 from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment, Evaluation
+from studies.events import Quiet
 from studies.run.session.joining import target_of
 from studies.run.session.setup import checked
 from studies.run.working import run_here
-from studies.show.progress import Quiet
 from studies.store.store import Store
 from studies.store.targets import config_of
 from studies.trials.proposals import Proposals

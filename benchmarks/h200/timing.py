@@ -16,7 +16,7 @@ from benchmarks.h200 import rows
 from benchmarks.h200.setting import Setting, say
 from search.values import Accuracy, Latency
 from studies.judging.standing import Standing
-from studies.show.progress import Lines
+from studies.show.progress_display import Lines
 from studies.store.records import EvaluationRecord
 from studies.store.store import Store
 from studies.verbs import commands
@@ -43,8 +43,8 @@ class Stopwatch(Lines):
     def stage(self, trial: int, stage: str) -> None:
         self._entered[stage] = time.monotonic()
 
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        super().finished(record, standing, total)
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        super().evaluation(record, standing, total)
         now = time.monotonic()
         wall_s, evaluation = now - self._since, record.evaluation
         line: dict[str, Any] = {"trial": record.trial, "wall_s": wall_s, "total_s": evaluation.total_s}

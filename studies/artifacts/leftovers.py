@@ -15,7 +15,7 @@ from studies.artifacts.folder import STALE_S, Artifacts, hash_of
 
 if TYPE_CHECKING:
     from studies.crew.leases import WorkerLease
-    from studies.show.progress import Progress
+    from studies.events import Events
     from studies.store.store import Store
 
 
@@ -48,9 +48,7 @@ def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
             store.forget_artifact(digest, artifacts.remove_old)
 
 
-def clear_when_joining(
-    store: Store, artifacts: Artifacts, lease: WorkerLease, progress: Progress, *, own: bool
-) -> None:
+def clear_when_joining(store: Store, artifacts: Artifacts, lease: WorkerLease, progress: Events, *, own: bool) -> None:
     """`clear` by one worker of those that join at once; what cannot be removed stops none."""
     with lease.try_hold("prune") as mine:
         if not mine:

@@ -23,9 +23,9 @@ from search.graph import onnx_file
 from search.values import digest_of
 from studies.artifacts.folder import TEMPORARY, Artifacts, hash_of
 from studies.artifacts.locations import bucket_of, cache_home, open_artifacts
+from studies.events import Events
 from studies.options.config import SearchConfig
 from studies.options.quantities import format_bytes
-from studies.show.progress import Progress
 from studies.store.records import FileRecord, StudyRecord
 from studies.store.store import Store
 
@@ -44,7 +44,7 @@ def ships(config: SearchConfig) -> bool:
     return not config.storage.startswith("sqlite") or bucket_of(config) is not None
 
 
-def put(artifacts: Artifacts, config: SearchConfig, progress: Progress) -> tuple[FileRecord, ...]:
+def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[FileRecord, ...]:
     """Let the artifacts have the files that a configuration names, those they lack; what is there now.
 
     Raises:
@@ -67,7 +67,7 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Progress) -> tuple
     return tuple(found)
 
 
-def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Progress) -> None:
+def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Events) -> None:
     """Put what is not there yet, or was named anew, once a host's files were found to be the study's."""
     known = {file.role for file in store.files(study.id)}
     sources = {role: getattr(config, field) for role, field in ROLES.items() if getattr(config, field) is not None}
@@ -79,7 +79,7 @@ def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Progr
         put_again(artifacts, config, files, progress)
 
 
-def put_again(artifacts: Artifacts, config: SearchConfig, files: Sequence[FileRecord], progress: Progress) -> None:
+def put_again(artifacts: Artifacts, config: SearchConfig, files: Sequence[FileRecord], progress: Events) -> None:
     """Put what another study, which had the same files, let go of before the database knew that this one has them."""
     if any(file.digest not in artifacts for file in files):
         put(artifacts, config, progress)

@@ -39,9 +39,11 @@ from studies.cli.base import (
     progress_for,
     verb,
 )
-from studies.inspect import comparison, profiles, sensitivity_table
+from studies.inspect import comparison, profiles
+from studies.judging import sensitivity_table
 from studies.run.noise.remeasuring import change_text
-from studies.show import sensitivity_plot, tables_text
+from studies.show import sensitivity_plot
+from studies.show.layer_table import edge_rows, layer_rows
 from studies.verbs import commands
 
 
@@ -62,7 +64,7 @@ def layers(
 ) -> None:
     """Groups and edges of a model, what each may run in on this target, and why not."""
     found = commands.layers(given_options(locals(), "as_json"))
-    rows, edges = tables_text.layer_rows(found), tables_text.edge_rows(found)
+    rows, edges = layer_rows(found), edge_rows(found)
     if as_json:
         print_json({"target": found.target.to_json(), "groups": rows, "edges": edges})
         return

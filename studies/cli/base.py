@@ -17,6 +17,8 @@ from rich.table import Table
 
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
+from studies.events import Quiet
+from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.words.descriptions import (
     band_text,
@@ -31,11 +33,11 @@ from studies.judging.words.final_split import best_label, final_notes
 from studies.judging.words.unrelated import pick_warnings
 from studies.options.config import OPTIONS
 from studies.run.reaching import UnreachableLimitError
-from studies.show import tables_text
-from studies.show.progress import Display, Lines, Progress, Quiet
+from studies.run.search_result import SearchResult
+from studies.show.front_table import front_table
+from studies.show.progress_display import Display, Lines
 from studies.store import suggestions
 from studies.verbs import commands
-from studies.verbs.results import Finished
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -135,7 +137,7 @@ def given_options(values: dict[str, Any], *without: str) -> dict[str, Any]:
 
 
 @contextmanager
-def progress_for(quiet: bool) -> Iterator[Progress]:
+def progress_for(quiet: bool) -> Iterator[SearchEvents]:
     if quiet:
         yield Quiet()
     elif err.is_terminal:
@@ -172,7 +174,7 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
-def print_end(finished: Finished, storage: str | None, *, quiet: bool) -> None:
+def print_end(finished: SearchResult, storage: str | None, *, quiet: bool) -> None:
     """Print how a search ended, which where every evaluation failed is an error.
 
     Raises:
@@ -185,7 +187,7 @@ def print_end(finished: Finished, storage: str | None, *, quiet: bool) -> None:
         raise RunError(all_failed_text(finished.standing))
 
 
-def print_finished(finished: Finished, storage: str | None) -> None:
+def print_finished(finished: SearchResult, storage: str | None) -> None:
     now = finished.standing
     out.print(f"{finished.reason}.", markup=False)
     out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
@@ -207,7 +209,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     """
     if now.target_name:
         out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
-    header, cells = tables_text.front_table(now, mixes)
+    header, cells = front_table(now, mixes)
     print_cells(header, cells)
     if now.picks.best is None and why_none:
         _print_nearest(now)

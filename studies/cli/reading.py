@@ -32,9 +32,10 @@ from studies.cli.base import (
     print_warnings,
     verb,
 )
-from studies.show import show_text, tables_text
-from studies.show.status import StudyStatus
+from studies.judging.study_status import StudyStatus
+from studies.show.front_table import front_csv, front_json
 from studies.show.status_text import blocks, drawing
+from studies.show.trial_text import group_table, trial_json, trial_lines
 from studies.store import targets
 from studies.store.records import TargetRecord
 from studies.verbs import commands
@@ -76,9 +77,9 @@ def front(
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
-        print_json(tables_text.front_json(now, mixes))
+        print_json(front_json(now, mixes))
     elif as_csv:
-        print_csv(tables_text.front_csv(now, mixes))
+        print_csv(front_csv(now, mixes))
     else:
         print_front(now, mixes)
     print_warnings(now)
@@ -95,11 +96,11 @@ def show(
     """One evaluation: what was asked and got per group, measures, failure."""
     shown = commands.show(study, trial, storage, target)
     if as_json:
-        print_json(show_text.shown_json(shown))
+        print_json(trial_json(shown))
         return
-    for line in show_text.shown_lines(shown):
+    for line in trial_lines(shown):
         out.print(line, markup=False)
-    columns, rows = show_text.group_table(shown)
+    columns, rows = group_table(shown)
     print_table(rows, columns)
 
 

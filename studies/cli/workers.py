@@ -34,10 +34,10 @@ from studies.cli.base import (
 )
 from studies.fleet import processes as fleet
 from studies.run.reaching import UnreachableLimitError
-from studies.show.progress import Notes
+from studies.run.search_result import SearchResult
+from studies.show.progress_display import Notes
 from studies.store.database.retries import known_server
 from studies.verbs import commands
-from studies.verbs.results import Finished
 
 _EVERY_S = 2.0
 
@@ -75,7 +75,7 @@ def worker(
         print_finished(finished, storage)
 
 
-def _tell_parent(work: Callable[[], Finished]) -> None:
+def _tell_parent(work: Callable[[], SearchResult]) -> None:
     """Work for the process that started this one, and tell it why that ended."""
     try:
         sys.stdout.write(f"{fleet.DONE}{work().reason}\n")

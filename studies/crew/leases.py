@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from evaluators.stopwatch import current_stopwatch, time_spent
+from studies.events import Events, Quiet
 from studies.interrupts import interrupted
-from studies.show.progress import Progress, Quiet
 from studies.store.store import Store
 
 _BEATS = 4  # in a lease
@@ -40,7 +40,7 @@ class WorkerLease:
         lease_s: float,
         device: str = "",
         state: str = "starting",
-        progress: Progress | None = None,
+        progress: Events | None = None,
     ) -> None:
         self.name = ""
         self.lease_s = lease_s

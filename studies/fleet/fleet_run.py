@@ -12,11 +12,11 @@ from evaluators.backends.registry import resolve
 from search.errors import RunError
 from studies.crew.deletion import reported_deletion
 from studies.fleet.processes import Fleet
+from studies.judging.search_events import SearchEvents
+from studies.judging.study_status import StudyStatus, study_status
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
 from studies.run.session.setup import work_folder
-from studies.show.progress import Progress
-from studies.show.status import StudyStatus, study_status
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
 from studies.store.reading.counts import FinishedRow
@@ -28,7 +28,7 @@ _SHARE = 20  # of the time may be spent asking it, one part in so many
 _OVERLAP_S = 30.0  # a result is seen when it is committed, which may be later than what its time says
 
 
-def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: Progress, target: str = "") -> str:
+def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: SearchEvents, target: str = "") -> str:
     """Work on a study with one process per slot until it is done; why it stopped, in words.
 
     Args:
@@ -90,7 +90,7 @@ def as_in(slots: Sequence[Slot]) -> Iterator[None]:
 class _Watch:
     """Asks the database now and then, and passes on where the study stands and what is new."""
 
-    def __init__(self, store: Store, name: str, progress: Progress) -> None:
+    def __init__(self, store: Store, name: str, progress: SearchEvents) -> None:
         self._store = store
         self._name = name
         self._progress = progress

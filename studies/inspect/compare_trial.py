@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from search.errors import ArtifactError, ConfigError, EvaluatorError, StudyError
 from search.values import Assignment, Stage, Target, flatten
 from studies import environment
+from studies.events import Events
 from studies.inspect.comparison import PAIRS, Comparison, GroupSide, Side
 from studies.judging.words.descriptions import mix_text
 from studies.options.config import SearchConfig
-from studies.show.progress import Progress
 from studies.store import suggestions
 from studies.store.records import FAILED, RUNNING, EvaluationRecord, GroupRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -37,7 +37,7 @@ def compare_trial(
     groups: bool,
     samples: int,
     threshold_db: float,
-    progress: Progress,
+    progress: Events,
 ) -> Comparison:
     """Run a trial's engine beside ONNX Runtime on the first samples of the final split. Stores nothing.
 
@@ -100,7 +100,12 @@ class _Run:
     """One comparison in an evaluator process."""
 
     def __init__(
-        self, good: Checked, record: EvaluationRecord, target: TargetRecord, config: SearchConfig, progress: Progress
+        self,
+        good: Checked,
+        record: EvaluationRecord,
+        target: TargetRecord,
+        config: SearchConfig,
+        progress: Events,
     ) -> None:
         from studies.artifacts.locations import open_artifacts
 

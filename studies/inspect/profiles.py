@@ -11,10 +11,10 @@ import numpy as np
 
 from search.errors import ConfigError, EvaluatorError, StudyError
 from search.values import Answer, AuditRow, LayerTime
+from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.words.descriptions import mix_text
 from studies.options.quantities import format_ms, format_percent
-from studies.show.progress import Progress
 from studies.store import suggestions
 from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord, GroupRecord
 from studies.store.store import Store
@@ -199,7 +199,7 @@ def profile_trials(
     count: int,
     again: bool,
     options: Mapping[str, Any],
-    progress: Progress,
+    progress: SearchEvents,
 ) -> tuple[Profiled, ...]:
     """Profiles of trials, stored ones where there are any; the others are made on the device and stored.
 
@@ -272,7 +272,7 @@ def _profile(
     records: Sequence[EvaluationRecord],
     count: int,
     options: Mapping[str, Any],
-    progress: Progress,
+    progress: SearchEvents,
 ) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
     """Evaluation id → its layers, stored too, and notes."""
     from studies.artifacts.shipping import here

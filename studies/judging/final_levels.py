@@ -57,6 +57,12 @@ def _latencies_ms(
     return latencies_ms
 
 
+def level_texts(target: TargetRecord) -> list[str]:
+    """What a target's optimization level is, and why; nothing on targets without one."""
+    level = target.optimization_level
+    return [] if level is None else [f"TensorRT's optimization level is {level}: {target.details['level_reason']}"]
+
+
 def levels_of(found: Iterable[Sequence[FinalLevel]]) -> list[int]:
     """All levels that occur, the lowest first."""
     return sorted({each.level for some in found for each in some})

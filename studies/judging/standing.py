@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from studies.judging import front as pareto
 from studies.judging import verdicts
+from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
 from studies.judging.quantiles import quantile
 from studies.judging.verdicts import Disagreement, Verdict
-from studies.judging.words.failures import AllFailed, all_failed
 from studies.options.config import Limits
 from studies.store.reading.latencies import confirmed_ms
 from studies.store.reading.queries import Reader
@@ -64,7 +64,7 @@ class Standing:
     confirmed_ms: Floats
     number: int = 1
     target_name: str = ""
-    failed: AllFailed | None = None
+    failed: FailureSummary | None = None
     doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     mismatches: Mapping[int, str] = field(default_factory=dict)
     final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
@@ -428,5 +428,5 @@ def standing(
     table = reader.evaluations(target.id)
     if not exports:
         table = table.only(table.role != EXPORT)
-    failed = all_failed(reader, table)
+    failed = summarize_failures(reader, table)
     return Standing(study, target, limits, table, reader.finals(target.id), confirmed_ms(table), failed=failed)

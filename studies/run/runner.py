@@ -225,7 +225,7 @@ class Runner:
                 self.proposals.tell(trial, outcome(self.work, record))
                 self.open_trials.tell_others(record, trial.number)
             now = self.standing()
-            self.work.progress.finished(record, now, self._trials)
+            self.work.progress.evaluation(record, now, self._trials)
             self._finished += 1
             self.work.pace.note(record.evaluation, self.work.pace.passed_s - self._asked_at)
             self._asked_at = self.work.pace.passed_s
@@ -317,7 +317,7 @@ class Runner:
             record = replace(self.work.ledger.store.load(number), trial=trial.number)
             self.proposals.tell(trial, outcome(self.work, record))
             self.open_trials.tell_others(record, trial.number)
-            self.work.progress.finished(record, self.standing(), self._trials)
+            self.work.progress.evaluation(record, self.standing(), self._trials)
 
     def _look_around(self) -> None:
         """Now and then, see to the trials of lost workers."""

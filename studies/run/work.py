@@ -9,9 +9,9 @@ from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model
 from search.space.choices import Space
 from studies.crew.leases import WorkerLease
+from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pace import Pace
-from studies.show.progress import Progress
 from studies.trials.ledger import Ledger
 
 
@@ -53,5 +53,5 @@ class Work:
     ledger: Ledger
     bench: Bench
     crew: WorkerLease
-    progress: Progress
+    progress: SearchEvents
     pace: Pace = field(default_factory=Pace)

@@ -14,23 +14,23 @@ from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, change_lease
 from studies.fleet.fleet_run import as_in, crew_of, run_fleet
 from studies.judging.named_study import placed, standing_of
+from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot
 from studies.run.pace import Pace
 from studies.run.reaching import refuse_late
 from studies.run.runner import Runner
+from studies.run.search_result import Mixes, SearchResult
 from studies.run.session.joining import prepared, target_of
 from studies.run.session.levels import check_level, settle_level
 from studies.run.session.setup import Checked, add_target, check_artifacts, check_unchanged, checked, complete_study
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
-from studies.show.progress import Progress
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
 from studies.store.targets import choose, config_of, remember
 from studies.trials.proposals import Proposals
-from studies.verbs.results import Finished, Mixes
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -52,8 +52,8 @@ class Wanted:
 
 
 def join(
-    name: str, options: Mapping[str, Any], url: str, progress: Progress, which: Wanted, *, moved: bool
-) -> Finished:
+    name: str, options: Mapping[str, Any], url: str, progress: SearchEvents, which: Wanted, *, moved: bool
+) -> SearchResult:
     """Work on a study that is there; `moved`: its files are from now on where the options say."""
     with Store.open(url) as store:
         study = store.study(name)
@@ -108,7 +108,7 @@ def _check_total(store: Store, config: SearchConfig, target: TargetRecord) -> No
         )
 
 
-def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: Progress, target: TargetRecord) -> Finished:
+def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: SearchEvents, target: TargetRecord) -> SearchResult:
     """Work on a study that is there with a process per slot."""
     fingerprint = target.target.fingerprint
     reason = run_fleet(config.study, config.storage, slots, progress, fingerprint)
@@ -116,12 +116,12 @@ def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: Progress, ta
         now = standing_of(store, config.study, None, fingerprint)
         obedience = store.obedience(now.target.id)
         deaths = store.deaths(now.target.id)
-        return Finished(now, reason, Mixes(store.assignments(now.target.id)), obedience, deaths)
+        return SearchResult(now, reason, Mixes(store.assignments(now.target.id)), obedience, deaths)
 
 
 def run_here(
-    store: Store, good: Checked, study: StudyRecord, target: TargetRecord, progress: Progress, *, moved: bool = True
-) -> Finished:
+    store: Store, good: Checked, study: StudyRecord, target: TargetRecord, progress: SearchEvents, *, moved: bool = True
+) -> SearchResult:
     """Work on a study that is there in this process, until it is done.
 
     Args:
@@ -155,7 +155,7 @@ def run_here(
                 _leave(work, state)
         obedience = store.obedience(work.ledger.target.id)
         mixes, deaths = Mixes(store.assignments(work.ledger.target.id)), store.deaths(work.ledger.target.id)
-        return Finished(placed(store, runner.standing()), reason, mixes, obedience, deaths)
+        return SearchResult(placed(store, runner.standing()), reason, mixes, obedience, deaths)
 
 
 def _proposals(work: Work, database: RDBStorage) -> Proposals:

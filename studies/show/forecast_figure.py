@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from search.forecast.forecasts import RECENT
 from studies.show.plots import BLUE, GREY, Figure, frame, widened
+from studies.show.report_rows import Metric
 from studies.trials.forecasts import Compared, Forecasts
-
-if TYPE_CHECKING:
-    from studies.show.report import Metric
 
 _EARLIER = "#8fb8dc"
 
 
 def forecast_figure(found: Forecasts, metric: Metric) -> Figure:
     """Points with their 90 % intervals around the diagonal; losses of a ratio in percentage points."""
-    unit = "percentage points" if metric.ratio else metric.unit
-    loss = f"loss of {metric.name}" + (f" ({unit})" if unit else "")
     figure = frame("measured latency (ms)", "predicted latency (ms)", height=400)
-    other = frame(f"measured {loss}", f"predicted {loss}", height=400)
+    other = frame(f"measured {metric.axis_title}", f"predicted {metric.axis_title}", height=400)
     figure.update(showlegend=False, xaxis2=other["xaxis"], yaxis2=other["yaxis"])
     figure["yaxis2"]["anchor"] = "x2"
     figure["xaxis2"]["anchor"] = "y2"
-    panels = [(found.latency, "", 1.0, [0.0, 0.44]), (found.loss, "2", 100.0 if metric.ratio else 1.0, [0.56, 1.0])]
+    panels = [(found.latency, "", 1.0, [0.0, 0.44]), (found.loss, "2", metric.axis_factor, [0.56, 1.0])]
     traces = []
     for part, axis, factor, domain in panels:
         ends = _ends(part, factor)

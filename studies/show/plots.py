@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from typing import Any
 
 from search.values.precision import Precision
@@ -52,3 +53,7 @@ def widened(low: float, high: float) -> list[float]:
 def plain(text: str) -> str:
     """Text that Plotly shows as it is: it reads a little HTML in every label."""
     return html.escape(text, quote=False)
+
+
+def finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -10,11 +10,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from studies.judging.study_status import Point, StudyStatus, TargetStatus
+from studies.judging.time_table import time_rows, times_text
 from studies.judging.words.descriptions import replaced_text
 from studies.judging.words.unrelated import MARK
 from studies.options.quantities import format_duration_s, format_metric, format_ms
-from studies.show.status import Point, StudyStatus, TargetStatus
-from studies.show.time_table import time_rows, times_text
 from studies.store.reading.counts import FinishedRow
 from studies.store.records import FAILED, RunningRecord, WorkerRecord
 

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError
+from studies.events import Quiet
 from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
 from studies.judging.named_study import named_target, standing_of
+from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig, from_options
-from studies.show.progress import Progress, Quiet
+from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
 from studies.store.targets import config_of
-from studies.verbs.results import Layers
 
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.inspect.profiles import Profiled
-    from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+    from studies.judging.sensitivity_table import Sensitivities, Thresholds
     from studies.run.noise.remeasuring import Remeasured
 
 
@@ -47,7 +48,7 @@ def profile(
     against: int | None = None,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     target: str | None = None,
 ) -> tuple[Profiled, ...]:
     """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
@@ -83,7 +84,7 @@ def remeasure(
     every: bool = False,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     target: str | None = None,
 ) -> tuple[Remeasured, ...]:
     """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure`.
@@ -124,7 +125,7 @@ def compare(
     threshold_db: float = DEFAULT_THRESHOLD_DB,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     target: str | None = None,
 ) -> Comparison:
     """How far a trial's engine is from ONNX Runtime on the same data, and why, as `bitfront compare`.
@@ -167,7 +168,7 @@ def sensitivity(
     again: bool = False,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     target: str | None = None,
 ) -> Sensitivities:
     """What each group adds to the outputs' error alone in a lower precision, as `bitfront sensitivity`.
@@ -186,7 +187,7 @@ def sensitivity(
         ConfigError: a threshold or an option cannot be used.
         EvaluatorError: the model cannot be run.
     """
-    from studies.inspect.sensitivity_table import Thresholds
+    from studies.judging.sensitivity_table import Thresholds
     from studies.run.guidance import sensitivities
 
     if target is not None and _is_model_file(study_or_model):

@@ -16,22 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
+from studies.events import Quiet
 from studies.judging.final_levels import find_final_levels
 from studies.judging.named_study import standing_of
+from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig, from_options
+from studies.run.search_result import Mixes, SearchResult
 from studies.run_clock import clocked_run
-from studies.show.progress import Progress, Quiet
+from studies.show.trial_details import TrialDetails
 from studies.store.records import StudySummary, TargetRecord
 from studies.store.store import Store, check_usable, default_url
 from studies.store.targets import config_of
 from studies.verbs.analyses import compare, layers, profile, remeasure, sensitivity
-from studies.verbs.results import Demo, Finished, Mixes, Shown
+from studies.verbs.results import Demo
 
 if TYPE_CHECKING:  # these import Optuna or ONNX, or belong to other verbs, which reading verbs should not wait for
     from studies.export.export import Exported
+    from studies.judging.study_status import StudyStatus
     from studies.run.session.setup import Checked
-    from studies.show.status import StudyStatus
     from studies.verbs.doctor import Check
 
 __all__ = [
@@ -62,7 +65,7 @@ __all__ = [
 
 
 @clocked_run()
-def search(options: Mapping[str, Any] | SearchConfig, progress: Progress | None = None) -> Finished:
+def search(options: Mapping[str, Any] | SearchConfig, progress: SearchEvents | None = None) -> SearchResult:
     """Search a model's precisions, as `bitfront search`.
 
     Args:
@@ -102,11 +105,11 @@ def resume(
     name: str,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     *,
     target: str | None = None,
     new_target: bool = False,
-) -> Finished:
+) -> SearchResult:
     """Go on with a study, to its total of trials or a new one, as `bitfront resume`.
 
     Args:
@@ -130,11 +133,11 @@ def worker(
     name: str,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     *,
     target: str | None = None,
     new_target: bool = False,
-) -> Finished:
+) -> SearchResult:
     """Work on a study, beside others that do, until it is done, as `bitfront worker`.
 
     Args:
@@ -174,7 +177,7 @@ def front(
         return now, Mixes(store.assignments(now.target.id, ids))
 
 
-def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> Shown:
+def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> TrialDetails:
     """One evaluation on a target, the first if none is named, as `bitfront show`."""
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, None, target)
@@ -183,7 +186,7 @@ def show(name: str, trial: int, storage: str | None = None, target: str | None =
         groups = {group.id: group for group in store.groups(now.study.id)}
         forecast = store.forecasts(now.target).get(record.id)
         levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())
-        return Shown(record, groups, now, refused, store.profile(record.id), forecast, levels)
+        return TrialDetails(record, groups, now, refused, store.profile(record.id), forecast, levels)
 
 
 def export(
@@ -195,7 +198,7 @@ def export(
     triton: str | None = None,
     options: Mapping[str, Any] | None = None,
     storage: str | None = None,
-    progress: Progress | None = None,
+    progress: SearchEvents | None = None,
     target: str | None = None,
     latency_tolerance: float | None = None,
 ) -> Exported:
@@ -281,21 +284,21 @@ def report(
     Args:
         targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
     """
-    from studies.show import report as reports
-    from studies.show.report_data import report_data
+    from studies.show.report_builder import build_report
+    from studies.show.report_page import write_report
 
     with Store.open(storage or default_url(), write=False) as store:
         study = store.study(name)
         every = [record.target.fingerprint for record in store.targets(study.id)]
         wanted: Sequence[str | None] = targets or every or [None]
         found = [standing_of(store, name, options, one) for one in wanted]
-        reports.write(report_data(store, found[0], found[1:]), out)
+        write_report(build_report(store, found[0], found[1:]), out)
     return out
 
 
 def status(name: str, storage: str | None = None) -> StudyStatus:
     """Who works on a study, how fast, what failed, and where its front stands, as `bitfront status`."""
-    from studies.show.status import study_status
+    from studies.judging.study_status import study_status
 
     with Store.open(storage or default_url(), write=False) as store:
         return study_status(store, name)
@@ -303,7 +306,7 @@ def status(name: str, storage: str | None = None) -> StudyStatus:
 
 def watch(name: str, storage: str | None = None, every_s: float = 2.0) -> Iterator[StudyStatus]:
     """The same again and again, until the study is done and nobody works on it any more."""
-    from studies.show.status import study_status
+    from studies.judging.study_status import study_status
 
     with Store.open(storage or default_url(), write=False) as store:
         while True:
@@ -402,7 +405,7 @@ def doctor(backend: str | None = None) -> list[Check]:
     return checks(backend)
 
 
-def demo(folder: Path, progress: Progress | None = None, trials: int = 40) -> Demo:
+def demo(folder: Path, progress: SearchEvents | None = None, trials: int = 40) -> Demo:
     """Search the shipped example, export the best pick and write the report, all into `folder`."""
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):

@@ -18,9 +18,9 @@ from search.space.choices import Space
 from search.values import Target
 from studies.export.export import Exported
 from studies.inspect.profiles import Profiled
-from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.study_status import StudyStatus
 from studies.options import config
-from studies.show.status import StudyStatus
 from studies.verbs import commands
 from studies.verbs.doctor import Check
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studies.show.progress import Quiet
+from studies.events import Quiet
 from studies.verbs import commands
 from tests.support.command_line import invoke, ok, quick, write_inputs
 

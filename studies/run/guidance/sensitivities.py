@@ -11,16 +11,16 @@ from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
-from studies.inspect.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.sensitivity_table import Sensitivities, Thresholds
 from studies.store.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from evaluators.process.keeper import EvaluatorProcess
     from search.graph.model import Model
     from search.space.choices import Space
+    from studies.judging.search_events import SearchEvents
     from studies.options.config import SearchConfig
     from studies.run.work import Work
-    from studies.show.progress import Progress
     from studies.store.store import Store
 
 Errors = Mapping[tuple[str, Precision], float]
@@ -82,7 +82,7 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
 
 
 def run(
-    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...]]:
     """Run the pass over every lower precision that a space offers; its rows, and notes."""
     rows, notes, _ = _found(keeper, space, seconds, progress)
@@ -90,7 +90,7 @@ def run(
 
 
 def _found(
-    keeper: EvaluatorProcess, space: Space, seconds: float, progress: Progress
+    keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[int, ...]]:
     """`run`; and the samples on which the float model is not finite."""
     pairs = lower_pairs(space)
@@ -168,7 +168,7 @@ def of_study(
     *,
     again: bool,
     options: Mapping[str, Any],
-    progress: Progress,
+    progress: SearchEvents,
     wanted: str | None = None,
 ) -> Sensitivities:
     """The sensitivities of a study's groups; measured and stored where they were not.
@@ -204,7 +204,7 @@ def _measure_study(
     study: StudyRecord,
     target: TargetRecord | None,
     config: SearchConfig,
-    progress: Progress,
+    progress: SearchEvents,
     *,
     again: bool,
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
@@ -222,7 +222,7 @@ def _measure_study(
             return store.sensitivity_rows(work.ledger.target.id), notes, store.groups(study.id)
 
 
-def of_model(config: SearchConfig, thresholds: Thresholds, progress: Progress) -> Sensitivities:
+def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:
     """The sensitivities of a model's groups on a target, without a study; stores nothing.
 
     No metric scores anything here: outputs may have any form, and labels are not read.

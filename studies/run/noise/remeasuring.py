@@ -19,8 +19,8 @@ from studies.store.records import FAILED, RUNNING
 from studies.store.store import Store
 
 if TYPE_CHECKING:
+    from studies.judging.search_events import SearchEvents
     from studies.run.work import Work
-    from studies.show.progress import Progress
 
 TRIES = 3  # measurements at most of what stays doubtful
 _ROUNDS = 20  # visits of each engine
@@ -177,7 +177,7 @@ def remeasure_study(
     *,
     every: bool,
     options: Mapping[str, Any],
-    progress: Progress,
+    progress: SearchEvents,
 ) -> tuple[Remeasured, ...]:
     """Measure latencies of a study again; see `commands.remeasure`.
 

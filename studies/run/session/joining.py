@@ -22,10 +22,10 @@ from studies.artifacts.locations import local_folder, open_artifacts
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
 from studies.crew.leases import WorkerLease
+from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, calibration_cache_of
 from studies.run.work import Bench, Problem, Work
-from studies.show.progress import Progress
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.targets import foreign, own
@@ -34,7 +34,7 @@ from studies.trials.ledger import Ledger
 
 @contextmanager
 def prepared(
-    store: Store, good: Checked, study: StudyRecord, progress: Progress, *, state: str = "measuring"
+    store: Store, good: Checked, study: StudyRecord, progress: SearchEvents, *, state: str = "measuring"
 ) -> Iterator[Work]:
     """Join a study as a worker, calibrated and with its space fixed; on SQLite hold it for this process alone.
 
@@ -86,7 +86,7 @@ def _is_settled(target: TargetRecord) -> bool:
 
 
 def _joined(
-    store: Store, study: StudyRecord, target: TargetRecord, good: Checked, state: str, progress: Progress
+    store: Store, study: StudyRecord, target: TargetRecord, good: Checked, state: str, progress: SearchEvents
 ) -> WorkerLease:
     device = good.config.device if good.config.device != "auto" else good.target.device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -103,7 +103,7 @@ def _settled(
     study: StudyRecord,
     target: TargetRecord,
     lease: WorkerLease,
-    progress: Progress,
+    progress: SearchEvents,
 ) -> Space:
     """The space of the study, under ranges that one worker calibrates for all."""
 
@@ -116,7 +116,7 @@ def _settled(
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
-def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> Space:
+def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: SearchEvents) -> Space:
     """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
     digest = _ranges(store, artifacts, good, target, progress)
     data = artifacts.read_bytes(digest)
@@ -133,7 +133,7 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     return space
 
 
-def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Progress) -> str:
+def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: SearchEvents) -> str:
     """Digest of the ranges: the study's own, those of an earlier study of the same content, or new ones."""
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
         return target.ranges_digest
@@ -154,7 +154,7 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
 
 
 def _calibrate(
-    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: Progress
+    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: SearchEvents
 ) -> str:
     try:
         found = good.keeper.call(

@@ -16,6 +16,7 @@ from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.values import Precision
+from studies.judging.final_levels import level_texts
 from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:
@@ -72,12 +73,6 @@ def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
             f"{level}, and latencies of two levels do not compare. Leave the option out, start a new study, or give "
             "--final-optimization-level for what is exported."
         )
-
-
-def level_texts(target: TargetRecord) -> list[str]:
-    """What a target's optimization level is, and why; nothing on targets without one."""
-    level = target.optimization_level
-    return [] if level is None else [f"TensorRT's optimization level is {level}: {target.details['level_reason']}"]
 
 
 def choose_level(first_s: float, time_s: float) -> Choice:

@@ -27,10 +27,10 @@ from studies import environment
 from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of, local_folder, open_artifacts
 from studies.crew.deletion import reported_deletion
+from studies.judging.search_events import SearchEvents
 from studies.options.config import OPTIONS, Limits, SearchConfig, limits_for
 from studies.options.mistakes import run_checks
 from studies.run.session.levels import START_LEVEL
-from studies.show.progress import Progress
 from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.targets import foreign, options_of, own
@@ -237,7 +237,7 @@ def calibration_cache_of(config: SearchConfig) -> dict[str, float] | None:
     return None if config.calibration_cache is None else calibration_cache.read_file(Path(config.calibration_cache))
 
 
-def create_study(store: Store, good: Checked, progress: Progress, files: Sequence[FileRecord] = ()) -> StudyRecord:
+def create_study(store: Store, good: Checked, progress: SearchEvents, files: Sequence[FileRecord] = ()) -> StudyRecord:
     """Write the study's row, its groups and its target: from here on it can be resumed.
 
     Args:
@@ -330,7 +330,7 @@ def _without_notes(metric: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metric.items() if key != "notes"}
 
 
-def add_target(store: Store, study: StudyRecord, good: Checked, progress: Progress) -> None:
+def add_target(store: Store, study: StudyRecord, good: Checked, progress: SearchEvents) -> None:
     """Let the study have the target that this process is, with the options it was given; once is enough."""
     known = own(store.targets(study.id), good.target)
     if known is None:

@@ -19,8 +19,8 @@ from search.errors import ArtifactError
 from studies.artifacts import shipping
 from studies.artifacts.buckets import Bucket, open_remote, parse
 from studies.artifacts.locations import open_artifacts
+from studies.events import Quiet
 from studies.options.config import SearchConfig
-from studies.show.progress import Quiet
 from studies.store.records import StudyRecord
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs

@@ -20,10 +20,10 @@ from evaluators.calibration import cache as calibration_cache
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
+from studies.events import Quiet
 from studies.export import export
 from studies.run import rebuild
 from studies.run.work import Bench, Work
-from studies.show.progress import Quiet
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs

@@ -18,8 +18,8 @@ from evaluators.engine import Backend
 from evaluators.process.evaluator import Evaluator
 from search.errors import ArtifactError
 from search.values import Precision
+from studies.events import Quiet
 from studies.export import export
-from studies.show.progress import Quiet
 from tests.support import evaluator_jobs
 from tests.support.command_line import ok
 from tests.support.networks import Net, images, save

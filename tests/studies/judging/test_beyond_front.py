@@ -19,12 +19,13 @@ from studies.cli.base import print_finished
 from studies.judging.standing import Standing, standing
 from studies.options.config import Limits
 from studies.run import upkeep
-from studies.show import report
-from studies.show.report_data import report_data
+from studies.run.search_result import Mixes, SearchResult
+from studies.show.report_builder import build_report
+from studies.show.report_figures import figures
+from studies.show.report_page import render_report
 from studies.show.report_targets import side_by_side
 from studies.store.store import Store
 from studies.verbs import commands
-from studies.verbs.results import Finished, Mixes
 from tests.support.command_line import ok
 from tests.support.study_rows import TARGET, evaluated, group, make_study
 
@@ -113,7 +114,7 @@ def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
     filled: Store, capsys: pytest.CaptureFixture[str], limits: Limits, label: str, best: int
 ) -> None:
     now = judged(filled, limits)
-    print_finished(Finished(now, "done", Mixes(filled.assignments(now.target.id)), {}), None)
+    print_finished(SearchResult(now, "done", Mixes(filled.assignments(now.target.id)), {}), None)
     printed = capsys.readouterr().out
     assert f"{label}: trial {best}:" in printed
     assert re.search(rf"^{best} .*best", printed, re.MULTILINE)
@@ -146,7 +147,7 @@ def test_engines_of_picks_and_of_those_in_line_for_the_best_are_kept(
 
 
 def test_the_report_shows_the_pick_among_the_front(filled: Store) -> None:
-    data = report_data(filled, judged(filled))
+    data = build_report(filled, judged(filled))
     assert [row.trial for row in data.front] == [1, 3]
     assert [row.trial for row in data.shown] == [1, 3, PICK]
     assert data.precisions == {1: ["int8"] * 3, 3: ["int8", "fp32", "fp32"], 0: ["fp32"] * 3}
@@ -154,14 +155,14 @@ def test_the_report_shows_the_pick_among_the_front(filled: Store) -> None:
     [row] = [row for row in data.evaluations if row.trial == PICK]
     assert (row.on_front, row.picked, row.remarks[0]) == (False, True, "picked: accurate; not on the front")
     assert not any("not on the front" in remark for other in data.front for remark in other.remarks)
-    assert report.figures(data)["precisions"]["data"][0]["x"] == ["#1", "#3", "#0"]
-    page = report.render(data)
+    assert figures(data)["precisions"]["data"][0]["x"] == ["#1", "#3", "#0"]
+    page = render_report(data)
     assert "The 2 on the front and 1 pick that is not, fastest first" in page
     assert "picked: accurate; not on the front" in page
 
 
 def test_a_report_whose_picks_are_on_the_front_says_nothing_of_it(filled: Store) -> None:
-    page = report.render(report_data(filled, judged(filled, Limits(latency_budget_ms=2.2))))
+    page = render_report(build_report(filled, judged(filled, Limits(latency_budget_ms=2.2))))
     assert "The 1 on the front, fastest first" in page
     assert "not on the front" not in page
 

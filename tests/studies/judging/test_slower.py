@@ -12,7 +12,7 @@ from search.values import EngineSummary, Precision
 from studies.judging.standing import Standing, standing
 from studies.judging.words.slower import slower_texts
 from studies.options.config import Limits
-from studies.show.report_data import report_data
+from studies.show.report_builder import build_report
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, assignment, measured
 
@@ -57,7 +57,7 @@ def test_a_region_that_int8_breaks_up_is_named(opened: Store) -> None:
         "it breaks up"
     )
     assert slower_texts(opened, now) == [said]
-    assert f"A{said[1:]}." in report_data(opened, now).notes
+    assert f"A{said[1:]}." in build_report(opened, now).notes
 
 
 def test_what_is_as_fast_or_ties_is_not_mentioned(opened: Store) -> None:
@@ -77,7 +77,7 @@ def test_baselines_with_groups_held_back_are_named_by_their_mixes(opened: Store)
     assert said.startswith("2 int8, 1 fp32 takes 1.13 times as long as all fp32: its engine runs 126 layers, ")
     assert "; that of all fp32 3 layers, " in said
     assert "all int8" not in said
-    assert f"{said}." in report_data(opened, now).notes
+    assert f"{said}." in build_report(opened, now).notes
 
 
 def test_the_faster_one_is_named_by_its_mix_too(opened: Store) -> None:

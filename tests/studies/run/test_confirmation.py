@@ -23,9 +23,9 @@ from studies.options.config import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows
 from studies.run.finishing import Finish
-from studies.show.report import render
-from studies.show.report_data import report_data
-from studies.show.tables_text import front_json, front_table
+from studies.show.front_table import front_json, front_table
+from studies.show.report_builder import build_report
+from studies.show.report_page import render_report
 from studies.store.store import Store
 from studies.verbs import commands
 from tests.support.command_line import ok
@@ -130,7 +130,7 @@ def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(
     found = front_json(now, mixes)
     assert found["notes"] == [disagreement_text(now, 2)]
     assert [row["disagreement"] is not None for row in found["rows"] if row["trial"] == 2] == [True]
-    assert "Both together: 1.4 %" in render(report_data(store, now))
+    assert "Both together: 1.4 %" in render_report(build_report(store, now))
 
 
 def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from studies import run_clock
+from studies.events import Quiet
 from studies.judging.standing import standing
 from studies.options.config import Limits
 from studies.run import pace
 from studies.run.pace import Pace
 from studies.run.reaching import UnreachableLimitError
-from studies.show.progress import Quiet
+from studies.run.search_result import SearchResult
 from studies.store.store import Store
 from studies.verbs import commands
-from studies.verbs.results import Finished
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
 
@@ -58,11 +58,11 @@ class Clock(Quiet):
     def step(self, text: str, done: int, total: int) -> None:
         self.moved_s += self.steps_s.pop(text, 0.0)
 
-    def finished(self, record: Any, standing: Any, total: int) -> None:
+    def evaluation(self, record: Any, standing: Any, total: int) -> None:
         self.moved_s += self.evaluation_s
 
 
-def search(clock: Quiet, **more: str) -> Finished:
+def search(clock: Quiet, **more: str) -> SearchResult:
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "sampler": "random", "trials": "40"}
     with quick():
         return commands.search({**options, **more}, clock)

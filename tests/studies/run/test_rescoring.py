@@ -19,7 +19,7 @@ from studies.judging.standing import Standing, standing
 from studies.judging.words.descriptions import nearest_text, regained_text
 from studies.options.config import Limits
 from studies.run.finalists import finalist_rows
-from studies.show import tables_text
+from studies.show.front_table import front_json
 from studies.store.records import LostEvaluationError
 from studies.store.store import Store
 from studies.verbs.commands import Mixes
@@ -110,7 +110,7 @@ def test_what_may_keep_the_limits_is_named_with_what_to_do(filled: Store) -> Non
     now = judged(filled, Limits())
     assert regained_text(now).startswith("7 evaluations may keep these limits but were stopped early")
     assert "(trials 2, 3, 4, 5, 6, …)" in regained_text(now)
-    shown = tables_text.front_json(now, Mixes(filled.assignments(target)))
+    shown = front_json(now, Mixes(filled.assignments(target)))
     assert shown["stopped_early"] == [2, 3, 4, 5, 6, 8, 9]
 
 

@@ -14,8 +14,10 @@ from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
 from studies.options.config import Limits
-from studies.show import report
-from studies.show.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.front_figure import count_outside, first_view, front_figure
+from studies.show.report_figures import figures, labels_of, precision_figure
+from studies.show.report_page import limit_texts, render_report, write_report
+from studies.show.report_rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.trials.forecasts import Compared, Forecasts
 
 EVIL = "<script>alert(1)</script>"
@@ -89,7 +91,7 @@ def mark_front(rows):
 
 def page_of(data):
     """The page without the Plotly library, and how often the library was in it."""
-    page = report.render(data)
+    page = render_report(data)
     return page.replace(get_plotlyjs(), ""), page.count(get_plotlyjs()[:400])
 
 
@@ -99,14 +101,14 @@ def page():
 
 
 def test_figures_are_valid_plotly():
-    figures = report.figures(sample())
-    assert list(figures) == ["front", "hypervolume", "forecasts", "precisions", "spread"]
-    for figure in figures.values():
+    found = figures(sample())
+    assert list(found) == ["front", "hypervolume", "forecasts", "precisions", "spread"]
+    for figure in found.values():
         go.Figure(figure)  # refuses every property that Plotly does not know
 
 
 def test_front_figure_shows_lines_bars_and_baselines():
-    figure = report.front_figure(sample())
+    figure = front_figure(sample())
     assert len(figure["layout"]["shapes"]) == 2
     names = [trace.get("name", "") for trace in figure["data"]]
     baselines = next(trace for trace in figure["data"] if trace.get("name", "").startswith("uniform baselines"))
@@ -120,7 +122,7 @@ def test_front_figure_shows_lines_bars_and_baselines():
 
 def test_forecast_figure_has_a_diagonal_and_intervals_per_panel():
     data = sample()
-    figure = report.figures(data)["forecasts"]
+    figure = figures(data)["forecasts"]
     diagonal, latency, other, loss = figure["data"]
     assert [diagonal["x"], other["x"]] == [diagonal["y"], other["y"]]
     assert (latency["xaxis"], loss["yaxis"]) == ("x", "y2")
@@ -136,7 +138,7 @@ def test_forecasts_of_losses_may_be_missing():
     data = sample()
     none = np.empty(0)
     bare = replace(data, forecasts=replace(data.forecasts, loss=Compared(none, none, none, none)))
-    go.Figure(report.figures(bare)["forecasts"])
+    go.Figure(figures(bare)["forecasts"])
     text, _ = page_of(bare)
     assert '<tr><td>loss</td><td>all</td><td class="n">0</td><td class="n">–</td><td class="n">–</td>' in text
     assert "NaN" not in text
@@ -152,24 +154,24 @@ def test_poor_forecasts_are_told(page):
 
 def test_precision_map_follows_groups_and_front():
     data = sample()
-    heatmap = report.precision_figure(data)["data"][0]
+    heatmap = precision_figure(data)["data"][0]
     assert heatmap["x"] == [f"#{row.trial}" for row in data.front]
     assert len(heatmap["y"]) == len(data.groups)
-    labels = report._labels(data)
+    labels = labels_of(data)
     column = [labels[line[0]] for line in heatmap["z"]]
     assert column == list(data.precisions[data.front[0].trial])
 
 
 def test_opaque_groups_are_marked_in_the_precision_map():
     data = sample()
-    heatmap, marks = report.precision_figure(data)["data"]
+    heatmap, marks = precision_figure(data)["data"]
     (trial,) = data.opaque
     assert marks["x"] == [f"#{trial}"] * 2
     assert marks["y"] == [heatmap["y"][1], heatmap["y"][3]]
     column = heatmap["x"].index(f"#{trial}")
     assert ["opaque" in line[column] for line in heatmap["text"]] == [g in (1, 3) for g in range(len(data.groups))]
     plain = replace(data, opaque={})
-    assert len(report.precision_figure(plain)["data"]) == 1
+    assert len(precision_figure(plain)["data"]) == 1
     assert "question mark" not in page_of(plain)[0]
 
 
@@ -191,7 +193,7 @@ def test_precision_map_refuses_other_groups():
     data = sample()
     wrong = {**data.precisions, data.front[0].trial: ["fp32"]}
     with pytest.raises(ValueError, match="other groups"):
-        report.render(replace(data, precisions=wrong))
+        render_report(replace(data, precisions=wrong))
 
 
 def test_library_is_embedded_once_and_nothing_is_fetched():
@@ -268,7 +270,7 @@ def test_missing_measures_and_nan_are_dashes():
 
 def test_far_losses_are_left_out_of_the_first_view_and_counted():
     data = sample()
-    already = report._outside(data, report._view(data))
+    already = count_outside(data, first_view(data))
     ruined = [EvaluationRow(90 + k, "ok", 0.5, loss=0.9) for k in range(2)]
     text, _ = page_of(replace(data, evaluations=[*data.evaluations, *ruined]))
     assert f"{already + 2} evaluations with a loss far from the front lie outside" in text
@@ -276,13 +278,13 @@ def test_far_losses_are_left_out_of_the_first_view_and_counted():
 
 def test_accuracy_limit_in_words():
     data = ReportData("s", "t", Metric("mse", higher_is_better=False), Limits(accuracy_limit=0.5))
-    assert report.limit_texts(data) == ["mse ≤ 0.5"]
+    assert limit_texts(data) == ["mse ≤ 0.5"]
 
 
 def test_write_replaces_the_whole_file(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("old")
-    report.write(sample(), path)
+    write_report(sample(), path)
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert os.listdir(tmp_path) == ["report.html"]
 
@@ -290,13 +292,13 @@ def test_write_replaces_the_whole_file(tmp_path):
 def test_write_needs_a_folder(tmp_path):
     for path in (tmp_path / "no" / "report.html", tmp_path):
         with pytest.raises(ConfigError, match="existing folder"):
-            report.write(sample(), path)
+            write_report(sample(), path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / ("r" * 230)  # the temporary name is longer than a file name may be
     path.write_text("old")
     with pytest.raises(ArtifactError, match="name another path"):
-        report.write(sample(), path)
+        write_report(sample(), path)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == [path.name]

@@ -12,7 +12,7 @@ import pytest
 
 from search.values import AuditRow, EngineSummary, Failure, FailureKind, Latency, Precision, Stage
 from studies.options.config import SearchConfig
-from studies.show.show_text import conditions_text, engine_text, short_formats
+from studies.show.trial_text import conditions_text, engine_text, short_formats
 from studies.store.records import Choice
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, ok

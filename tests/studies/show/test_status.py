@@ -17,9 +17,9 @@ from sqlalchemy import update
 from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, Precision, Stage
 from studies.judging.picks import NAMES
 from studies.judging.standing import Standing, standing
+from studies.judging.study_status import TargetStatus, study_status
 from studies.options.config import Limits, from_options, limits_for
-from studies.show import tables_text
-from studies.show.status import TargetStatus, study_status
+from studies.show.front_table import front_json, front_table
 from studies.show.status_text import blocks, finished_lines
 from studies.store.database import tables
 from studies.store.database.database import writing
@@ -83,7 +83,7 @@ def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Stand
     study = store.study("s")
     record = next(t for t in store.targets(study.id) if t.id == target)
     now = read(store, study, record, limits)
-    return tables_text.front_json(now, Mixes(store.assignments(target)))
+    return front_json(now, Mixes(store.assignments(target)))
 
 
 @pytest.mark.parametrize(("kind", "seed"), [*((kind, 0) for kind in KINDS), ("sqlite", 1)])
@@ -117,8 +117,8 @@ def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
         add(store, target, 1, replace(sound, latency=replace(sound.latency, warnings=("unsteady",))))
     for whole in (True, False):
         now, mixes = commands.front("s", storage=url, whole=whole)
-        assert [row["warnings"] for row in tables_text.front_json(now, mixes)["rows"]] == [["unsteady"], []]
-        doubtful, steady = tables_text.front_table(now, mixes)[1]
+        assert [row["warnings"] for row in front_json(now, mixes)["rows"]] == [["unsteady"], []]
+        doubtful, steady = front_table(now, mixes)[1]
         assert "latency doubtful" in doubtful[-1]
         assert "doubtful" not in steady[-1]
 

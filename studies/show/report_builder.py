@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
-from studies.judging.final_levels import final_level_text
+from studies.judging.final_levels import final_level_text, level_texts
 from studies.judging.picks import NAMES
 from studies.judging.resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.standing import Standing
+from studies.judging.time_table import time_rows, time_table, times_text
 from studies.judging.verdicts import Verdict
 from studies.judging.words.descriptions import (
     band_text,
@@ -25,16 +26,14 @@ from studies.judging.words.final_split import best_label, final_notes, ties_text
 from studies.judging.words.slower import slower_texts
 from studies.judging.words.unrelated import pick_warnings, unrelated_text
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
-from studies.run.session.levels import level_texts
-from studies.show.report import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.report_rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.show.report_targets import side_by_side
-from studies.show.time_table import time_rows, time_table, times_text
 from studies.store.records import FAILED, OK, EvaluationRecord
 from studies.store.store import Store
 from studies.trials import forecasts
 
 
-def report_data(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
+def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -> ReportData:
     """Everything the report shows of one target's evaluations, judged by the standing's limits.
 
     Args:

@@ -13,7 +13,6 @@ from studies.judging.words.descriptions import nearest_text
 from studies.judging.words.final_split import disagreement_text, final_notes, final_text, ties_text
 from studies.judging.words.unrelated import MARK, pick_warnings
 from studies.options.quantities import format_metric, format_ms
-from studies.verbs.results import Layers
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -161,31 +160,6 @@ def _loss_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
     half = (row["loss_high"] - row["loss_low"]) / 2
     unit, ratio = metric["unit"], metric["ratio"]
     return f"{format_metric(row['loss'], unit, ratio)} ± {format_metric(half, unit, ratio, 2)}"
-
-
-def layer_rows(found: Layers) -> list[dict[str, Any]]:
-    """Every group with what it may run in, and why not."""
-    rows = []
-    for group in found.model.groups:
-        choices = found.space.choices[group.id]
-        rows.append(
-            {
-                "group": group.id,
-                "node": group.name,
-                "op": group.op,
-                "nodes": list(group.nodes),
-                "block": group.block,
-                "shape": list(group.shape),
-                "weight_shape": list(group.weight_shape),
-                "may": [choice.precision.label for choice in choices if choice.offered],
-                "why_not": {c.precision.label: c.reason for c in choices if not c.offered},
-            }
-        )
-    return rows
-
-
-def edge_rows(found: Layers) -> list[dict[str, Any]]:
-    return [vars(edge) for edge in found.model.edges]
 
 
 def _number(value: float) -> float | None:

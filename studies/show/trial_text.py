@@ -15,8 +15,8 @@ from studies.judging.final_levels import final_level_text, final_levels_json
 from studies.judging.words.descriptions import death_text, mix_text
 from studies.judging.words.unrelated import format_resemblance, unrelated_text
 from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
+from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord
-from studies.verbs.results import Shown
 
 _COLUMNS = ("group", "node", "op", "asked", "got", "answer", "kernel")
 # Of what the engine tells of a group, what a table has room for; the rest is in the JSON.
@@ -32,7 +32,7 @@ _NUMBERS = {"Two": "2", "Four": "4", "Eight": "8", "Sixteen": "16", "Thirty-two"
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def shown_json(shown: Shown) -> dict[str, Any]:
+def trial_json(shown: TrialDetails) -> dict[str, Any]:
     """The whole answer of `bitfront show --json`."""
     record, evaluation, study = shown.record, shown.record.evaluation, shown.standing.study
     return {
@@ -99,7 +99,7 @@ def _round_json(again: Round) -> dict[str, Any]:
     return {"round": again.number, **_latency_json(again.latency)}
 
 
-def group_rows(shown: Shown) -> list[dict[str, Any]]:
+def group_rows(shown: TrialDetails) -> list[dict[str, Any]]:
     """Asked and got per group, and how it runs; of a failed build only what was asked."""
     audit = {row.group: row for row in shown.record.evaluation.audit}
     proposed = shown.record.asked or shown.record.evaluation.assignment
@@ -125,7 +125,7 @@ def group_rows(shown: Shown) -> list[dict[str, Any]]:
 # -- the table of groups -----------------------------------------------------------------------------------------------
 
 
-def group_table(shown: Shown) -> tuple[list[str], list[dict[str, Any]]]:
+def group_table(shown: TrialDetails) -> tuple[list[str], list[dict[str, Any]]]:
     """Columns and rows for people; of the details those columns in which there is something."""
     rows = [{**row, **_details(row["details"])} for row in group_rows(shown)]
     return [*_COLUMNS, *(name for name in _DETAILS if any(row[name] for row in rows))], rows
@@ -162,7 +162,7 @@ def _short_format(text: str) -> str:
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def shown_lines(shown: Shown) -> list[str]:
+def trial_lines(shown: TrialDetails) -> list[str]:
     """One evaluation in sentences, above the table of its groups."""
     record, evaluation, metric = shown.record, shown.record.evaluation, shown.standing.study.metric
     lines = [f"trial {record.trial}: {mix_text(evaluation.assignment)}, {record.status}"]
@@ -269,7 +269,7 @@ def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
     )
 
 
-def _unrelated(shown: Shown) -> str:
+def _unrelated(shown: TrialDetails) -> str:
     """What is wrong with its outputs as a whole; empty where nothing is known to be."""
     now = shown.standing
     return next((unrelated_text(now, row) for row, i in enumerate(now.table.id) if i == shown.record.id), "")

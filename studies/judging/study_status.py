@@ -9,8 +9,8 @@ from typing import Any
 
 from studies.judging.picks import NAMES
 from studies.judging.standing import Standing, standing
+from studies.judging.time_table import TimeTable, table_of, time_table
 from studies.options.config import Limits, SearchConfig, limits_for
-from studies.show.time_table import TimeTable, table_of, time_table
 from studies.store.reading.counts import Tally
 from studies.store.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
 from studies.store.store import Store

@@ -1,11 +1,11 @@
-"""What a running search shows: a live display on a terminal, plain lines elsewhere, nothing with --quiet."""
+"""How the events of a running search are shown: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -18,46 +18,13 @@ from studies.options.quantities import format_duration_s
 from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
-    from studies.show.status import StudyStatus
+    from studies.judging.study_status import StudyStatus
     from studies.store.reading.counts import FinishedRow
 
 _LINE_EVERY_S = 5.0
 
 
-class Progress(Protocol):
-    """Told what a search is doing; must not raise and must return at once."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line of its own."""
-
-    def step(self, text: str, done: int, total: int) -> None:
-        """A long step before the first candidate."""
-
-    def stage(self, trial: int, stage: str) -> None:
-        """A candidate reaches a stage."""
-
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        """A candidate is stored; `total` evaluations are wanted."""
-
-    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
-        """Many workers: where they and the study stand, and what was finished since the last time."""
-
-
-class Quiet:
-    """Says nothing."""
-
-    def note(self, text: str) -> None: ...
-
-    def step(self, text: str, done: int, total: int) -> None: ...
-
-    def stage(self, trial: int, stage: str) -> None: ...
-
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
-
-    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None: ...
-
-
-def counted(text: str, done: int, total: int) -> str:
+def step_text(text: str, done: int, total: int) -> str:
     """What is being done, and how far it is, where that can be counted."""
     return f"{text} {done}/{total}" if total > 1 else text
 
@@ -75,24 +42,24 @@ class Lines:
     def step(self, text: str, done: int, total: int) -> None:
         if done == total or time.monotonic() - self._last_step > _LINE_EVERY_S:
             self._last_step = time.monotonic()
-            self.note(counted(text, done, total))
+            self.note(step_text(text, done, total))
 
     def stage(self, trial: int, stage: str) -> None: ...
 
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self.note(f"{standing.done}/{total} trial {record.trial}: {outcome_text(record, standing)}")
 
-    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines
 
-        for line in finished_lines(now, finished):
+        for line in finished_lines(status, new):
             self.note(line)
 
 
 class Notes(Lines):
     """Of a worker whose parent tells of finished candidates: the rest."""
 
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None: ...
 
 
 class Display:
@@ -119,14 +86,14 @@ class Display:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:
-        self._doing = counted(text, done, total)
+        self._doing = step_text(text, done, total)
         self._draw()
 
     def stage(self, trial: int, stage: str) -> None:
         self._doing = f"trial {trial}: {stage}"
         self._draw()
 
-    def finished(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self._ran += 1
         if self._ran == 1:
             self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
@@ -142,10 +109,10 @@ class Display:
         ]
         self._draw()
 
-    def overview(self, now: StudyStatus, finished: Sequence[FinishedRow]) -> None:
+    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import drawing
 
-        self._live.update(drawing(now))
+        self._live.update(drawing(status))
 
     def _draw(self) -> None:
         table = Table.grid(padding=(0, 2))

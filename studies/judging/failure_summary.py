@@ -1,0 +1,49 @@
+"""What the evaluations of a target failed with, where all of them did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from studies.store.reading.queries import Reader
+from studies.store.records import FAILED, RUNNING, EvaluationTable
+
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """What the evaluations of a target failed with, where all that are finished did.
+
+    Attributes:
+        evaluations: how many.
+        stage, kind: what most of them failed at and how.
+        count: of those.
+        message: of the first of those; its first line.
+        trial: that one's number; -1 where it answers none.
+        url: of the database, without its password.
+    """
+
+    evaluations: int
+    stage: str
+    kind: str
+    count: int
+    message: str
+    trial: int
+    url: str
+
+
+def summarize_failures(reader: Reader, table: EvaluationTable) -> FailureSummary | None:
+    """What went wrong where nothing went right; None where any evaluation came through or none is finished."""
+    failed = np.flatnonzero(table.status == FAILED)
+    if not len(failed) or bool(np.isin(table.status, (FAILED, RUNNING), invert=True).any()):
+        return None
+    ways = [(str(table.stage[row]), str(table.kind[row])) for row in failed]
+    way, count = Counter(ways).most_common(1)[0]
+    first = int(failed[ways.index(way)])
+    failure = reader.load(int(table.id[first])).evaluation.failure
+    lines = failure.message.strip().splitlines() if failure is not None else []
+    message = lines[0][:_LONGEST] if lines else "no message"
+    return FailureSummary(len(failed), *way, count, message, int(table.trial[first]), reader.url)

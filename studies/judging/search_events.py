@@ -1,0 +1,25 @@
+"""What a search tells while it runs, beside the notes and steps of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from studies.events import Events
+from studies.judging.standing import Standing
+from studies.judging.study_status import StudyStatus
+from studies.store.reading.counts import FinishedRow
+from studies.store.records import EvaluationRecord
+
+
+class SearchEvents(Events, Protocol):
+    """Told what a search is doing. Its methods must not raise and must return at once."""
+
+    def stage(self, trial: int, stage: str) -> None:
+        """A candidate reaches a stage, as `build` or `accuracy`."""
+
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        """An evaluation is stored, which leaves the study at `standing`; `total` evaluations are wanted."""
+
+    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+        """Of many workers: where they and the study stand, and which evaluations ended since the last time."""

@@ -1,0 +1,46 @@
+"""How a search ended: what the verbs `search`, `resume` and `worker` give back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from search.values import Answer, Precision
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import mix_text
+from studies.store.records import Assignments, DeathRecord
+
+
+@dataclass(frozen=True)
+class Mixes(Mapping[int, str]):
+    """Evaluation id → its mix in words, made when asked for: of 10,000 evaluations a front shows a handful."""
+
+    assignments: Assignments
+
+    def __getitem__(self, evaluation_id: int) -> str:
+        return mix_text(self.assignments[evaluation_id])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.assignments)
+
+    def __len__(self) -> int:
+        return len(self.assignments)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """How a search ended.
+
+    Attributes:
+        standing: where the study stands.
+        reason: why it stopped.
+        mixes: evaluation id → its mix in words.
+        obedience: (asked precision, answer) → groups, over every evaluation that was built.
+        deaths: evaluator processes that were replaced over an evaluation.
+    """
+
+    standing: Standing
+    reason: str
+    mixes: Mapping[int, str]
+    obedience: Mapping[tuple[Precision, Answer], int]
+    deaths: tuple[DeathRecord, ...] = ()

@@ -1,0 +1,96 @@
+"""One HTML file that shows a study: no network, no external files, safe with any name in it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import uuid
+from pathlib import Path
+
+from search.errors import ArtifactError
+from studies.judging.final_levels import final_level_cells, levels_of
+from studies.options.quantities import format_bytes, format_ms, format_percent
+from studies.outputs import check_file
+from studies.show.front_figure import count_outside, first_view
+from studies.show.plots import colour_of
+from studies.show.report_figures import figures, labels_of
+from studies.show.report_rows import ReportData
+from studies.trials.forecasts import error_text, ranks_text
+
+
+def render_report(data: ReportData) -> str:
+    """The whole HTML page.
+
+    Raises:
+        ValueError: a front evaluation whose precisions do not match the groups one to one.
+    """
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    folder = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    environment.filters.update(ms=_ms, percent=_percent, metric=data.metric.text, ranks=ranks_text, error=error_text)
+    # A closing tag inside the library would end the script; none is there today.
+    library = get_plotlyjs().replace("</script", "<\\/script")
+    template = environment.get_template("report.html.jinja")
+    return template.render(
+        data=data,
+        figures=figures(data),
+        plotly=library,
+        limits=limit_texts(data),
+        swatches={label: colour_of(label) for label in labels_of(data)},
+        hidden=count_outside(data, first_view(data)),
+        beyond=len(data.shown) - len(data.front),
+        levels=levels_of(row.final_levels for row in data.shown),
+        level_cells=final_level_cells,
+        shows_moves=any(row.moves for row in data.shown),
+        shows_remarks=any(row.remarks for row in data.shown),
+    )
+
+
+def write_report(data: ReportData, path: Path) -> None:
+    """Write the page; `path` is either the old file or the whole new one, never a part.
+
+    Raises:
+        ConfigError: the folder is not there or cannot be written, or the path is a folder, device or pipe.
+        ArtifactError: the file cannot be written.
+    """
+    check_file(path, "writing the report")
+    text = render_report(data)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ArtifactError(
+            f"writing the report {path}: {error.strerror}; free the disk or name another path"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def limit_texts(data: ReportData) -> list[str]:
+    """The limits in words, such as `latency ≤ 2.5 ms`."""
+    limits, metric = data.limits, data.metric
+    texts = []
+    if limits.latency_budget_ms is not None:
+        texts.append(f"latency ≤ {format_ms(limits.latency_budget_ms)}")
+    if limits.max_drop is not None:
+        texts.append(f"loss of {metric.name} ≤ {metric.text(limits.max_drop)}")
+    if limits.accuracy_limit is not None:
+        texts.append(f"{metric.name} {'≥' if metric.higher_is_better else '≤'} {metric.text(limits.accuracy_limit)}")
+    if limits.max_memory_bytes is not None:
+        texts.append(f"memory ≤ {format_bytes(limits.max_memory_bytes)}")
+    return texts
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else format_ms(value)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else format_percent(value)

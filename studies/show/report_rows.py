@@ -1,0 +1,211 @@
+"""What a report shows, as plain records that are independent of the database: whoever reads the store fills them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from studies.options.config import Limits
+from studies.options.quantities import format_metric
+from studies.show.report_targets import SideBySide
+from studies.store.records import FinalLevel
+from studies.trials.forecasts import Forecasts
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the loss is measured by; values of a `ratio` are shares of one and shown as percentages."""
+
+    name: str
+    unit: str = ""
+    ratio: bool = False
+    higher_is_better: bool = True
+
+    def text(self, value: float | None) -> str:
+        return "–" if value is None or not math.isfinite(value) else format_metric(value, self.unit, self.ratio)
+
+    @property
+    def axis_title(self) -> str:
+        unit = "percentage points" if self.ratio else self.unit
+        return f"loss of {self.name}" + (f" ({unit})" if unit else "")
+
+    @property
+    def axis_factor(self) -> float:
+        """What a loss is multiplied by on an axis: those of a ratio are shown in percentage points."""
+        return 100.0 if self.ratio else 1.0
+
+    def axis_value(self, loss: float | None) -> float | None:
+        """Where a loss lies on an axis; None where it is missing or not finite."""
+        return None if loss is None or not math.isfinite(loss) else self.axis_factor * loss
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One evaluation; None or NaN where a stage was not reached.
+
+    Attributes:
+        trial: the number that users know it by; -1 where no trial asked for it.
+        loss_low, loss_high: 95 % interval of the loss.
+        role: `baseline:fp32` and the like; empty for a candidate.
+        spread: inter-quartile range of the latency samples over their median.
+        label: short name, say `all INT8` or `12 int8, 4 fp16`.
+        picked: whether it is one of the picks, which need not be on the front.
+        complete: whether all samples were seen, not stopped early.
+        text: further lines about it for the hover box.
+        moves: layers of its engine that only change format or type, and what they take, in words.
+        remarks: what is noteworthy of it: doubts about its latency, notes of the builder.
+        final_levels: its newest export at each other optimization level.
+    """
+
+    trial: int
+    status: str
+    latency_ms: float | None = None
+    value: float | None = None
+    loss: float | None = None
+    loss_low: float | None = None
+    loss_high: float | None = None
+    role: str = ""
+    feasible: bool = False
+    on_front: bool = False
+    picked: bool = False
+    not_obeyed: int = 0
+    opaque: int = 0
+    spread: float | None = None
+    label: str = ""
+    complete: bool = True
+    text: str = ""
+    moves: str = ""
+    remarks: Sequence[str] = ()
+    final_levels: Sequence[FinalLevel] = ()
+
+    @property
+    def baseline(self) -> bool:
+        return self.role.startswith("baseline")
+
+    @property
+    def measured(self) -> bool:
+        return all(number is not None and math.isfinite(number) for number in (self.latency_ms, self.loss))
+
+
+@dataclass(frozen=True)
+class PickRow:
+    """One pick with its score on the final split.
+
+    Attributes:
+        unrelated: whether its outputs have nothing in common with FP32's.
+        final_low, final_high: 95 % interval that allows for how many were tried there.
+        holds: whether the limits hold there; None when not scored, or where there are no limits.
+        verdict: the same in words, say `holds surely`.
+        tries: how many were looked at there until this one was taken.
+        not_sure: the search alone is not sure that it keeps the accuracy limits.
+        ties: what it beats by noise alone, in words.
+    """
+
+    name: str
+    trial: int
+    latency_ms: float
+    search_loss: float
+    final_value: float | None = None
+    final_loss: float | None = None
+    final_low: float | None = None
+    final_high: float | None = None
+    holds: bool | None = None
+    verdict: str = "not confirmed"
+    tries: int = 0
+    not_sure: bool = False
+    ties: str = ""
+    speedup: float | None = None
+    opaque: int = 0
+    unrelated: bool = False
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One group, in the order of the graph."""
+
+    id: str
+    name: str
+    op: str
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One group of one evaluation that runs in another precision than was asked for."""
+
+    trial: int
+    group: str
+    name: str
+    asked: str
+    got: str
+    kernel: str
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    """One failed evaluation."""
+
+    trial: int
+    stage: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything that a report shows.
+
+    Attributes:
+        target: the target in words, say `onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile`.
+        samples: how many calibrate, are searched on and are final, with their clusters.
+        evaluations: in order of trial; failed ones included.
+        precisions: trial of each front evaluation → precision label per group, in the order of `groups`;
+            evaluations that no trial asked for are left out.
+        opaque: trial → ids of the groups whose precision its engine does not tell, of each front evaluation.
+        unbuildable: (group id, name, precision label) that the engine's builder refused on this target.
+        audited: (obeyed, not obeyed, opaque) groups, summed over all audited evaluations.
+        hypervolume: (trial, volume) after each finished evaluation, in order.
+        forecasts: predicted against measured; None where nothing was predicted.
+        environment: name → value, flat.
+        notes: sentences to show first: a budget nobody met, warnings.
+        beside: this target beside others of the study; None where it is shown alone.
+        time_spent: seconds, share and what they were spent on, in words, the most first.
+        time_text: whose time that is, in words.
+        seconds: kind of work → seconds, the most first; for the figure.
+    """
+
+    study: str
+    target: str
+    metric: Metric
+    limits: Limits = field(default_factory=Limits)
+    model: str = ""
+    created: str = ""
+    samples: str = ""
+    evaluations: Sequence[EvaluationRow] = ()
+    picks: Sequence[PickRow] = ()
+    groups: Sequence[GroupRow] = ()
+    precisions: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    opaque: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    unbuildable: Sequence[tuple[str, str, str]] = ()
+    mismatches: Sequence[Mismatch] = ()
+    audited: tuple[int, int, int] = (0, 0, 0)
+    failures: Sequence[FailureRow] = ()
+    hypervolume: Sequence[tuple[int, float]] = ()
+    forecasts: Forecasts | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    beside: SideBySide | None = None
+    time_spent: Sequence[tuple[str, str, str]] = ()
+    time_text: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def front(self) -> list[EvaluationRow]:
+        """The evaluations on the front, fastest first."""
+        return [row for row in self.shown if row.on_front]
+
+    @property
+    def shown(self) -> list[EvaluationRow]:
+        """The evaluations on the front and the picks, fastest first."""
+        rows = [row for row in self.evaluations if (row.on_front or row.picked) and row.measured]
+        return sorted(rows, key=lambda row: (row.latency_ms or 0.0, row.loss or 0.0, row.trial))

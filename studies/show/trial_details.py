@@ -1,0 +1,33 @@
+"""One evaluation with all that `bitfront show` tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from search.values import LayerTime
+from studies.judging.standing import Standing
+from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
+
+if TYPE_CHECKING:  # it imports SciPy, which reading verbs should not wait for
+    from search.forecast.forecasts import Predicted
+
+
+@dataclass(frozen=True)
+class TrialDetails:
+    """One evaluation with what is needed to name its groups.
+
+    Attributes:
+        refused: the evaluations of its proposal that the builder refused, where it is a repair.
+        forecast: what was predicted of it; None where nothing was.
+        final_levels: the newest exports of it at other optimization levels.
+    """
+
+    record: EvaluationRecord
+    groups: Mapping[str, GroupRecord]
+    standing: Standing
+    refused: tuple[EvaluationRecord, ...] = ()
+    profile: tuple[LayerTime, ...] = ()
+    forecast: Predicted | None = None
+    final_levels: tuple[FinalLevel, ...] = ()
