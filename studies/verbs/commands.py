@@ -284,8 +284,8 @@ def report(
     Args:
         targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
     """
-    from studies.show.report_builder import build_report
-    from studies.show.report_page import write_report
+    from studies.show.report.builder import build_report
+    from studies.show.report.page import write_report
 
     with Store.open(storage or default_url(), write=False) as store:
         study = store.study(name)

@@ -136,7 +136,7 @@ NOT_TO_READ = (
         "studies.run.working",
         "studies.fleet.processes",
         "studies.export.export",
-        "studies.show.report_page",
+        "studies.show.report.page",
     ),
     *("studies.cli.search", "studies.cli.workers", "studies.cli.results", "studies.cli.analyses"),
 )

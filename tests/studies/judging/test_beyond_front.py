@@ -20,10 +20,10 @@ from studies.judging.standing import Standing, standing
 from studies.options.config import Limits
 from studies.run import upkeep
 from studies.run.search_result import Mixes, SearchResult
-from studies.show.report_builder import build_report
-from studies.show.report_figures import figures
-from studies.show.report_page import render_report
-from studies.show.report_targets import side_by_side
+from studies.show.report.builder import build_report
+from studies.show.report.figures import figures
+from studies.show.report.page import render_report
+from studies.show.report.target_figures import side_by_side
 from studies.store.store import Store
 from studies.verbs import commands
 from tests.support.command_line import ok

@@ -24,8 +24,8 @@ from studies.run import finalists
 from studies.run.finalists import finalist_rows
 from studies.run.finishing import Finish
 from studies.show.front_table import front_json, front_table
-from studies.show.report_builder import build_report
-from studies.show.report_page import render_report
+from studies.show.report.builder import build_report
+from studies.show.report.page import render_report
 from studies.store.store import Store
 from studies.verbs import commands
 from tests.support.command_line import ok

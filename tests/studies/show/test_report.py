@@ -14,10 +14,10 @@ from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
 from studies.options.config import Limits
-from studies.show.front_figure import count_outside, first_view, front_figure
-from studies.show.report_figures import figures, labels_of, precision_figure
-from studies.show.report_page import limit_texts, render_report, write_report
-from studies.show.report_rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.report.figures import figures, labels_of, precision_figure
+from studies.show.report.front_figure import count_outside, first_view, front_figure
+from studies.show.report.page import limit_texts, render_report, write_report
+from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.trials.forecasts import Compared, Forecasts
 
 EVIL = "<script>alert(1)</script>"

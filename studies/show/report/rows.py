@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from studies.options.config import Limits
 from studies.options.quantities import format_metric
-from studies.show.report_targets import SideBySide
+from studies.show.report.target_figures import SideBySide
 from studies.store.records import FinalLevel
 from studies.trials.forecasts import Forecasts
 

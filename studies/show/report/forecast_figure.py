@@ -6,7 +6,7 @@ import numpy as np
 
 from search.forecast.forecasts import RECENT
 from studies.show.plots import BLUE, GREY, Figure, frame, widened
-from studies.show.report_rows import Metric
+from studies.show.report.rows import Metric
 from studies.trials.forecasts import Compared, Forecasts
 
 _EARLIER = "#8fb8dc"

@@ -7,7 +7,7 @@ from typing import Any
 
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
-from studies.show.report_rows import EvaluationRow, ReportData
+from studies.show.report.rows import EvaluationRow, ReportData
 
 
 def front_figure(data: ReportData) -> Figure:

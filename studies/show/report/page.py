@@ -12,10 +12,10 @@ from search.errors import ArtifactError
 from studies.judging.final_levels import final_level_cells, levels_of
 from studies.options.quantities import format_bytes, format_ms, format_percent
 from studies.outputs import check_file
-from studies.show.front_figure import count_outside, first_view
 from studies.show.plots import colour_of
-from studies.show.report_figures import figures, labels_of
-from studies.show.report_rows import ReportData
+from studies.show.report.figures import figures, labels_of
+from studies.show.report.front_figure import count_outside, first_view
+from studies.show.report.rows import ReportData
 from studies.trials.forecasts import error_text, ranks_text
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from search.values.precision import Precision
 from studies.options.quantities import format_ms
-from studies.show.forecast_figure import forecast_figure
-from studies.show.front_figure import front_figure, hover_text
 from studies.show.plots import BLUE, Figure, colour_of, finite, frame, plain
-from studies.show.report_rows import EvaluationRow, ReportData
+from studies.show.report.forecast_figure import forecast_figure
+from studies.show.report.front_figure import front_figure, hover_text
+from studies.show.report.rows import EvaluationRow, ReportData
 
 
 def figures(data: ReportData) -> dict[str, Figure]:

@@ -26,8 +26,8 @@ from studies.judging.words.final_split import best_label, final_notes, ties_text
 from studies.judging.words.slower import slower_texts
 from studies.judging.words.unrelated import pick_warnings, unrelated_text
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
-from studies.show.report_rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
-from studies.show.report_targets import side_by_side
+from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.report.target_figures import side_by_side
 from studies.store.records import FAILED, OK, EvaluationRecord
 from studies.store.store import Store
 from studies.trials import forecasts
