@@ -20,7 +20,6 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
-from studies.inspect.sensitivity_table import Sensitivities, Thresholds
 
 from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
@@ -37,6 +36,7 @@ from evaluators.process.evaluator import Evaluator
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Precision
+from studies.judging.sensitivity_table import Sensitivities, Thresholds
 from studies.options.config import SearchConfig
 from studies.run.guidance import guidance, sensitivities
 from studies.run.pace import Pace
