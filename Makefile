@@ -27,7 +27,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## every CPU benchmark, as ratios against baselines of the same run
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.figures.run
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bitfront needs Python 3.10 or newer; say make PYTHON=/path/to/python3.10")'

@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from evaluators.backends.registry import open_backend
 from evaluators.process.job import Job
 from search.graph import model as models

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.h200.wanted import trials_of
-from benchmarks.replay.best import undominated
-from benchmarks.replay.scores import reached
+from benchmarks.page import table
+from benchmarks.samplers.scores import reached
+from benchmarks.samplers.simulator.best_front import undominated
 from studies.judging.front import Reference, hypervolume, hypervolume_history, reference_of
 
 LABELS = {
@@ -157,7 +158,7 @@ def text(found: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> st
     searches = [search for each in found.values() for search in each["searches"].values()]
     marks = [mark for mark in MARKS if any(str(mark) in search["after"] for search in searches)]
     head = ["network, search", "evaluations", *(f"after {mark}" for mark in marks), "last", "evened", "minutes"]
-    lines = [[*head, "trials to guided's 30"], ["---"] * (len(head) + 1)]
+    rows = []
     for name, each in found.items():
         goal = each["searches"].get("fresh", each["searches"].get("study", {})).get("after", {}).get("30")
         for source, search in each["searches"].items():
@@ -166,10 +167,17 @@ def text(found: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> st
             cells = [_percent(search["after"].get(str(mark))) for mark in marks]
             minutes = "" if search["wall_s"] is None else f"{search['wall_s'] / 60:.1f}"
             row = [f"{names.get(name, name)}, {LABELS[source]}", count, *cells, _percent(search["share"])]
-            lines.append([*row, _percent(search["pooled"]), minutes, _to_reach(search, goal)])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            rows.append([*row, _percent(search["pooled"]), minutes, _to_reach(search, goal)])
     again = [f"- {names.get(name, name)}: {_again(each['measured_again'])}" for name, each in found.items()]
-    return "\n".join([table, "", "The same mix, built and measured by several processes:", "", *again])
+    return "\n".join(
+        [
+            table([*head, "trials to guided's 30"], rows),
+            "",
+            "The same mix, built and measured by several processes:",
+            "",
+            *again,
+        ]
+    )
 
 
 def _to_reach(search: Mapping[str, Any], goal: float | None) -> str:

@@ -1,10 +1,10 @@
 """Search networks with TensorRT on a GPU and measure what came out, step by step; each goes on where it stopped.
 
-    python benchmarks/h200/train.py WORK                          # with PyTorch: the networks
-    python benchmarks/h200/proof.py WORK resnet18 uniform search compare throughput mixes
-    python benchmarks/h200/proof.py WORK resnet18 tpe nsga2 --trials 200
-    python benchmarks/h200/proof.py WORK resnet18 prepare scaling
-    python benchmarks/h200/proof.py WORK resnet18 collect table picture    # results and rows into the source tree
+    python -m benchmarks.h200.networks.train WORK                          # with PyTorch: the networks
+    python -m benchmarks.h200.proof WORK resnet18 uniform search compare throughput mixes
+    python -m benchmarks.h200.proof WORK resnet18 tpe nsga2 --trials 200
+    python -m benchmarks.h200.proof WORK resnet18 prepare scaling
+    python -m benchmarks.h200.proof WORK resnet18 collect table picture    # results and rows into the source tree
 
 Steps: `uniform` (its first part alone: `baselines`), `search`, `compare`, `throughput`, `mixes`, `tpe`, `nsga2`,
 `prepare` and `scaling` (over all GPUs of the host); `collect` copies results into benchmarks/results and evaluations
@@ -21,17 +21,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
-if not __package__:  # started as a script: the small networks are those of the tests
-    sys.path[:1] = [str(_ROOT)]
-
-from benchmarks.h200 import curves, fronts, mixing, rows, sampled, searching, tables, timing, wanted  # noqa: E402
-from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
+from benchmarks import ROOT
+from benchmarks.h200 import curves, fronts, mixing, rows, sampled, searching, tables, timing, wanted
+from benchmarks.h200.setting import Setting, say
+from benchmarks.page import write_section
 
 TINY = "tiny"
 _WRITERS = ("collect", "table", "picture")
-FRONTS_BEGIN = "<!-- h200 fronts begin: made by benchmarks/h200/proof.py picture -->"
-FRONTS_END = "<!-- h200 fronts end -->"
 
 
 def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
@@ -48,7 +44,7 @@ def run(setting: Setting, step: str, arguments: argparse.Namespace) -> bool:
         "prepare": lambda: scaled(setting, arguments, once=True),
         "scaling": lambda: scaled(setting, arguments),
         "collect": lambda: collect(setting, arguments.into, arguments.again),
-        "table": lambda: tables.write(tables.read(arguments.into / "results"), ROOT / "docs" / "benchmarks.md"),
+        "table": lambda: write_section("h200", tables.text(tables.read(arguments.into / "results"))),
         "picture": lambda: picture(arguments.into),
     }
     say(f"-- {setting.network}: {step}")
@@ -110,7 +106,7 @@ def picture(into: Path) -> None:
     (docs / "fronts.svg").write_text(curves.svg(found, rows, tables.NAMES))
     page, text = docs / "benchmarks.md", fronts.text(found, tables.NAMES)
     if page.exists():
-        page.write_text(tables.inserted(page.read_text(), text, FRONTS_BEGIN, FRONTS_END))
+        write_section("h200 fronts", text, page)
     say(text)
 
 
@@ -118,7 +114,7 @@ def write_tiny(setting: Setting) -> None:
     """A small network of the test suite and its own answers as labels, in place of a trained one."""
     import numpy as np
 
-    from benchmarks.h200 import scenes
+    from benchmarks.h200.networks import scenes
     from search.graph.model import load
     from tests.support.evaluator_jobs import float_labels
     from tests.support.networks import images, residual_cnn, save

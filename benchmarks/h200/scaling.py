@@ -1,9 +1,9 @@
 """How one study speeds up with the GPUs of a host: the same assignments evaluated by 1, 2 and 4 workers.
 
-    python benchmarks/h200/train.py WORK --networks resnet18                 # with PyTorch: the network
-    python benchmarks/h200/scaling.py WORK --workers 1 2 4                   # `bitfront resume … --gpus N`
-    python benchmarks/h200/scaling.py WORK --workers 4                       # one of them; results of others are kept
-    python benchmarks/h200/scaling.py WORK --tiny --workers 1 2              # ONNX Runtime, a small network: to try it
+    python -m benchmarks.h200.networks.train WORK --networks resnet18                 # with PyTorch: the network
+    python -m benchmarks.h200.scaling WORK --workers 1 2 4                   # `bitfront resume … --gpus N`
+    python -m benchmarks.h200.scaling WORK --workers 4                       # one of them; results of others are kept
+    python -m benchmarks.h200.scaling WORK --tiny --workers 1 2              # ONNX Runtime, a small network: to try it
 
 What a study does once (calibration, uniform assignments, tie band) is done once and on one GPU: a search is begun and
 ended when it has that, the assignments to evaluate are enqueued, and the database is dumped. Each run is then that dump
@@ -38,15 +38,12 @@ from typing import Any
 
 import numpy as np
 
-_ROOT = Path(__file__).resolve().parents[2]
-if not __package__:
-    sys.path.insert(0, str(_ROOT))
-
-from benchmarks.h200.setting import ROOT, Setting, say  # noqa: E402
-from studies.options.slots import gpu_slots, usable_cores  # noqa: E402
-from studies.store.store import Store, close_optuna, optuna_storage  # noqa: E402
-from tests.support.crashes.shared_study import finished, loose_ends, rows, until  # noqa: E402
-from tests.support.servers.databases import PASSWORD, Server  # noqa: E402
+from benchmarks import ROOT
+from benchmarks.h200.setting import Setting, say
+from studies.options.slots import gpu_slots, usable_cores
+from studies.store.store import Store, close_optuna, optuna_storage
+from tests.support.crashes.shared_study import finished, loose_ends, rows, until
+from tests.support.servers.databases import PASSWORD, Server
 
 STUDY = "scaling"
 WORKERS = (1, 2, 4)

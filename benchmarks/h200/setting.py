@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from benchmarks.h200 import scenes
+from benchmarks.h200.networks import scenes
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
 from search.graph import model as models
@@ -29,8 +29,7 @@ from studies.run.session.setup import _job, artifacts_of
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = "benchmarks.h200.scenes"
+SOURCE = "benchmarks.h200.networks.scenes"
 
 
 @dataclass(frozen=True)

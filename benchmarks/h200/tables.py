@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- h200 begin: made by benchmarks/h200/proof.py table -->", "<!-- h200 end -->"
+from benchmarks.page import table
+
 NAMES = {
     "resnet18": "ResNet-18",
     "mobilenet_v2": "MobileNetV2",
@@ -37,19 +38,6 @@ def read(folder: Path) -> list[Results]:
     return sorted(found, key=lambda r: order.index(r["network"]) if r["network"] in order else len(order))
 
 
-def write(results: Sequence[Results], page: Path) -> None:
-    """Put the tables between their marks in a page; raises ValueError when it has none."""
-    page.write_text(inserted(page.read_text(), text(results)))
-
-
-def inserted(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
-    """`page` with `tables` between the marks, in place of what stood there."""
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"expected the lines {begin!r} and {end!r} once each in the page")
-    head, _, rest = page.partition(begin)
-    return f"{head}{begin}\n{tables}\n{end}{rest.partition(end)[2]}"
-
-
 def text(results: Sequence[Results]) -> str:
     """Every table, empty ones left out."""
     if not results:
@@ -72,7 +60,7 @@ def networks(results: Sequence[Results]) -> str:
         together = result.get("compare", result.get("uniform", {})).get("together", {})
         rows += [_network_row(result, label, together[label]) for label in _LABELS if label in together]
     head = "network, assignment|latency|spread|top-1 (final)|loss|build|moves|changes of precision"
-    return _table(head, rows)
+    return table(head.split("|"), rows)
 
 
 def _network_row(result: Results, label: str, measured: Mapping[str, float]) -> list[str]:
@@ -112,7 +100,7 @@ def verdicts(results: Sequence[Results]) -> str:
                 ]
             )
     head = "network|evaluations|INT8 loss won back by the pick|pick ÷ INT8|pick ÷ fastest uniform|"
-    return _table(f"{head}TensorRT's own choice ÷ search at no more loss|≥ 95 % at ≤ 1.10×", rows)
+    return table(f"{head}TensorRT's own choice ÷ search at no more loss|≥ 95 % at ≤ 1.10×".split("|"), rows)
 
 
 def throughput(results: Sequence[Results]) -> str:
@@ -129,7 +117,7 @@ def throughput(results: Sequence[Results]) -> str:
                     "" if steady is None else f"{steady:.0f}",
                 ]
             )
-    return _table("network, one search from its start|evaluations|an hour|the median one an hour", rows)
+    return table("network, one search from its start|evaluations|an hour|the median one an hour".split("|"), rows)
 
 
 def shares(results: Sequence[Results]) -> str:
@@ -147,7 +135,7 @@ def shares(results: Sequence[Results]) -> str:
                 ]
             )
     head = "network|the median evaluation an hour|parse, build|load, audit|latency|inference|rest|"
-    return _table(f"{head}of it between evaluations|share that is not TensorRT's", rows)
+    return table(f"{head}of it between evaluations|share that is not TensorRT's".split("|"), rows)
 
 
 def obedience(results: Sequence[Results]) -> str:
@@ -167,7 +155,7 @@ def obedience(results: Sequence[Results]) -> str:
         for name, count in result.get("obedience", {}).get("exceptions", {}).items()
     ]
     listed = "\n\nNot obeyed:\n\n" + "\n".join(exceptions) if exceptions else ""
-    return _table(head, rows) + listed
+    return table(head.split("|"), rows) + listed
 
 
 def scaling(results: Sequence[Results]) -> str:
@@ -190,7 +178,7 @@ def scaling(results: Sequence[Results]) -> str:
             for w, why in _left_out(found)
         ]
     head = "network, workers|evaluations an hour|of one worker's|latency of the same assignments|within 1.5 %"
-    return _table(head, rows)
+    return table(head.split("|"), rows)
 
 
 def _left_out(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -198,15 +186,6 @@ def _left_out(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
-
-
-def _table(head: str, rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; nothing without rows."""
-    if not rows:
-        return ""
-    names = head.split("|")
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _mix(codes: str) -> str:

@@ -1,7 +1,7 @@
 """Train the networks of the trust benchmark and write them as ONNX. Needs PyTorch, onnx and a few minutes of a core.
 
-    python benchmarks/trust/networks.py                     # all four, about two minutes each
-    python benchmarks/trust/networks.py --only encoder --steps 200 --out FOLDER
+    python -m benchmarks.trust.networks                     # all four, about two minutes each
+    python -m benchmarks.trust.networks --only encoder --steps 200 --out FOLDER
 
 Four kinds that the shipped example is not: `residual` (ReLU, squeeze-and-excitation), `heads` (SiLU, inverted
 residuals with squeeze-and-excitation, two outputs), `segmentation` (a U-Net) and `encoder` (a transformer). They are
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.trust import data
 

@@ -1,10 +1,10 @@
 """Do picks hold? Five networks, five split seeds each, and 10,000 fresh samples that no split of any study had.
 
-    python benchmarks/trust/run.py                                  # all that is not done: under half an hour, 2 cores
-    python benchmarks/trust/run.py --only encoder --seeds 0 1       # pieces; repeatable
-    python benchmarks/trust/run.py --table                          # of what is done
-    python benchmarks/trust/run.py --docs                           # the same, into docs/benchmarks.md
-    python benchmarks/trust/run.py --only heads --seeds 0 --trials 6 --fresh 500 --out /tmp/try.json
+    python -m benchmarks.trust.run                                  # all that is not done: under half an hour, 2 cores
+    python -m benchmarks.trust.run --only encoder --seeds 0 1       # pieces; repeatable
+    python -m benchmarks.trust.run --table                          # of what is done
+    python -m benchmarks.trust.run --docs                           # the same, into docs/benchmarks.md
+    python -m benchmarks.trust.run --only heads --seeds 0 --trials 6 --fresh 500 --out /tmp/try.json
 
 Every study is a search and an export by the command line, with the defaults but for what `studies.NETWORKS` states.
 Results go to benchmarks/results/trust.json after every study. A study that is there, made by the git commit that is
@@ -24,18 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-if not __package__:  # started as a script
-    sys.path[:1] = [str(ROOT)]
+from benchmarks import RESULTS, ROOT
+from benchmarks.page import write_section
+from benchmarks.trust import studies, verdicts
+from benchmarks.trust.fresh import Fresh
+from benchmarks.trust.studies import NETWORKS
 
-from benchmarks.h200 import tables  # noqa: E402
-from benchmarks.trust import studies, verdicts  # noqa: E402
-from benchmarks.trust.fresh import Fresh  # noqa: E402
-from benchmarks.trust.studies import NETWORKS  # noqa: E402
-
-RESULTS = ROOT / "benchmarks" / "results" / "trust.json"
-DOCS = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- trust begin: made by benchmarks/trust/run.py --docs -->", "<!-- trust end -->"
+STORED = RESULTS / "trust.json"
 SEEDS = range(5)
 _PRODUCT = ("search", "evaluators", "studies", "examples", "benchmarks/trust")
 
@@ -98,7 +93,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(NETWORKS), help="this network; repeatable")
     parser.add_argument("--seeds", type=int, nargs="+", choices=SEEDS, default=list(SEEDS), metavar="N")
     parser.add_argument("--work", type=Path, default=ROOT / "proof" / "trust", help="folder of the studies")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--trials", type=int, help="of every study, for a quick try")
     parser.add_argument("--fresh", type=int, default=studies.FRESH, help="fresh samples")
     parser.add_argument("--again", action="store_true", help="also what is done")
@@ -115,7 +110,7 @@ def main() -> None:
     found = verdicts.text(stored(arguments.out)["runs"])
     print(f"{found}\n\n{time.monotonic() - start:.0f} s, commit {made_by}")
     if arguments.docs:
-        DOCS.write_text(tables.inserted(DOCS.read_text(), found, BEGIN, END))
+        write_section("trust", found)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import ROOT
 from benchmarks.trust import data
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
@@ -22,12 +23,10 @@ from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
 from studies.verbs import commands
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "digits"
 FRESH = 10_000
 MOST_SCORED = 15  # mixes of a study that are scored beside `best`
 _HOPELESS = 3.0  # standard errors beyond the limit in the search
-_START = "from studies.cli import main; main()"
 _STUDY = "study"
 
 
@@ -80,7 +79,7 @@ def bitfront(*words: str) -> str:
     """Run the command line of this source tree; what it printed."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": paths}
-    command = [sys.executable, "-c", _START, *words]
+    command = [sys.executable, "-m", "studies.cli", *words]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise StudyError(

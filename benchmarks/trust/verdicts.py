@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.page import table
 from benchmarks.trust.studies import NETWORKS
 
 Run = Mapping[str, Any]
@@ -82,11 +83,12 @@ def counts(runs: Runs) -> list[Count]:
 
 def text(runs: Runs) -> str:
     """The counts and every study, in Markdown."""
-    lines = ["| in how many studies | studies | of them claimed | wanted | |", "| --- | --- | --- | --- | --- |"]
+    rows = []
     for each in counts(runs):
         verdict = {True: "met", False: "missed", None: "not all were run"}[each.met]
-        lines.append(f"| {each.what} | {each.holds} of {each.studies} | {each.applies} | ≥ {each.wanted} | {verdict} |")
-    return "\n".join([*lines, "", *_beside(runs), "", *_by_network(runs), "", *_every(runs)])
+        rows.append([each.what, f"{each.holds} of {each.studies}", str(each.applies), f"≥ {each.wanted}", verdict])
+    counted = table(["in how many studies", "studies", "of them claimed", "wanted", ""], rows)
+    return "\n\n".join([counted, "\n".join(_beside(runs)), _by_network(runs), _every(runs)])
 
 
 def _beside(runs: Runs) -> list[str]:
@@ -105,10 +107,10 @@ def _beside(runs: Runs) -> list[str]:
     return lines
 
 
-def _by_network(runs: Runs) -> list[str]:
+def _by_network(runs: Runs) -> str:
     heads = ["network", "FP32, fresh", "FP32, studies", "all INT8: latency", "all INT8: loss in the search"]
     heads += ["`best`: latency", "`best`: fresh loss", "over the fastest that holds"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    rows = []
     for network in NETWORKS:
         found = [run for name, run in runs.items() if name.rpartition("-")[0] == network]
         if not found:
@@ -124,11 +126,11 @@ def _by_network(runs: Runs) -> list[str]:
             _points([run["fresh"]["loss"] for run in found]),
             _times([run["fastest"]["best_over_it"] or np.nan for run in found]),
         ]
-        lines.append(_line(cells))
-    return lines
+        rows.append(cells)
+    return table(heads, rows)
 
 
-def _every(runs: Runs) -> list[str]:
+def _every(runs: Runs) -> str:
     heads = [
         "study",
         "`best`",
@@ -140,7 +142,7 @@ def _every(runs: Runs) -> list[str]:
         "over the fastest",
         "seconds",
     ]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    rows = []
     for name, run in runs.items():
         over, fresh = run["fastest"]["best_over_it"], run["fresh"]
         half = (fresh["high"] - fresh["low"]) / 2
@@ -155,8 +157,8 @@ def _every(runs: Runs) -> list[str]:
             "" if over is None else f"{over:.3f}",
             f"{sum(run['seconds'].values()):.0f}",
         ]
-        lines.append(_line(cells))
-    return lines
+        rows.append(cells)
+    return table(heads, rows)
 
 
 def _ends(part: Mapping[str, float]) -> str:
@@ -173,7 +175,3 @@ def _times(values: Sequence[float]) -> str:
 
 def _points(values: Sequence[float]) -> str:
     return f"{100 * min(values):.2f} to {100 * max(values):.2f}" if values else ""
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
-# More are rarely looked at in vain: in `benchmarks/pick_bounds.py` the first or second in line holds nearly always.
+# More are rarely needed: in `benchmarks/trust/pick_bounds.py` the first or second in line holds nearly always.
 MOST_IN_LINE = 6
 # Losses count as equally sure in steps of an eighth of what the bound asks: within a step the latency decides.
 _STEPS = 8

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.h200 import curves, fronts, proof, tables
+from benchmarks.page import replace_section
 
 UNIFORM = {"ff": (1.0, 0.0), "hh": (0.5, 0.0), "ii": (0.25, 0.10)}
 
@@ -84,7 +85,9 @@ def test_the_step_writes_results_picture_and_table(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "resnet18.json").write_text(json.dumps({"rows": ROWS}))
     (tmp_path / "data" / "vit_small.json").write_text(json.dumps({"rows": search("study")}))
-    (tmp_path / "benchmarks.md").write_text(f"a\n{proof.FRONTS_BEGIN}\nold\n{proof.FRONTS_END}\nb\n")
+    (tmp_path / "benchmarks.md").write_text(
+        "a\n<!-- h200 fronts begin: made so -->\nold\n<!-- h200 fronts end -->\nb\n"
+    )
     proof.main([str(tmp_path), "resnet18", "picture", "--into", str(tmp_path), "--backend", "onnxruntime"])
     found = json.loads((tmp_path / "results" / "fronts_h200.json").read_text())
     assert list(found) == ["resnet18"], "a network with one search has nothing to be held against"
@@ -104,7 +107,7 @@ def test_the_page_and_the_picture_are_those_of_the_kept_rows() -> None:
     found = {name: each for name, each in judged.items() if len(each["searches"]) > 1}
     assert json.loads((benchmarks / "results" / "fronts_h200.json").read_text()) == json.loads(json.dumps(found))
     page, text = (docs / "benchmarks.md").read_text(), fronts.text(found, tables.NAMES)
-    assert tables.inserted(page, text, proof.FRONTS_BEGIN, proof.FRONTS_END) == page
+    assert replace_section(page, "h200 fronts", text) == page
     assert (docs / "fronts.svg").read_text() == curves.svg(found, rows, tables.NAMES)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.h200 import mixing, proof, rows, scenes, searching, tables, timing
+from benchmarks import DOCS, RESULTS
+from benchmarks.h200 import mixing, proof, rows, searching, tables, timing
+from benchmarks.h200.networks import scenes
+from benchmarks.page import replace_section
 from search.space.choices import make_space
 from search.values import (
     Accuracy,
@@ -208,15 +211,16 @@ def test_evaluations_of_a_search_are_counted_with_its_baselines() -> None:
 
 
 def test_tables_are_put_between_their_marks() -> None:
-    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
-    assert tables.inserted(page, "new") == f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
-    with pytest.raises(ValueError, match="once each"):
-        tables.inserted("before\nafter\n", "new")
+    page = "before\n<!-- a begin: made so -->\nold\n<!-- a end -->\nafter\n"
+    assert replace_section(page, "a", "new") == page.replace("old", "new")
+    for bad in ("before\nafter\n", page + page):
+        with pytest.raises(ValueError, match="once each"):
+            replace_section(bad, "a", "new")
 
 
 def test_the_page_has_its_place_for_tables() -> None:
-    page = (Path(tables.__file__).parents[2] / "docs" / "benchmarks.md").read_text()
-    assert tables.inserted(page, tables.text(tables.read(Path(tables.__file__).parents[1] / "results"))) == page
+    page = DOCS.read_text()
+    assert replace_section(page, "h200", tables.text(tables.read(RESULTS))) == page
 
 
 # -- data ------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.h200 import int8, uneven  # noqa: E402
-from benchmarks.h200.networks import NETWORKS  # noqa: E402
+from benchmarks.h200.networks import simulated_int8, uneven  # noqa: E402
+from benchmarks.h200.networks.layers import NETWORKS  # noqa: E402
 
 
 def network(name: str):
@@ -43,7 +43,7 @@ def test_uneven_channels_cost_int8_more() -> None:
     for width in (0.0, uneven.LARGEST):
         changed = uneven._copy(plain, uneven.STREAMS["resnet18"], width)
         true = changed(images)
-        with int8.rounded(changed, int8.ranges(changed, lambda n=changed: n(images))):
+        with simulated_int8.rounded(changed, simulated_int8.ranges(changed, lambda n=changed: n(images))):
             errors.append(float((changed(images) - true).square().mean()))
         assert torch.equal(changed(images), true)  # nothing of it stays
     assert errors[1] > 3 * errors[0] > 0
@@ -52,10 +52,12 @@ def test_uneven_channels_cost_int8_more() -> None:
 @torch.no_grad()
 def test_one_layer_alone_is_rounded_alone() -> None:
     plain, images = network("mobilenet_v2"), torch.randn(2, 3, 64, 64)
-    largest = int8.ranges(plain, lambda: plain(images))
-    before = {name: layer.weight.clone() for name, layer in int8.layers(plain).items()}
-    with int8.rounded(plain, largest, {"features.18.0"}):
-        changed = {name for name, layer in int8.layers(plain).items() if not torch.equal(layer.weight, before[name])}
+    largest = simulated_int8.ranges(plain, lambda: plain(images))
+    before = {name: layer.weight.clone() for name, layer in simulated_int8.layers(plain).items()}
+    with simulated_int8.rounded(plain, largest, {"features.18.0"}):
+        changed = {
+            name for name, layer in simulated_int8.layers(plain).items() if not torch.equal(layer.weight, before[name])
+        }
     assert changed == {"features.18.0"}
 
 

@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import samplers
-from benchmarks.replay import best, direct, known, measured, noise, picture, problem, sampled, scores, simulator, tables
-from benchmarks.replay.bench import Bench, Spent, run
-from benchmarks.replay.noise import Noise
-from benchmarks.replay.problem import Problem
+from benchmarks import DOCS, RESULTS
+from benchmarks.page import replace_section
+from benchmarks.samplers import compare, figure, optuna_methods, scores, search_orders, tables
+from benchmarks.samplers.bench import Bench, Spent, run
+from benchmarks.samplers.simulator import best_front, engine_rows, noise, problem, simulated, simulator
+from benchmarks.samplers.simulator.noise import Noise
+from benchmarks.samplers.simulator.problem import Problem
 from search.values import Precision
 from studies.judging.front import hypervolume
 from tests.support.replay_rows import LETTERS, trained, written
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> known.Network:
+def chain(tmp_path_factory: pytest.TempPathFactory) -> simulated.Network:
     folder = tmp_path_factory.mktemp("chain")
-    return known.network(written(folder, trained()), folder, rounds=1)
+    return simulated.network(written(folder, trained()), folder, rounds=1)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -81,16 +83,16 @@ def test_rows_made_earlier_of_the_same_groups_are_scaled_and_added(tmp_path: Pat
             if place < 3:
                 each["role"] = f"baseline:{('fp32', 'fp16', 'int8')[place]}"
         (tmp_path / f"{name}.json").write_text(json.dumps(made))
-    alone = measured.read_trained(tmp_path / "chain.json")
-    both = measured.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
+    alone = engine_rows.read_trained(tmp_path / "chain.json")
+    both = engine_rows.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
     assert len(both) == 2 * len(alone)
     np.testing.assert_allclose(both.latency_ms[len(alone) :], alone.latency_ms, rtol=1e-9)
     assert both.baselines == alone.baselines
     assert both.digest != alone.digest
     other = {**json.loads((tmp_path / "before.json").read_text()), "groups": ["another"]}
     (tmp_path / "before.json").write_text(json.dumps(other))
-    with pytest.raises(measured.RowsError, match="earlier rows of other groups"):
-        measured.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
+    with pytest.raises(engine_rows.RowsError, match="earlier rows of other groups"):
+        engine_rows.read_trained(tmp_path / "chain.json", [tmp_path / "before.json"])
 
 
 def test_what_the_study_told_its_sampler_is_told_again(tmp_path: Path) -> None:
@@ -118,33 +120,33 @@ def test_a_precision_that_no_row_has_is_not_offered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18_random", "mobilenet_v2_random"])
 def test_rows_of_random_weights_are_there(name: str) -> None:
-    rows = measured.read(name)
+    rows = engine_rows.read(name)
     assert not rows.trained
     assert set(rows.profiles) == set(Precision)
-    assert name in measured.names()
+    assert name in engine_rows.names()
 
 
 def test_rows_of_another_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(measured.RowsError, match=r"expected what benchmarks/h200/rows.py writes, got KeyError"):
+    with pytest.raises(engine_rows.RowsError, match=r"expected what benchmarks/h200/rows.py writes, got KeyError"):
         written(tmp_path, {"rows": []})
     content = trained()
     del content["rows"][2]
-    with pytest.raises(measured.RowsError, match="none with every group in int8"):
+    with pytest.raises(engine_rows.RowsError, match="none with every group in int8"):
         written(tmp_path, content)
 
 
 def test_the_synthetic_loss_rises_from_nothing_and_saturates() -> None:
-    loss = measured.synthetic_loss(np.array([-1.0, 0.0, 0.1, 1.0, 2.0, 1e9]), 1.0)
+    loss = engine_rows.synthetic_loss(np.array([-1.0, 0.0, 0.1, 1.0, 2.0, 1e9]), 1.0)
     assert loss[0] == loss[1] == 0
     assert np.all(np.diff(loss[1:]) > 0)
-    assert loss[3] == measured.INT8_LOSS
-    assert loss[-1] == pytest.approx(2 * measured.INT8_LOSS)
+    assert loss[3] == engine_rows.INT8_LOSS
+    assert loss[-1] == pytest.approx(2 * engine_rows.INT8_LOSS)
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------
 
 
-def test_measurements_repeat_and_scatter_around_the_truth(chain: known.Network) -> None:
+def test_measurements_repeat_and_scatter_around_the_truth(chain: simulated.Network) -> None:
     codes = np.array([2, 2, 2, 2, 1, 1])
     assert chain.problem.evaluate(codes, 3) == chain.problem.evaluate(codes, 3)
     (ms,), (loss,) = chain.problem.measures(codes[None])
@@ -156,7 +158,7 @@ def test_measurements_repeat_and_scatter_around_the_truth(chain: known.Network) 
     assert 0.9 < np.mean([m.loss_low <= loss <= m.loss_high for m in found]) < 0.99
 
 
-def test_sensitivities_name_every_offered_pair(chain: known.Network) -> None:
+def test_sensitivities_name_every_offered_pair(chain: simulated.Network) -> None:
     found = chain.problem.sensitivity(0)
     assert found.shape == (6, 3)
     assert np.isfinite(found).all()
@@ -164,22 +166,24 @@ def test_sensitivities_name_every_offered_pair(chain: known.Network) -> None:
     assert (found[:, 2] > found[:, 0]).all()
 
 
-def test_the_best_known_front_is_the_true_one_where_all_can_be_tried(chain: known.Network) -> None:
+def test_the_best_known_front_is_the_true_one_where_all_can_be_tried(chain: simulated.Network) -> None:
     everything = np.array(list(product(range(3), repeat=6)))
     ms, loss = chain.problem.measures(everything)
     truth = hypervolume(ms, loss, chain.problem.reference)
-    assert best.find(chain.problem, rounds=1).volume(chain.problem.reference) == pytest.approx(truth, rel=1e-9)
+    assert best_front.find(chain.problem, rounds=1).volume(chain.problem.reference) == pytest.approx(truth, rel=1e-9)
 
 
 def test_another_start_finds_the_same_front_of_a_measured_network() -> None:
-    network = known.by_name("resnet18_random")
-    assert best.find(network.problem, rounds=1, seed=5).volume(network.problem.reference) <= network.volume * (1 + 1e-6)
+    network = simulated.by_name("resnet18_random")
+    assert best_front.find(network.problem, rounds=1, seed=5).volume(network.problem.reference) <= network.volume * (
+        1 + 1e-6
+    )
 
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_distinct_evaluations_count(chain: known.Network) -> None:
+def test_only_distinct_evaluations_count(chain: simulated.Network) -> None:
     bench = Bench(chain.problem, 0, 2)
     first = bench.evaluate(np.zeros(6, int))
     assert bench.evaluate(np.zeros(6, int)) == first
@@ -200,9 +204,9 @@ def exact(of: Problem, weights: list[float]) -> Problem:
     return Exact(**vars(of))
 
 
-def test_probes_count_and_prefixes_go_from_the_least_harmful(chain: known.Network) -> None:
+def test_probes_count_and_prefixes_go_from_the_least_harmful(chain: simulated.Network) -> None:
     bench = Bench(exact(chain.problem, [6, 5, 4, 3, 2, 1]), 0, 1000)
-    run(direct.probes_then_prefixes, bench)
+    run(search_orders.probes_then_prefixes, bench)
     tried = ["".join(LETTERS[code] for code in codes) for codes in bench.codes()]
     assert tried[:3] == ["ffffff", "hhhhhh", "iiiiii"]
     assert len([each for each in tried[3:15] if each.count("f") == 5]) == 12
@@ -210,20 +214,20 @@ def test_probes_count_and_prefixes_go_from_the_least_harmful(chain: known.Networ
     assert tried[-5:] == ["hhhhhi", "hhhhii", "hhhiii", "hhiiii", "hiiiii"]
 
 
-def test_reverting_goes_from_the_most_helpful(chain: known.Network) -> None:
+def test_reverting_goes_from_the_most_helpful(chain: simulated.Network) -> None:
     bench = Bench(exact(chain.problem, [1, 2, 3, 4, 5, 6]), 0, 1000)
-    run(direct.revert_worst, bench)
+    run(search_orders.revert_worst, bench)
     tried = ["".join(LETTERS[code] for code in codes) for codes in bench.codes()]
     assert tried[3:9] == ["hiiiii", "ihiiii", "iihiii", "iiihii", "iiiihi", "iiiiih"]
     assert tried[9:] == ["iiiihh", "iiihhh", "iihhhh", "ihhhhh"]
 
 
 @pytest.mark.parametrize("method", ["random", "tpe_default", "tpe", "nsga2", "climb"])
-def test_methods_spend_their_trials_and_repeat_with_a_seed(chain: known.Network, method: str) -> None:
+def test_methods_spend_their_trials_and_repeat_with_a_seed(chain: simulated.Network, method: str) -> None:
     tried = []
     for _ in range(2):
         bench = Bench(chain.problem, 1, 20)
-        run(samplers.METHODS[method], bench)
+        run(compare.METHODS[method], bench)
         tried.append(bench.codes().tolist())
     assert len(tried[0]) == 20
     assert tried[0] == tried[1]
@@ -231,20 +235,20 @@ def test_methods_spend_their_trials_and_repeat_with_a_seed(chain: known.Network,
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_a_sampler_that_only_repeats_itself_still_gets_on(chain: known.Network) -> None:
+def test_a_sampler_that_only_repeats_itself_still_gets_on(chain: simulated.Network) -> None:
     from optuna.samplers import PartialFixedSampler, RandomSampler
 
     stuck = PartialFixedSampler({v.id: 1 for v in chain.problem.layout.space.variables}, RandomSampler(0))
     bench = Bench(chain.problem, 0, 8)
-    run(lambda b: sampled.search(b, stuck), bench)
+    run(lambda b: optuna_methods.search(b, stuck), bench)
     assert len(bench.found) == 8
 
 
-def test_the_guided_sampler_runs_and_beats_random(chain: known.Network) -> None:
+def test_the_guided_sampler_runs_and_beats_random(chain: simulated.Network) -> None:
     last = {}
     for method in ("guided", "guided_without_edges", "random"):
         bench = Bench(chain.problem, 0, 15)
-        run(samplers.METHODS[method], bench)
+        run(compare.METHODS[method], bench)
         last[method] = scores.over_trials(chain, bench)[-1][1]
     assert last["guided"] >= last["random"]
 
@@ -252,7 +256,7 @@ def test_the_guided_sampler_runs_and_beats_random(chain: known.Network) -> None:
 # -- scores and what is shown ------------------------------------------------------------------------------------------
 
 
-def test_shares_are_of_what_was_tried_without_noise(chain: known.Network) -> None:
+def test_shares_are_of_what_was_tried_without_noise(chain: simulated.Network) -> None:
     bench = Bench(chain.problem, 0, 500)
     bench.baselines()
     steps = scores.over_trials(chain, bench)
@@ -270,7 +274,7 @@ def test_curves_and_trials_to_reach() -> None:
     assert scores.reached(steps, 0.6) == np.inf
 
 
-def test_a_budget_is_judged_by_the_truth(chain: known.Network) -> None:
+def test_a_budget_is_judged_by_the_truth(chain: simulated.Network) -> None:
     budget = scores.budget_ms(chain, 0.5)
     bench = Bench(chain.problem, 0, 500, budget)
     bench.evaluate(np.zeros(6, int))
@@ -280,7 +284,7 @@ def test_a_budget_is_judged_by_the_truth(chain: known.Network) -> None:
     assert scores.within_budget(chain, bench)["found"] == 0
 
 
-def test_a_trial_in_the_tie_band_beyond_a_budget_is_told_apart(chain: known.Network) -> None:
+def test_a_trial_in_the_tie_band_beyond_a_budget_is_told_apart(chain: simulated.Network) -> None:
     place = len(chain.front.ms) // 2
     bench = Bench(chain.problem, 0, 500, chain.front.ms[place] / 1.005)
     bench.evaluate(chain.front.codes[place])
@@ -292,41 +296,41 @@ def test_a_trial_in_the_tie_band_beyond_a_budget_is_told_apart(chain: known.Netw
 def test_a_run_is_resumed_shown_and_refused_with_other_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "samplers.json"
-    shutil.copy(known.FOLDER / "replay_resnet18_random.json", tmp_path)
+    out = tmp_path / "compare.json"
+    shutil.copy(simulated.FOLDER / "replay_resnet18_random.json", tmp_path)
     words = ["--quick", "--out", str(out), "--no-budgets"]
-    samplers.main(words)
+    compare.main(words)
     assert "ResNet-18, random weights" in capsys.readouterr().out
     results = json.loads(out.read_text())
     assert {key: sorted(runs) for key, runs in results["runs"].items()} == {
         f"resnet18_random|{method}": ["0", "1"] for method in ("climb", "random", "tpe")
     }
     results["runs"]["resnet18_random|tpe"]["0"]["seconds"] = -1  # would not survive being run again
-    samplers.save(out, results)
-    samplers.main(words)
+    compare.save(out, results)
+    compare.main(words)
     assert json.loads(out.read_text())["runs"]["resnet18_random|tpe"]["0"]["seconds"] == -1
     with pytest.raises(SystemExit, match="holds runs of 15 trials"):
-        samplers.main(["--trials", "16", "--out", str(out)])
+        compare.main(["--trials", "16", "--out", str(out)])
 
 
 def test_runs_of_another_version_of_the_sampler_are_made_again(tmp_path: Path) -> None:
     (tmp_path / "guided.py").write_text("one")
-    source = samplers.source_digest(tmp_path)
+    source = compare.source_digest(tmp_path)
     (tmp_path / "guided.py").write_text("two")
-    other = samplers.source_digest(tmp_path)
+    other = compare.source_digest(tmp_path)
     assert source != other
     runs = {"n|guided": {"0": {"source": source}, "1": {"source": other}, "2": {}}, "n|guided|0.5": {"0": {}}}
     found: dict[str, Any] = {"runs": {**runs, "n|tpe": {"0": {}}}}
-    assert samplers.drop_outdated(found, ["random", "tpe"], source) == 0
-    assert samplers.drop_outdated(found, ["guided", "tpe"], source) == 3
+    assert compare.drop_outdated(found, ["random", "tpe"], source) == 0
+    assert compare.drop_outdated(found, ["guided", "tpe"], source) == 3
     assert found["runs"] == {"n|guided": {"0": {"source": source}}, "n|tpe": {"0": {}}}
 
 
 def test_a_run_of_ours_keeps_the_digest_of_its_source(tmp_path: Path) -> None:
-    shutil.copy(known.FOLDER / "replay_resnet18_random.json", tmp_path)
-    ours, other = (samplers.Task("resnet18_random", method, 0, 4) for method in ("guided", "random"))
-    assert samplers.perform(ours, tmp_path, "abc")["source"] == "abc"
-    assert "source" not in samplers.perform(other, tmp_path, "abc")
+    shutil.copy(simulated.FOLDER / "replay_resnet18_random.json", tmp_path)
+    ours, other = (compare.Task("resnet18_random", method, 0, 4) for method in ("guided", "random"))
+    assert compare.perform(ours, tmp_path, "abc")["source"] == "abc"
+    assert "source" not in compare.perform(other, tmp_path, "abc")
 
 
 def results() -> dict[str, Any]:
@@ -354,7 +358,7 @@ def results() -> dict[str, Any]:
 
 
 def test_tables_say_how_many_trials_others_need() -> None:
-    text = tables.text(results(), samplers.LABELS)
+    text = tables.text(results(), compare.LABELS)
     assert "| guided | 3 | 90.0% | 90.0% | 90.0% ± 0.0% | 10 | 0.3× |" in text
     assert "| random | 3 | 50.0% | 50.0% | 50.0% ± 0.0% | 35 | 1.2× |" in text
     assert "| TPE, multivariate | 3 | 50.0% | 50.0% | 50.0% ± 0.0% | more than 40 | more than 1.3× |" in text
@@ -371,32 +375,31 @@ def test_trials_to_a_share_compare_the_median_seed_with_the_median_seed() -> Non
     found["runs"]["resnet18|guided"] = {
         str(seed): {"steps": [[1, 0.1], [10, end]], "trials": 40} for seed, end in enumerate(ends)
     }
-    text = tables.text(found, samplers.LABELS)
+    text = tables.text(found, compare.LABELS)
     assert "| trials to 90.0% | of 30 |" in text
     assert "| guided | 3 | 66.7% | 66.7% | 66.7% ± 40.4% | 10 | 0.3× |" in text
 
 
 def test_tables_tell_what_is_within_the_tie_band_and_below_every_engine_where_it_is_known() -> None:
     found = results()
-    assert "| 2 of 3, 2 of 3, 2 of 3 | , ,  |" in tables.text(found, samplers.LABELS)
+    assert "| 2 of 3, 2 of 3, 2 of 3 | , ,  |" in tables.text(found, compare.LABELS)
     for q in scores.QUANTILES:
         runs = found["runs"][f"resnet18|guided|{q:g}"]
         found["runs"][f"resnet18|guided|{q:g}"] = {seed: {**run, "near": 0.0} for seed, run in runs.items()}
     found["networks"]["resnet18"]["fastest_row"] = 1.1
-    text = tables.text(found, samplers.LABELS)
+    text = tables.text(found, compare.LABELS)
     assert "| 2 of 3, 2 of 3, 2 of 3 | 3 of 3, 3 of 3, 3 of 3 |" in text
     assert "| guided | 2 of 3 (1); tie 3; +1.00 points |" in text
     assert text.count("band 2.00, below every measured engine)") == 3
 
 
-def test_the_page_has_room_for_the_tables_once() -> None:
-    page = (Path(samplers.__file__).parents[1] / "docs" / "benchmarks.md").read_text()
-    assert "old" not in tables.inserted(f"a\n{tables.BEGIN}\nold\n{tables.END}\nb", "new")
-    assert tables.inserted(page, "new").count("\nnew\n") == 1
-    with pytest.raises(ValueError, match="once each"):
-        tables.inserted("nothing", "new")
+def test_the_page_and_the_picture_are_those_of_the_kept_results() -> None:
+    kept = json.loads((RESULTS / "samplers.json").read_text())
+    page = DOCS.read_text()
+    assert replace_section(page, "samplers", tables.text(kept, compare.LABELS)) == page
+    assert compare.PICTURE.read_text() == figure.svg(kept, compare.LABELS)
 
 
 def test_the_picture_is_well_formed_and_has_a_curve_a_method() -> None:
-    root = ElementTree.fromstring(picture.svg(results(), samplers.LABELS))
+    root = ElementTree.fromstring(figure.svg(results(), compare.LABELS))
     assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from benchmarks.replay import gaussian, heldout, known, measured, misfit, noise, scores, simulator, trees
-from benchmarks.replay.noise import Noise
+from benchmarks.samplers import scores
+from benchmarks.samplers.simulator import engine_rows, gaussian, heldout, misfit, noise, simulated, simulator, trees
+from benchmarks.samplers.simulator.noise import Noise
 from tests.support.replay_rows import row, trained, written
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> known.Network:
+def chain(tmp_path_factory: pytest.TempPathFactory) -> simulated.Network:
     folder = tmp_path_factory.mktemp("chain")
-    return known.network(written(folder, trained()), folder, rounds=1)
+    return simulated.network(written(folder, trained()), folder, rounds=1)
 
 
 def one_feature(precisions: gaussian.Precisions) -> gaussian.Floats:
@@ -36,7 +37,7 @@ def test_the_gradient_of_the_posterior_is_its_derivative() -> None:
     assert posterior(at)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-4)
 
 
-def test_a_simulator_predicts_assignments_that_it_has_not_seen(chain: known.Network) -> None:
+def test_a_simulator_predicts_assignments_that_it_has_not_seen(chain: simulated.Network) -> None:
     assert chain.simulator.held_out.latency < 0.02
     unseen = [[0, 2, 2, 1, 1, 0], [2, 0, 1, 2, 0, 1]]
     truth = [row(codes, 0.03, 0.0) for codes in unseen]
@@ -46,38 +47,38 @@ def test_a_simulator_predicts_assignments_that_it_has_not_seen(chain: known.Netw
 
 
 def test_simulators_of_measured_networks_are_good_enough() -> None:
-    rows = measured.read("mobilenet_v2_random")
+    rows = engine_rows.read("mobilenet_v2_random")
     held_out = heldout.cross_validate(rows)
     heldout.check_errors(rows.name, held_out)
     assert held_out.latency < 0.025
     assert held_out.latency_rank > 0.95
-    assert vars(known.by_name(rows.name).simulator.held_out) == pytest.approx(vars(held_out), rel=0.05)
+    assert vars(simulated.by_name(rows.name).simulator.held_out) == pytest.approx(vars(held_out), rel=0.05)
 
 
 def test_what_is_too_poor_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(measured.RowsError, match="needs at least 25 rows, got 13"):
+    with pytest.raises(engine_rows.RowsError, match="needs at least 25 rows, got 13"):
         simulator.make(written(tmp_path, trained(count=10)))
-    with pytest.raises(measured.RowsError, match="no uniform assignment loses anything"):
+    with pytest.raises(engine_rows.RowsError, match="no uniform assignment loses anything"):
         simulator.make(written(tmp_path, trained(int8_loss=0.0)))
     scattered, rng = trained(groups=4, count=30), np.random.default_rng(2)
     for each in scattered["rows"]:
         each["lat"] = float(rng.uniform(0.5, 2.0))
-    with pytest.raises(measured.RowsError, match=r"too poor .* latency is wrong by .*; latencies correlate by"):
+    with pytest.raises(engine_rows.RowsError, match=r"too poor .* latency is wrong by .*; latencies correlate by"):
         simulator.make(written(tmp_path, scattered))
 
 
 def test_a_kept_simulator_answers_the_same_and_is_not_searched_again(tmp_path: Path) -> None:
     rows = written(tmp_path, trained(groups=4, count=30))
-    first = known.network(rows, tmp_path, rounds=1)
+    first = simulated.network(rows, tmp_path, rounds=1)
     kept = next(tmp_path.glob("replay_*.json"))
     before = kept.stat().st_mtime_ns
-    again = known.network(rows, tmp_path, rounds=1)
+    again = simulated.network(rows, tmp_path, rounds=1)
     assert kept.stat().st_mtime_ns == before
     assert again.front.codes.tolist() == first.front.codes.tolist()
     assert again.volume == pytest.approx(first.volume)
     precisions = rows.precisions
     assert again.simulator.predict(precisions)[0] == pytest.approx(first.simulator.predict(precisions)[0])
-    known.network(replace(rows, digest="other rows"), tmp_path, rounds=1)
+    simulated.network(replace(rows, digest="other rows"), tmp_path, rounds=1)
     assert kept.stat().st_mtime_ns > before
 
 
@@ -143,7 +144,7 @@ def test_no_table_of_a_misfit_is_explained_by_fewer_groups() -> None:
 
 
 def test_no_sum_of_terms_is_right_about_a_simulated_network() -> None:
-    network = known.by_name("resnet18_random")
+    network = simulated.by_name("resnet18_random")
     assert scores.not_additive(network.problem) > 0.02
     rows = network.simulator.rows
     uniform = list(rows.baselines.values())

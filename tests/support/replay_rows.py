@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.replay import measured
+from benchmarks.samplers.simulator import engine_rows
 
 LETTERS = "fhi"
 
@@ -42,7 +42,7 @@ def row(codes: list[int], int8_loss: float, extra: float) -> dict[str, Any]:
     }
 
 
-def written(tmp_path: Path, content: dict[str, Any]) -> measured.Rows:
+def written(tmp_path: Path, content: dict[str, Any]) -> engine_rows.Rows:
     file = tmp_path / "chain.json"
     file.write_text(json.dumps(content))
-    return measured.read_trained(file)
+    return engine_rows.read_trained(file)

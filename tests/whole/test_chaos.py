@@ -1,4 +1,7 @@
-"""The short version of benchmarks/chaos.py: workers, their database and a disk fail, and nothing is lost or doubled."""
+"""Workers, their database and a disk fail, and nothing is lost or doubled.
+
+The long version is benchmarks/crashes_and_load/chaos.py.
+"""
 
 from __future__ import annotations
 

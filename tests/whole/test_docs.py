@@ -42,10 +42,8 @@ OTHER_PROGRAMS |= {
 }  # its compose
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
 OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
-OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--needs", "--shard"}  # the proof on a GPU
-OTHER_PROGRAMS |= {"--seconds", "--dry-run", "--python", "--train-python", "--wait", "--parts", "--models"}  # its lease
-OTHER_PROGRAMS |= {"--quick", "--table"}  # benchmarks/samplers.py
-OTHER_PROGRAMS |= {"--docs"}  # benchmarks/trust/run.py
+OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--shard", "--again"}  # benchmarks/h200
+OTHER_PROGRAMS |= {"--quick", "--table", "--docs"}  # benchmarks/samplers and benchmarks/trust
 USERS_OWN = (
     "engine",
     "demo",

@@ -1,4 +1,6 @@
-"""Kill a search again and again, resume it, and see what its database says. For test_killed.py and benchmarks/kills.py.
+"""Kill a search again and again, resume it, and see what its database says.
+
+For test_killed.py and benchmarks/crashes_and_load/kills.py.
 
 What is stored is read with plain SQL, and the front is computed a second time, by definition and in plain Python.
 """

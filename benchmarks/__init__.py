@@ -1,0 +1,12 @@
+"""What makes the published tables and figures again; README.md lists them with their commands.
+
+Every script is started from the root of the source tree: `python -m benchmarks.figures.run --help`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs" / "benchmarks.md"

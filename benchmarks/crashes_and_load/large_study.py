@@ -1,0 +1,239 @@
+"""Large studies in PostgreSQL that nobody measured: rows of the size that real ones have, written in bulk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, insert, text
+
+from benchmarks import synthetic
+from search.forecast.forecasts import MEASURED
+from search.graph.grouping import Group
+from search.values import Assignment, Precision, Target
+from studies.options.config import from_options
+from studies.store import records
+from studies.store.database import tables
+from studies.store.records import Choice, NewStudy, TargetRecord
+from studies.store.store import Store, optuna_storage
+
+CHUNK = 2_000
+SAMPLES = 1_000  # per-sample scores of an evaluation
+WORKERS = 8
+HOURS = 24.0  # over which the evaluations are spread
+BASELINE_MS = 4.6
+BOTH = (Precision.FP32, Precision.INT8)
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Evaluations to write: (n, groups) 0 for FP32 and 1 for INT8, and what was measured of each."""
+
+    groups: Sequence[str]
+    chosen: NDArray[np.int8]
+    latency_ms: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    early: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def assignment(self, row: int) -> Assignment:
+        codes = self.chosen[row]
+        return Assignment({group: BOTH[int(code)] for group, code in zip(self.groups, codes, strict=True)})
+
+
+def made_up(groups: Sequence[str], count: int, seed: int = 0) -> Rows:
+    """Distinct assignments of every share of INT8; each group has a gain and a cost of its own, and there is noise."""
+    rng = np.random.default_rng(seed)
+    chosen = np.zeros((0, len(groups)), np.int8)
+    while len(chosen) < count:
+        more = (rng.random((count, len(groups))) < rng.random((count, 1))).astype(np.int8)
+        both = np.concatenate([chosen, more])
+        _, first = np.unique(both, axis=0, return_index=True)
+        mixed = np.sort(first)
+        chosen = both[mixed[both[mixed].any(axis=1) & ~both[mixed].all(axis=1)]]
+    chosen = chosen[:count]
+    gain, cost = np.random.default_rng(7).exponential(size=(2, len(groups)))
+    latency_ms = (BASELINE_MS - 2.6 * (chosen @ gain) / gain.sum()) * rng.normal(1, 0.005, count)
+    loss = np.maximum(0.1 * (chosen @ cost) / cost.sum() + rng.normal(0, 0.001, count), 0.0)
+    return Rows(groups, chosen, latency_ms, loss, rng.random(count) < 0.02, rng.random(count) < 0.2)
+
+
+def part(rows: Rows, kept: Sequence[int]) -> Rows:
+    """Some of the rows."""
+    columns = (rows.chosen, rows.latency_ms, rows.loss, rows.failed, rows.early)
+    return Rows(rows.groups, *(column[list(kept)] for column in columns))
+
+
+def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
+    """A study without evaluations; the id of its target."""
+    config = from_options({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
+    wanted = {**config.to_json(), "trials": 1_000_000}
+    study = store.create_study(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
+    store.set_groups(study, [_group(group) for group in groups], [])
+    target = store.add_target(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
+    store.settle_target(target, latency_band=0.01)
+    choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]
+    store.set_choices(target, "0" * 64, choices)
+    return target
+
+
+def _group(group: str) -> Group:
+    lists: dict[str, Any] = {"anchors": (group,), "nodes": (group,), "shape": (16, 64, 8, 8), "weight_shape": (64,)}
+    empty: dict[str, Any] = dict.fromkeys(("weights", "inputs", "skips", "tensors"), ())
+    return Group(id=group, name=f"/layer/{group}/Conv", op="Conv", output=group, block="", pinned="", **lists, **empty)
+
+
+# -- our tables --------------------------------------------------------------------------------------------------------
+
+
+def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[[Assignment], str]) -> None:
+    """Finished evaluations with audits, samples and scores, each the answer of its trial."""
+    with store._writing("fill a study") as connection:
+        first = (connection.scalar(text("select max(id) from bf_evaluation")) or 0) + 1
+        for start in range(0, len(rows), CHUNK):
+            piece = range(start, min(start + CHUNK, len(rows)))
+            _write(connection, tables.Evaluation, (_evaluation(rows, i, first, target, digest) for i in piece))
+            links = ((trials[i], first + i) for i in piece)
+            trial = {"study_target_id": target, "reused": False}
+            _write(connection, tables.Trial, ({**trial, "number": n, "evaluation_id": e} for n, e in links))
+            _write(connection, tables.Sample, (row for i in piece for row in _samples(rows, i, first)))
+            _write(connection, tables.Score, (_score(rows, i, first) for i in piece if not rows.failed[i]))
+        connection.execute(text(_AUDITS), {"first": first})
+        connection.execute(text("select setval('bf_evaluation_id_seq', (select max(id) from bf_evaluation))"))
+    analyze(store)
+
+
+_AUDITS = f"""
+insert into bf_audit (evaluation_id, "group", asked, got, kernel)
+select e.id, a.key, p.code, p.code, 'QLinearConv' from bf_evaluation e, json_each_text(e.assignment) a,
+(values ('fp32', {Precision.FP32.id}), ('int8', {Precision.INT8.id})) as p (label, code)
+where e.id >= :first and e.status = 'ok' and p.label = a.value
+"""
+
+
+def analyze(store: Store) -> None:
+    """What autovacuum has done by the time that a study is so large."""
+    with store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("vacuum analyze"))
+
+
+def _write(connection: Connection, table: Any, rows: Iterator[dict[str, Any]]) -> None:
+    listed = list(rows)
+    if listed:
+        connection.execute(insert(table), listed)
+
+
+def _evaluation(rows: Rows, i: int, first: int, target: int, digest: Callable[[Assignment], str]) -> dict[str, Any]:
+    assignment, failed, loss = rows.assignment(i), bool(rows.failed[i]), float(rows.loss[i])
+    ended = datetime.now(timezone.utc).replace(tzinfo=None) - timedelta(hours=HOURS * (1 - (i + 1) / len(rows)))
+    row: dict[str, Any] = {
+        "id": first + i,
+        "study_target_id": target,
+        "digest": digest(assignment),
+        "status": records.FAILED if failed else records.OK,
+        "stage": "build" if failed else None,
+        "kind": "refused" if failed else None,
+        "message": "no kernel for this mix" if failed else None,
+        "role": {0: "baseline:fp32", 1: "baseline:int8"}.get(first + i - 1, ""),
+        "started_at": ended - timedelta(seconds=5),
+        "finished_at": ended,
+        "worker": f"w-{i % WORKERS:06x}",
+        "assignment": assignment.to_json(),
+        "notes": [],
+        "engine": None if failed else {"layers": 60, "moves": 12, "opaque": 0, "sparse": 0},
+    }
+    measured = {
+        "raw_ms": float(rows.latency_ms[i]),
+        "baseline_ms": BASELINE_MS,
+        "spread": 0.02,
+        "metric_value": 0.96 - loss,
+        "loss": loss,
+        "loss_low": loss - 0.004,
+        "loss_high": loss + 0.004,
+        "samples": SAMPLES // 3 if rows.early[i] else SAMPLES,
+        "total_samples": SAMPLES,
+        "size_bytes": synthetic.ENGINE_BYTES,
+        "memory_bytes": 6_000_000,
+        "build_s": 0.2,
+        "total_s": 1.5,
+    }
+    return {**row, **(dict.fromkeys(measured) if failed else measured)}
+
+
+def _samples(rows: Rows, i: int, first: int) -> Iterator[dict[str, Any]]:
+    if rows.failed[i]:
+        return
+    for role, ms in (("candidate", float(rows.latency_ms[i])), ("baseline", BASELINE_MS)):
+        row = {"evaluation_id": first + i, "round": 0, "role": role, "raw_ms": ms, "spread": 0.02}
+        yield {**row, "baseline_ms": BASELINE_MS, "warnings": [], "samples": os.urandom(4 * synthetic.INFERENCES)}
+
+
+def _score(rows: Rows, i: int, first: int) -> dict[str, Any]:
+    loss = float(rows.loss[i])
+    values = {"value": 0.96 - loss, "loss": loss, "loss_low": loss - 0.004, "loss_high": loss + 0.004}
+    scores = os.urandom(SAMPLES // 8) * 32  # zeros and ones as float32 hold little information, which databases pack
+    row = {"evaluation_id": first + i, "split": "search", "metric": "top1", "samples": SAMPLES, "total": SAMPLES}
+    return {**row, **values, "scores": scores}
+
+
+# -- Optuna's tables ---------------------------------------------------------------------------------------------------
+
+
+def add_trials(
+    url: str, target: TargetRecord, rows: Rows, trials: range, codes: dict[tuple[str, Precision], int]
+) -> None:
+    """The trials that these evaluations answered, as Optuna's own way of adding them writes them, but in bulk.
+
+    Args:
+        codes: of every precision that the sampler may propose of a group; groups without are no parameters.
+    """
+    import optuna
+    from optuna.storages._rdb import models
+
+    storage = optuna_storage(url)
+    study_id = storage.get_study_id_from_name(target.optuna_study)
+    free = optuna.distributions.distribution_to_json(optuna.distributions.IntDistribution(0, 1))
+    states, now = optuna.trial.TrialState, datetime.now()
+    columns = [column for column, group in enumerate(rows.groups) if (group, Precision.INT8) in codes]
+    finite = models.TrialValueModel.TrialValueType.FINITE
+    with storage.engine.begin() as connection:
+        first = (connection.scalar(text("select max(trial_id) from trials")) or 0) + 1
+        for start in range(0, len(rows), CHUNK):
+            piece = range(start, min(start + CHUNK, len(rows)))
+            good = [i for i in piece if not rows.failed[i]]
+            trial = {"study_id": study_id, "datetime_start": now, "datetime_complete": now}
+            _write(connection, models.TrialModel, (
+                {**trial, "trial_id": first + i, "number": trials[i]}
+                | {"state": states.FAIL if rows.failed[i] else states.COMPLETE} for i in piece
+            ))  # fmt: skip
+            _write(connection, models.TrialParamModel, (
+                {"trial_id": first + i, "param_name": rows.groups[c], "distribution_json": free}
+                | {"param_value": float(codes[rows.groups[c], BOTH[int(rows.chosen[i, c])]])}
+                for i in piece for c in columns
+            ))  # fmt: skip
+            _write(connection, models.TrialValueModel, (
+                {"trial_id": first + i, "objective": objective, "value": float(values[i]), "value_type": finite}
+                for i in good for objective, values in enumerate((rows.latency_ms, rows.loss))
+            ))  # fmt: skip
+            _write(connection, models.TrialSystemAttributeModel, (
+                {"trial_id": first + i, "key": f"constraints:{key}", "value_json": json.dumps(value)}
+                for i in good for key, value in (("obeyed", 0.0), ("drop", float(rows.loss[i]) - 0.05))
+            ))  # fmt: skip
+            _write(connection, models.TrialUserAttributeModel, (
+                {"trial_id": first + i, "key": MEASURED, "value_json": f"[0.02, 0.002, {float(not rows.early[i])}]"}
+                for i in good
+            ))  # fmt: skip
+        for table, key in (("trials", "trial_id"), ("trial_params", "param_id")):
+            connection.execute(text(f"select setval('{table}_{key}_seq', (select max({key}) from {table}))"))
+    storage.remove_session()
+    storage.engine.dispose()

@@ -1,0 +1,191 @@
+"""What a search costs beside its evaluations: its wall time less the time inside the evaluator process.
+
+Real searches of the example with SQLite, one per sampler: short ones, so that what a search spends once (imports,
+loading the model, opening the database) is kept apart and spread over the default number of trials. Then the same
+loop with evaluations that answer at once, which shows how the cost grows, and with --profile where it goes.
+
+usage: python -m benchmarks.figures.bookkeeping [--trials 12] [--replayed 100] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import os
+import pstats
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks import synthetic
+from benchmarks.example import BATCH, DATA, MODEL, load_text
+from evaluators.process.keeper import EvaluatorProcess
+from search.values import Assignment, Evaluation
+from studies.options.config import SearchConfig
+from studies.run.runner import Runner
+from studies.show.progress_display import Lines
+from studies.trials.proposals import Proposals
+from studies.verbs import commands
+
+SAMPLERS = ("guided", "tpe", "random")
+DEFAULT_TRIALS = SearchConfig("", "", "").trials
+
+
+class Clocks:
+    """Seconds spent: in evaluations, in all requests to the evaluator process, in the trial loop, in the search."""
+
+    def __init__(self) -> None:
+        self.evaluating = self.asking = self.in_loop = self.asking_in_loop = 0.0
+        self.evaluations = self.proposals = 0
+        self._looping = False
+
+    @property
+    def loop_s(self) -> float:
+        return self.in_loop - self.asking_in_loop
+
+    def request(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._add(time.perf_counter() - start, original.__name__)
+
+        return timed
+
+    def _add(self, seconds: float, name: str) -> None:
+        self.asking += seconds
+        self.asking_in_loop += seconds if self._looping else 0.0
+        if name == "evaluate":
+            self.evaluating += seconds
+            self.evaluations += 1
+
+    def proposal(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(proposals: Proposals) -> Any:
+            self.proposals += 1
+            return original(proposals)
+
+        return counted
+
+    def loop(self, original: Callable[..., str]) -> Callable[..., str]:
+        def timed(runner: Runner) -> str:
+            start, self._looping = time.perf_counter(), True
+            try:
+                return original(runner)
+            finally:
+                self.in_loop, self._looping = time.perf_counter() - start, False
+
+        return timed
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        requests = {name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "call", "adopt")}
+        with (
+            patch.multiple(EvaluatorProcess, **requests),
+            patch.object(Runner, "run", self.loop(Runner.run)),
+            patch.object(Proposals, "ask", self.proposal(Proposals.ask)),
+        ):
+            yield
+
+
+def main(trials: int = 12, replayed: int = 100) -> dict[str, float]:
+    """By sampler, a trial (a distinct evaluation) of a search of the default length: `ms`, and `share` of evaluation
+    time. It is made of `loop_ms`, spent in the loop, and of its part of `once_s`, which every search spends once.
+    `replayed_ms` in the loop, and `replayed_proposals`, where evaluations are replayed.
+    """
+    found: dict[str, float] = {}
+    print(f"digits example, SQLite; {load_text()}")
+    print(f"{'':8}{'evaluations':>12}{'proposals':>10}{'evaluation':>12}{'loop, a trial':>15}{'once':>9}", end="")
+    print(f"  a trial of {DEFAULT_TRIALS}")
+    for sampler in SAMPLERS:
+        clocks, wall = searched(sampler, trials)
+        each, loop = clocks.evaluating / clocks.evaluations, clocks.loop_s / clocks.evaluations
+        once = wall - clocks.asking - clocks.loop_s
+        beside = loop + once / DEFAULT_TRIALS
+        found |= {f"{sampler}.ms": 1e3 * beside, f"{sampler}.share": beside / each}
+        found |= {f"{sampler}.loop_ms": 1e3 * loop, f"{sampler}.once_s": once}
+        cells = f"{clocks.evaluations:12}{clocks.proposals:10}{1e3 * each:9.0f} ms{1e3 * loop:12.0f} ms{once:7.2f} s"
+        print(f"{sampler:8}{cells}{1e3 * beside:9.0f} ms {beside / each:6.1%}", flush=True)
+    print("evaluations replayed:")
+    for sampler in SAMPLERS:
+        clocks, _ = searched(sampler, replayed, replayed=True)
+        loop, proposals = clocks.loop_s / clocks.evaluations, clocks.proposals / clocks.evaluations
+        found |= {f"{sampler}.replayed_ms": 1e3 * loop, f"{sampler}.replayed_proposals": proposals}
+        print(f"{sampler:8}{clocks.evaluations:12}{clocks.proposals:10}{'':12}{1e3 * loop:12.0f} ms", flush=True)
+    return found
+
+
+def searched(sampler: str, trials: int, *, replayed: bool = False) -> tuple[Clocks, float]:
+    """Search the example; the clocks, and the wall time of the whole search."""
+    clocks = Clocks()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, ExitStack() as stack:
+        options = {
+            "model": str(MODEL),
+            "data": str(DATA),
+            "batch": str(BATCH),
+            "max-drop": "1%",
+            "trials": str(trials),
+            "sampler": sampler,
+            "storage": f"sqlite:///{folder}/bookkeeping.db",
+        }
+        if replayed:
+            stack.enter_context(replaying())
+        stack.enter_context(clocks.running())
+        start = time.perf_counter()
+        commands.search(options, Lines(Console(file=nowhere)))
+        return clocks, time.perf_counter() - start
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Evaluations and measurements answer at once; what they leave cannot be measured again."""
+    ask = EvaluatorProcess.call
+
+    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
+        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
+
+    def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
+        if method == "time_again":
+            return synthetic.evaluation(params["assignment"], np.random.default_rng(0)).latency
+        if method == "time_engine":
+            return synthetic.latency(4.6, np.random.default_rng(0))
+        return ask(keeper, method, params, on_event)
+
+    with (
+        patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),
+        patch("studies.run.finalists.confirm", lambda *_: 0),
+    ):
+        yield
+
+
+def profiled(trials: int) -> None:
+    """Where the loop's time goes, evaluations replayed."""
+    for sampler in SAMPLERS:
+        profile = cProfile.Profile()
+        profile.enable()
+        searched(sampler, trials, replayed=True)
+        profile.disable()
+        for order, what in (("cumulative", r"studies|optuna|evaluators"), ("tottime", "")):
+            text = io.StringIO()
+            pstats.Stats(profile, stream=text).sort_stats(order).print_stats(what, 45)
+            print(sampler, text.getvalue())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--replayed", type=int, default=100)
+    parser.add_argument("--profile", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.profile:
+        profiled(arguments.replayed)
+    else:
+        main(arguments.trials, arguments.replayed)

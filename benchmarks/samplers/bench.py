@@ -1,0 +1,61 @@
+"""Counts what a method tries: distinct evaluations, as a study does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.samplers.simulator.problem import Measurement, Problem
+from search.space.layout import Codes
+
+
+class Spent(Exception):  # noqa: N818 - the normal end of a method
+    """As many trials as were granted."""
+
+
+class Bench:
+    """One method's run on one network.
+
+    Args:
+        seed: of the noise; a method draws from it too.
+        trials: distinct evaluations that it may make, uniform assignments and probes included.
+        budget_ms: latency that a pick must keep, for methods that can aim; None without.
+    """
+
+    def __init__(self, problem: Problem, seed: int, trials: int, budget_ms: float | None = None) -> None:
+        self.problem, self.seed, self.trials, self.budget_ms = problem, seed, trials, budget_ms
+        self.found: dict[tuple[int, ...], Measurement] = {}
+
+    def knows(self, codes: Codes) -> bool:
+        return tuple(int(code) for code in codes) in self.found
+
+    def evaluate(self, codes: Codes) -> Measurement:
+        """Measure; what is known already costs nothing. Raises Spent after the last trial."""
+        key = tuple(int(code) for code in codes)
+        if key not in self.found:
+            if len(self.found) >= self.trials:
+                raise Spent
+            self.found[key] = self.problem.evaluate(np.array(key), self.seed)
+        return self.found[key]
+
+    def baselines(self) -> list[Codes]:
+        """Measure the uniform assignments; their codes, the highest precision first."""
+        for codes in self.problem.baselines.values():
+            self.evaluate(codes)
+        return list(self.problem.baselines.values())
+
+    def codes(self) -> Codes:
+        """(n, decisions) of the trials, in order."""
+        return np.array(list(self.found), dtype=np.int64).reshape(len(self.found), len(self.problem.widths))
+
+
+Method = Callable[[Bench], None]
+
+
+def run(method: Method, bench: Bench) -> None:
+    """Until the method has nothing more to try or its trials are spent."""
+    try:
+        method(bench)
+    except Spent:
+        return

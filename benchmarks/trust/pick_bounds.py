@@ -1,0 +1,226 @@
+"""Which bound makes picks hold: simulated searches of which the true losses are known.
+
+A world has 38 groups. Each adds noise to the margin of every sample when it runs in INT8, and saves time. A mix flips
+the samples whose margin its noise exceeds, so that mixes share flipped samples, as real ones do. A search evaluates
+mixes around the allowed loss on one split, and its candidates are scored on another half as large.
+
+Compared are bounds for the fastest mix that keeps the allowed loss surely, and orders of the line of candidates that
+are looked at on the final split.
+
+usage: python -m benchmarks.trust.pick_bounds [--worlds 100]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.judging.picks import Aim, Candidates, line
+from studies.judging.quantiles import quantile
+from studies.judging.verdicts import margins
+from studies.options.config import Limits
+
+Floats = NDArray[np.float64]
+GROUPS, MIXES, FP32 = 38, 60, 0
+_SPREAD = 1.0  # of the margins of samples
+
+
+@dataclass(frozen=True)
+class World:
+    """One search: columns of its mixes, the first of which is uniform FP32.
+
+    Attributes:
+        latency: relative.
+        truth: (mixes,) true losses.
+        loss, error: estimates on the search split with their standard errors; `final` and `final_error` likewise.
+    """
+
+    limit: float
+    latency: Floats
+    truth: Floats
+    loss: Floats
+    error: Floats
+    final: Floats
+    final_error: Floats
+
+    @property
+    def candidates(self) -> Candidates:
+        nothing, given = np.zeros(len(self.loss), bool), Limits(max_drop=self.limit)
+        margin = margins(self.loss, self.error, self.loss, self.error, given, higher_is_better=True)
+        band = quantile(two_sided=True) * self.error
+        eligible = margin >= 0
+        return Candidates(
+            latency_ms=self.latency,
+            loss=self.loss,
+            loss_error=self.error,
+            loss_band=band,
+            margin=margin,
+            latency_band=0.01,
+            eligible=eligible,
+            fails=nothing,
+            holds=nothing,
+            final_margin=np.full(len(self.loss), np.nan),
+            on_front=nothing,
+            fp32=FP32,
+        )
+
+
+def world(rng: np.random.Generator, samples: int, limit: float, centre: float) -> World:
+    """A search with so many samples; `centre` is the mean margin, so that FP32 is right in Φ(centre) of them."""
+    gain = np.exp(rng.normal(0, 0.6, GROUPS))
+    gain *= 0.56 / gain.sum()
+    noise = np.exp(rng.normal(0, 1.0, GROUPS)) ** 2
+    noise *= _variance_of(10 * limit, centre) / noise.sum()
+    mixes = _mixes(rng, noise, gain, _variance_of(limit, centre))
+    truth = np.array([_loss_of(float(variance), centre) for variance in mixes @ noise])
+    count = samples + samples // 2
+    margin, fields = rng.normal(centre, _SPREAD, count), rng.normal(0, 1, (GROUPS, count)) * np.sqrt(noise)[:, None]
+    losses = (margin > 0).astype(float) - (margin + mixes @ fields > 0)
+    searched, final = _estimates(losses[:, :samples]), _estimates(losses[:, samples:])
+    return World(limit, 1 - mixes @ gain, truth, *searched, *final)
+
+
+def _mixes(rng: np.random.Generator, noise: Floats, gain: Floats, allowed: float) -> Floats:
+    """(mixes, groups) of 0 and 1: FP32, all INT8, and what an imperfect model takes for the best near the limit."""
+    found = np.zeros((MIXES, GROUPS))
+    found[1] = 1
+    for mix in found[2:]:
+        order = np.argsort(noise * np.exp(rng.normal(0, 0.7, GROUPS)) / gain)
+        mix[order[np.cumsum(noise[order]) <= allowed * math.exp(rng.normal(0.1, 0.6))]] = 1
+    return found
+
+
+def _loss_of(variance: float, centre: float) -> float:
+    def right(spread: float) -> float:
+        return (1 + math.erf(centre / spread / math.sqrt(2))) / 2
+
+    return right(_SPREAD) - right(math.sqrt(_SPREAD**2 + variance))
+
+
+def _variance_of(loss: float, centre: float) -> float:
+    low, high = 1e-9, 1e4
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _loss_of(middle, centre) < loss else (low, middle)
+    return low
+
+
+def _estimates(losses: Floats) -> tuple[Floats, Floats]:
+    """(mixes,) means and standard errors as `evaluators.measure.intervals.paired_interval` has them for ratios."""
+    n, mean = losses.shape[1], losses.mean(axis=1)
+    variance = (np.square(losses).sum(axis=1) + 1 - (n * mean) ** 2 / (n + 2)) / (n + 2)
+    return mean, np.sqrt(variance / (n + 2))
+
+
+def worlds(count: int, samples: int, limit: float, centre: float, seed: int = 0) -> Iterator[World]:
+    rng = np.random.default_rng(seed)
+    return (world(rng, samples, limit, centre) for _ in range(count))
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def _shrunk(found: World) -> Floats:
+    """Upper bounds of losses that are drawn to a parabola of loss over latency, by empirical Bayes."""
+    powers = np.stack([found.latency**power for power in range(3)], axis=1)
+    between = float(np.var(found.loss))
+    for _ in range(5):
+        weight = 1 / np.sqrt(found.error**2 + between)
+        curve = powers @ np.linalg.lstsq(powers * weight[:, None], found.loss * weight, rcond=None)[0]
+        between = max(1e-12, float(np.average((found.loss - curve) ** 2 - found.error**2, weights=weight**2)))
+    share = between / (between + found.error**2)
+    upper: Floats = curve + share * (found.loss - curve) + quantile() * np.sqrt(share) * found.error
+    return upper
+
+
+BOUNDS: dict[str, Callable[[World], Floats]] = {
+    "the estimate alone": lambda w: w.loss,
+    "one-sided 95 %": lambda w: w.loss + quantile() * w.error,
+    "Šidák, all mixes": lambda w: w.loss + quantile(len(w.loss)) * w.error,
+    "Šidák, those that keep the limit": lambda w: w.candidates.upper,
+    "shrunk to a curve": _shrunk,
+}
+
+
+def fastest_surely(found: World, bound: Callable[[World], Floats]) -> int | None:
+    """The fastest mix whose bound keeps the limit, FP32 aside; None where there is none."""
+    rows = np.flatnonzero(bound(found) <= found.limit)
+    rows = rows[rows != FP32]
+    return int(rows[np.argmin(found.latency[rows])]) if len(rows) else None
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+def _fastest_first(found: World) -> list[int]:
+    """The sure ones by latency, then the others that keep the limit by latency."""
+    columns = found.candidates
+    rows = [int(row) for row in np.argsort(found.latency) if columns.eligible[row] and row != FP32]
+    return sorted(rows, key=lambda row: not columns.sure[row])[:6]
+
+
+LINES: dict[str, Callable[[World], list[int]]] = {
+    "sure ones, then the fastest": _fastest_first,
+    "by how sure, in steps": lambda w: line(w.candidates, Aim.FASTEST),
+}
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What is made of a line: the row, or None for FP32; whether it holds surely, and in truth; how many were tried."""
+
+    row: int | None
+    surely: bool
+    true: bool
+    tries: int
+    covered: bool
+
+
+def confirmed(found: World, queue: list[int]) -> Confirmed:
+    """The first in line whose estimate on the final split keeps the limit."""
+    for tries, row in enumerate((row for row in queue if row != FP32), 1):
+        if found.final[row] <= found.limit:
+            surely = found.final[row] + quantile(tries) * found.final_error[row] <= found.limit
+            reach = quantile(tries, two_sided=True) * found.final_error[row]
+            covered = abs(found.truth[row] - found.final[row]) <= reach
+            return Confirmed(row, bool(surely), bool(found.truth[row] <= found.limit), tries, bool(covered))
+    return Confirmed(None, True, True, len(queue), True)
+
+
+def _slower(found: World, row: int | None) -> float:
+    """How much slower than the fastest mix that keeps the limit in truth, relative."""
+    best = found.latency[found.truth <= found.limit].min()
+    return float(found.latency[FP32 if row is None else row] / best - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worlds", type=int, default=100, help="of each kind")
+    count = parser.parse_args().worlds
+    for centre, limit in ((c, limit) for c in (1.4, 0.6) for limit in (0.005, 0.01, 0.02)):
+        for samples in (300, 1000, 2000):
+            made = list(worlds(count, samples, limit, centre))
+            print(f"FP32 right in {_loss_of(1e12, centre) + 0.5:.0%}, allowed loss {limit:.1%}, {samples} samples")
+            for name, bound in BOUNDS.items():
+                rows = [(each, row) for each in made if (row := fastest_surely(each, bound)) is not None]
+                true = sum(each.truth[row] <= limit for each, row in rows)
+                slower = float(np.mean([_slower(each, fastest_surely(each, bound)) for each in made]))
+                print(f"  {name:34} found {len(rows):4}, true {true:4}; {slower:.0%} slower, FP32 where none")
+            for name, order in LINES.items():
+                ends = [(each, confirmed(each, order(each))) for each in made]
+                held = [end for _, end in ends if end.row is not None]
+                sure = [end for end in held if end.surely]
+                slower = float(np.mean([_slower(each, end.row) for each, end in ends]))
+                print(
+                    f"  line {name:29} held {len(held):4}, true {sum(e.true for e in held):4}; surely {len(sure):4}, "
+                    f"true {sum(e.true for e in sure):4}; covered {sum(e.covered for e in held):4}; {slower:.0%} slower"
+                )
+
+
+if __name__ == "__main__":
+    main()
