@@ -347,7 +347,7 @@ def test_a_metric_that_does_not_fit_the_outputs_is_found(tmp_path: Path) -> None
     with pytest.raises(TargetError, match="starting backend onnxruntime: TypeError"):
         opened(made.job, options={"treads": 1})
     with pytest.raises(MetricError, match="gave nan"):
-        opened(made.job, metric="test_evaluator:nan_metric").try_out()
+        opened(made.job, metric=f"{__name__}:nan_metric").try_out()
 
 
 def nan_metric(outputs: Any, labels: Any) -> Any:
@@ -401,7 +401,7 @@ def test_label_maps_of_the_final_samples_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_metric_of_the_users_own_is_tried_on_final_samples_too(tmp_path: Path) -> None:
-    made = case(tmp_path, metric="test_evaluator:names_metric")
+    made = case(tmp_path, metric=f"{__name__}:names_metric")
     np.savez(tmp_path / "apart.npz", image=images(40, seed=5), labels=np.zeros((40, 2)))
     opened(made.job).try_out()
     with pytest.raises(MetricError, match=r"^scoring the first final samples: .*ValueError on samples 0 to 3"):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.support.paths import DATA
+from tests.support.paths import DATA, ROOT
 
 WHEELS = {
     "8.6.1": "tensorrt-bindings==8.6.1",
@@ -153,8 +153,10 @@ def read_wheel(requirement: str, folder: Path) -> dict[str, Any]:
     unpack(requirement, folder)
     link_stand_ins(folder / "tensorrt_bindings" / "tensorrt.so", folder / "lib")
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder / "lib"), "PYTHONPATH": str(folder)}
-    command = [sys.executable, __file__, "--describe"]
-    return dict(json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout))
+    command = [sys.executable, "-m", "tests.support.tensorrt.make_listings", "--describe"]
+    return dict(
+        json.loads(subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    )
 
 
 def unpack(requirement: str, folder: Path) -> None:
