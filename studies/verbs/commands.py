@@ -32,7 +32,7 @@ from studies.verbs.analyses import compare, layers, profile, remeasure, sensitiv
 from studies.verbs.results import Demo
 
 if TYPE_CHECKING:  # these import Optuna or ONNX, or belong to other verbs, which reading verbs should not wait for
-    from studies.export.export import Exported
+    from studies.export.export import Export
     from studies.judging.study_status import StudyStatus
     from studies.run.session.setup import Checked
     from studies.verbs.doctor import Check
@@ -201,7 +201,7 @@ def export(
     progress: SearchEvents | None = None,
     target: str | None = None,
     latency_tolerance: float | None = None,
-) -> Exported:
+) -> Export:
     """Write the chosen engine to a folder, as `bitfront export`.
 
     Args:
@@ -212,7 +212,7 @@ def export(
         target: which of the study's; None for the first. It is exported where it was measured.
         latency_tolerance: how far the exported engine's latency may be from that of the engine that was measured,
             relative: 0.05 is 5 %; None for the study's tie band. Beyond it the export is kept and
-            `Exported.warning` says so.
+            `Export.warning` says so.
 
     Raises:
         StudyError: nothing keeps the limits, or no such study, target, trial or pick.
@@ -221,8 +221,8 @@ def export(
     """
     from studies.artifacts.shipping import here
     from studies.export import export as exports
-    from studies.export.choosing import chosen_row
-    from studies.export.deploy import check_triton_name
+    from studies.export.selection import find_row
+    from studies.export.triton import check_triton_name
     from studies.run.session.joining import prepared
     from studies.run.session.setup import check_artifacts, check_unchanged, checked, final_options
 
@@ -232,7 +232,7 @@ def export(
     url = storage or default_url()
     with Store.open(url) as store:
         now = standing_of(store, name, options, target)
-        row = chosen_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
+        row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _for_export(config_of(now.study, now.target, url), options or {})
         check_artifacts(config)
         config = here(store, now.study, config)
@@ -242,11 +242,11 @@ def export(
             with prepared(store, good, now.study, progress or Quiet()) as work, work.crew.hold("prune"):
                 how = f"trial {trial}" if trial is not None else pick or "best"
                 if trial is None:
-                    now, row = exports.confirmed_pick(work, now, how)
+                    now, row = exports.confirm_pick(work, now, how)
                 request = exports.Request(
                     int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance
                 )
-                return exports.write(work, now, row, request, out)
+                return exports.export_evaluation(work, now, row, request, out)
 
 
 def _for_export(config: SearchConfig, options: Mapping[str, Any]) -> SearchConfig:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from studies.run.search_result import SearchResult
 
 if TYPE_CHECKING:  # it imports the evaluators, which reading verbs should not wait for
-    from studies.export.export import Exported
+    from studies.export.export import Export
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,6 @@ class Demo:
     """What the demo left behind."""
 
     finished: SearchResult
-    engine: Exported
+    engine: Export
     report: Path
     storage: str

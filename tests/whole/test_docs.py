@@ -16,7 +16,7 @@ import pytest
 
 from search.space.choices import Space
 from search.values import Target
-from studies.export.export import Exported
+from studies.export.export import Export
 from studies.inspect.profiles import Profiled
 from studies.judging.sensitivity_table import Sensitivities, Thresholds
 from studies.judging.study_status import StudyStatus
@@ -270,7 +270,7 @@ def check_call(call: ast.Call) -> None:
 
 
 def returned(name: str) -> Any:
-    types = (Exported, Space, Target, Check, StudyStatus, Profiled, Sensitivities, Thresholds)
+    types = (Export, Space, Target, Check, StudyStatus, Profiled, Sensitivities, Thresholds)
     return typing.get_type_hints(getattr(commands, name), localns={kind.__name__: kind for kind in types})["return"]
 
 

@@ -182,7 +182,7 @@ def test_sigterm_leaves_no_half_written_export(here: Path) -> None:
     before = {path.name for path in here.iterdir()}
     words = command("export", "small", "--trial", "1", "--out", "engine")
     words[2] = (
-        f"import time; from studies.export import export; export._check_outputs = lambda *_: time.sleep(60)\n{words[2]}"
+        f"import time; from studies.export import export; export.check_outputs = lambda *_: time.sleep(60)\n{words[2]}"
     )
     process = start(*words, cwd=here)
     code, printed = ended(process, signal.SIGTERM, lambda: any(here.glob(".engine-*/*")))

@@ -16,7 +16,8 @@ from search.errors import ConfigError
 from search.graph.model import Model, ShapeRequest, load
 from search.graph.shapes import TensorSpec
 from search.values import Precision
-from studies.export.deploy import Plan, check_triton_name, triton_config, trtexec_text
+from studies.export.triton import check_triton_name, triton_config
+from studies.export.trtexec import Plan, trtexec_text
 from tests.support.command_line import three_layers
 from tests.support.networks import save
 

@@ -20,8 +20,7 @@ from evaluators.calibration import cache as calibration_cache
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
-from studies.events import Quiet
-from studies.export import export
+from studies.export.checks import MeasuredEngine, check_latency, default_tolerance, failure_text
 from studies.run import rebuild
 from studies.run.work import Bench, Work
 from studies.store.store import Store
@@ -343,21 +342,14 @@ def test_three_engines_are_timed_in_turn(process: EvaluatorProcess) -> None:
 
 def test_a_much_slower_engine_is_found_out(process: EvaluatorProcess) -> None:
     folder = process.log.parent
-    target = SimpleNamespace(target=SimpleNamespace(relative=True))
-    bench, ledger = SimpleNamespace(keeper=process), SimpleNamespace(target=target)
-    work: Any = SimpleNamespace(bench=bench, ledger=ledger, progress=Quiet())
-    now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
-    chosen: Any = SimpleNamespace(now=now, row=0, engine=folder / "light.onnx")
-    check = export._check_latency(work, chosen, folder / "heavy.onnx")
+    check = check_latency(process, MeasuredEngine(folder / "light.onnx", 1.0, 1.0), folder / "heavy.onnx", 0.5)
     assert (check["holds"], check["tries"]) == (False, 3)
-    assert re.search(r"within 50\.0%; in 3 tries it was .* times that", export._latency_warning(check))
+    assert re.search(r"within 50\.0%; in 3 tries it was .* times that", failure_text(check))
 
 
 def test_the_tie_band_is_the_studys_own() -> None:
-    now: Any = SimpleNamespace(band=0.034)
-    assert export.tolerance(now) == 0.034
-    now.band = 0.0
-    assert export.tolerance(now) == 0.01
+    assert default_tolerance(0.034) == 0.034
+    assert default_tolerance(0.0) == 0.01
 
 
 def test_an_engine_that_was_damaged_in_the_artifacts_is_one_that_is_gone(here: Path) -> None:

@@ -18,8 +18,8 @@ from evaluators.engine import Backend
 from evaluators.process.evaluator import Evaluator
 from search.errors import ArtifactError
 from search.values import Precision
-from studies.events import Quiet
-from studies.export import export
+from studies.export import checks
+from studies.export.checks import MeasuredEngine, check_latency, check_outputs, identical
 from tests.support import evaluator_jobs
 from tests.support.command_line import ok
 from tests.support.networks import Net, images, save
@@ -72,21 +72,19 @@ def test_other_strings_are_found_out(tmp_path: Path) -> None:
     values.strings[:] = [text.upper() for text in values.strings]
     onnx.save(renamed, tmp_path / "renamed.onnx")
     evaluator = Evaluator(case.job, lambda event, value: None)
-    work = asking(evaluator)
-    export._check_outputs(work, tmp_path / "model.onnx", tmp_path / "model.onnx")
+    keeper = asking(evaluator)
+    check_outputs(keeper, tmp_path / "model.onnx", tmp_path / "model.onnx")
     with pytest.raises(ArtifactError, match="outputs names_out are not those of the engine"):
-        export._check_outputs(work, tmp_path / "model.onnx", tmp_path / "renamed.onnx")
+        check_outputs(keeper, tmp_path / "model.onnx", tmp_path / "renamed.onnx")
 
 
 def asking(evaluator: Evaluator) -> Any:
-    """Work whose evaluator runs in this process."""
+    """A keeper whose evaluator runs in this process."""
 
     def call(method: str, params: dict[str, Any]) -> Any:
         return getattr(evaluator, method)(**{k: Path(v) if isinstance(v, str) else v for k, v in params.items()})
 
-    bench = SimpleNamespace(keeper=SimpleNamespace(call=call, close=lambda: None))
-    ledger = SimpleNamespace(target=SimpleNamespace(target=evaluator.target))
-    return SimpleNamespace(bench=bench, ledger=ledger, progress=Quiet())
+    return SimpleNamespace(call=call, close=lambda: None)
 
 
 NAN = np.array([0x7FC00000], np.uint32).view(np.float32)
@@ -113,8 +111,8 @@ OTHER_NAN = np.array([0xFFC00001], np.uint32).view(np.float32)
     ],
 )
 def test_arrays_are_the_same_bit_for_bit(one: NDArray[Any], other: NDArray[Any] | None, same: bool) -> None:
-    assert export._identical(one, other) is same
-    assert export._identical(other, one) is same
+    assert identical(one, other) is same
+    assert identical(other, one) is same
 
 
 def minus(folder: Path, name: str, *, sign: float) -> Path:
@@ -129,11 +127,11 @@ def minus(folder: Path, name: str, *, sign: float) -> Path:
 
 def test_zeros_of_another_sign_are_found_out(tmp_path: Path) -> None:
     """Of two files that ONNX Runtime runs, whose outputs numpy calls equal."""
-    work = asking(Evaluator(evaluator_jobs.case(tmp_path, naming_classifier()).job, lambda event, value: None))
+    keeper = asking(Evaluator(evaluator_jobs.case(tmp_path, naming_classifier()).job, lambda event, value: None))
     positive, negative = minus(tmp_path, "a.onnx", sign=1), minus(tmp_path, "b.onnx", sign=-1)
-    export._check_outputs(work, positive, positive)
+    check_outputs(keeper, positive, positive)
     with pytest.raises(ArtifactError, match="outputs y are not"):
-        export._check_outputs(work, positive, negative)
+        check_outputs(keeper, positive, negative)
 
 
 # -- latencies ---------------------------------------------------------------------------------------------------------
@@ -165,18 +163,16 @@ def states(backend: Backend, monkeypatch: pytest.MonkeyPatch, *values: dict[str,
 def checked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The check of an engine against itself, which ties at the second try."""
     engine = evaluator.folder / "engine.onnx"
-    work = asking(evaluator)
-    monkeypatch.setattr(export, "_ROUNDS", 2)
-    call, factors = work.bench.keeper.call, iter([100, 1])
+    keeper = asking(evaluator)
+    monkeypatch.setattr(checks, "_ROUNDS", 2)
+    call, factors = keeper.call, iter([100, 1])
 
     def apart_at_first(method: str, params: dict[str, Any]) -> Any:
         times = call(method, params)
         return {**times, "engine": times["measured"] * next(factors)}
 
-    work.bench.keeper.call = apart_at_first
-    now = SimpleNamespace(band=0.5, latency_ms=[1.0], table=SimpleNamespace(reference_ms=1.0))
-    chosen: Any = SimpleNamespace(now=now, row=0, engine=engine)
-    return export._check_latency(work, chosen, engine)
+    keeper.call = apart_at_first
+    return check_latency(keeper, MeasuredEngine(engine, 1.0, 1.0), engine, 0.5)
 
 
 @pytest.mark.usefixtures("alone")

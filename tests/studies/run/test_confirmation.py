@@ -15,7 +15,7 @@ import pytest
 
 from search.values import Accuracy, Evaluation, Precision
 from studies.export import export
-from studies.export.choosing import chosen_row
+from studies.export.selection import find_row
 from studies.judging.standing import Standing, standing
 from studies.judging.verdicts import Verdict
 from studies.judging.words.final_split import best_numbers, disagreement_text, final_notes
@@ -113,7 +113,7 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
     assert final_notes(now)[0] == (
         "none of the 3 candidates keeps the limits on the final split; trial 0 is recommended instead (not confirmed)"
     )
-    assert int(now.table.trial[chosen_row(now, None, None)]) == 0
+    assert int(now.table.trial[find_row(now, None, None)]) == 0
 
 
 def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(store: Store) -> None:
@@ -271,7 +271,7 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
     target = store.targets(study.id)[0]
     monkeypatch.setattr(export, "confirm", confirm)
     work: Any = SimpleNamespace(store=store, study=study, target=target, limits=limits)
-    now, row = export.confirmed_pick(work, judged(store, limits), "best")
+    now, row = export.confirm_pick(work, judged(store, limits), "best")
     assert (asked, row, now.verdict(row)) == ([1, 2], 2, Verdict.SURELY)
-    assert export.confirmed_pick(work, now, "best")[1] == 2
+    assert export.confirm_pick(work, now, "best")[1] == 2
     assert asked == [1, 2], "what was looked at is not looked at again"

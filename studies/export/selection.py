@@ -10,7 +10,7 @@ from studies.judging.words.failures import nothing_text
 from studies.options.config import Limits
 
 
-def chosen_row(now: Standing, pick: str | None, trial: int | None) -> int:
+def find_row(now: Standing, pick: str | None, trial: int | None) -> int:
     """The row that a pick or a trial means; StudyError when there is none."""
     if pick is not None and trial is not None:
         raise StudyError("choosing what to export: give --pick or --trial, not both.")

@@ -1,0 +1,72 @@
+"""The files of an export beside its manifest: the engine, its source, its ranges, and what other programs need."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from evaluators.calibration import cache as calibration_cache
+from search.values import Assignment, Ranges
+from studies.export.checks import ask
+from studies.export.triton import triton_config
+from studies.export.trtexec import CALIBRATION, SOURCE, TIMING, Plan, trtexec_text
+from studies.run.work import Work
+
+PLAN, RANGES, TRTEXEC = "model.plan", "ranges.json", "trtexec.txt"
+
+
+def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, triton: str | None) -> None:
+    """Write an engine and what belongs to it.
+
+    Args:
+        engine: the file that was measured.
+        triton: name of a Triton model to write as well; None for none.
+    """
+    keeper, engine_file = work.bench.keeper, work.bench.engine_file
+    shutil.copyfile(engine, folder / engine_file)
+    if engine_file != SOURCE:  # else the engine is the ONNX file that it was built from
+        ask(keeper, "export_onnx", assignment=assignment, out=str(folder / SOURCE))
+    _write_ranges(folder, work)
+    timing = bool(ask(keeper, "export_timing_cache", out=str(folder / TIMING)))
+    if engine_file == PLAN:
+        (folder / TRTEXEC).write_text(trtexec_text(_plan(work, assignment, timing)), encoding="utf-8")
+    if triton is not None:
+        types = ask(keeper, "tensor_types", engine=str(folder / engine_file))
+        _write_triton(folder, work, triton, types)
+
+
+def _write_ranges(folder: Path, work: Work) -> None:
+    ranges = json.loads(work.ledger.artifacts.read_bytes(work.ledger.target.ranges_digest or ""))
+    (folder / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
+    version = work.ledger.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
+    text = calibration_cache.write(Ranges.from_json(ranges), version)
+    (folder / CALIBRATION).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _plan(work: Work, assignment: Assignment, timing: bool) -> Plan:
+    groups = work.ledger.store.groups(work.ledger.study.id)
+    return Plan(
+        version=work.ledger.target.target.versions["tensorrt"],
+        knobs=work.ledger.knobs,
+        layers={anchor: assignment[group.id] for group in groups for anchor in group.anchors},
+        profiles=work.problem.model.profiles,
+        plugins=work.problem.config.plugins,
+        timing_cache=timing,
+    )
+
+
+def _write_triton(folder: Path, work: Work, name: str, types: Mapping[str, str]) -> None:
+    engine_file = work.bench.engine_file
+    gpu = engine_file == PLAN or work.ledger.target.target.versions.get("provider") == "cuda"
+    entry = folder / "triton" / name
+    (entry / "1").mkdir(parents=True)
+    config = triton_config(name, engine_file, work.problem.model, types, gpu=gpu)
+    (entry / "config.pbtxt").write_text(config, encoding="utf-8")
+    source, target = folder / engine_file, entry / "1" / engine_file
+    try:
+        os.link(source, target)
+    except OSError:  # file systems without hard links
+        shutil.copyfile(source, target)
