@@ -20,6 +20,7 @@ from evaluators.calibration import cache as calibration_cache
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
+from studies.export import checks
 from studies.export.checks import MeasuredEngine, check_latency, default_tolerance, failure_text
 from studies.run import rebuild
 from studies.run.work import Bench, Work
@@ -304,7 +305,7 @@ def test_a_tolerance_that_is_none_is_refused(here: Path, text: str) -> None:
 
 
 def test_an_export_whose_outputs_differ_is_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_identical", lambda one, other: False)
+    monkeypatch.setattr(checks, "identical", lambda one, other: False)
     failed = invoke("export", "small", "--out", "deep/engine")
     assert failed.exit_code == 1
     assert "are not those of the engine that was measured. The export was removed" in failed.stderr
