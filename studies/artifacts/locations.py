@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 from search.errors import ConfigError
 from search.values import digest_of
@@ -14,16 +15,13 @@ from studies.store.store import artifact_folder
 
 
 def cache_home() -> Path:
-    """This user's folder for what can be fetched or measured again: `bitfront` in XDG_CACHE_HOME or ~/.cache.
+    """This user's folder for what can be fetched or measured again, where the system keeps such: ~/.cache on Linux.
 
     Raises:
-        ConfigError: neither is known.
+        ConfigError: the user has no home folder, and XDG_CACHE_HOME names none.
     """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(given):  # by the standard, others are to be ignored
-        return Path(given) / "bitfront"
     try:
-        return Path.home() / ".cache" / "bitfront"
+        return user_cache_path("bitfront", appauthor=False)
     except RuntimeError:
         raise ConfigError(
             "looking for a folder to keep copies in: this user has no home folder. Set XDG_CACHE_HOME to a folder that "
