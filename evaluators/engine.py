@@ -118,11 +118,8 @@ class Builder(Protocol):
 
 
 class Backend(Protocol):
-    """One kind of engine on one device."""
+    """One kind of engine on one device, opened by its `BackendKind`."""
 
-    name: str
-    engine_file: str
-    """What an exported engine is called: `model.onnx`, `model.plan`."""
     quick_profile: bool
     """Whether profiling an engine costs so little that every evaluation may have its moves timed."""
 
@@ -152,6 +149,13 @@ class Backend(Protocol):
 
         Keys, each only where it can be read: `sm_clock_mhz`, `memory_clock_mhz`, `temperature_c`, `power_w`,
         `throttled` (reasons that cost speed, in words), `other_processes` (how many use the device).
+        """
+
+    def set_options(self, options: Mapping[str, Any]) -> None:
+        """Go on with other options, as far as they may change while the backend is open; the rest is as it was.
+
+        Args:
+            options: all of them, as `BackendKind.open` took them.
         """
 
     def check(self) -> None:

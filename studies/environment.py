@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from evaluators.backends.nvidia.discovery import list_gpus
+from evaluators.backends.registry import shipped_kinds
 from evaluators.cores import usable_processors
 
-# `tensorrt` fetches the one for the newest CUDA; those with a CUDA in their names are installed by themselves, too.
-TENSORRT_PACKAGES = (
-    *("tensorrt", "tensorrt-bindings"),
-    *("tensorrt-cu12", "tensorrt-cu12-bindings", "tensorrt-cu13", "tensorrt-cu13-bindings"),
-)
-PACKAGES = (
-    *("bitfront", "numpy", "onnx", "onnx-ir", "onnxscript", "optuna", "sqlalchemy", "torch"),
-    *("onnxruntime", "onnxruntime-gpu", "cuda-bindings", "nvidia-ml-py"),
-    *TENSORRT_PACKAGES,
-)
+PACKAGES = ("bitfront", "numpy", "onnx", "onnx-ir", "onnxscript", "optuna", "sqlalchemy", "torch")  # of all backends
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "asimddp", "i8mm")
-GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
-SMI_TIMEOUT_S = 10  # without its persistence daemon a host with many GPUs takes seconds
 
 
 def collect() -> dict[str, Any]:
@@ -37,7 +26,7 @@ def collect() -> dict[str, Any]:
         "cpu": _cpu(),
         "memory_bytes": psutil.virtual_memory().total,
         "packages": _packages(),
-        "gpus": _gpus(),
+        "gpus": list_gpus(),
         "container": _container(),
     }
 
@@ -65,7 +54,8 @@ def _field(info: str, *names: str) -> str:
 
 
 def _packages() -> dict[str, str]:
-    return {package: version for package in PACKAGES if (version := _version(package))}
+    named: tuple[str, ...] = (*PACKAGES, *(package for kind in shipped_kinds() for package in kind.packages))
+    return {package: version for package in dict.fromkeys(named) if (version := _version(package))}
 
 
 def _version(package: str) -> str:
@@ -74,19 +64,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _gpus() -> list[dict[str, str]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return [dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS)]
 
 
 def _container() -> str:

@@ -99,7 +99,7 @@ def optimized_ops(backend: OnnxRuntimeBackend, path: Path) -> dict[str, int]:
     out = path.with_suffix(".optimized.onnx")
     options = backend.session_options()
     options.optimized_model_filepath = str(out)
-    backend.ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    backend.device.ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return dict(Counter(node.op_type for node in onnx.load(out).graph.node).most_common())
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators import data
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, quickest
-from evaluators.backends.registry import open_backend, prepare_backend
+from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.calibration import activations as calibration
 from evaluators.calibration import cache as calibration_cache
 from evaluators.cores import usable_processors
@@ -199,7 +200,7 @@ class Evaluator:
             "model": self.model.digest,
             "capability": self.backend.capability(),
             "knobs": dict(self.backend.knobs()),
-            "engine_file": self.backend.engine_file,
+            "engine_file": kind_named(self.job.backend).engine_file,
             "placement": self.backend.placement.name,
             "data": {
                 "digest": self.data.digest,
@@ -316,8 +317,7 @@ class Evaluator:
         if "ranges" in changes:
             self._builder = None
         if "options" in changes:
-            backend: Any = self.backend  # TensorRT's, the only one with something that can change
-            backend.set_optimization_level(int(changes["options"]["optimization_level"]))
+            self.backend.set_options(changes["options"])
             self._first = None
 
     def _calibration_threads(self) -> int:
@@ -790,8 +790,7 @@ class Evaluator:
 
 def _open_backend(job: Job) -> Backend:
     try:
-        turn = latency.device_lock(prepare_backend(job.backend, job.device)) if job.beside else nullcontext()
-        with turn:
+        with _turn_of(job) if job.beside else nullcontext():
             return open_backend(job.backend, job.device, job.options)
     except BitfrontError:
         raise
@@ -800,6 +799,15 @@ def _open_backend(job: Job) -> Backend:
             f"starting backend {job.backend}: {type(error).__name__}: {error}. Its installation may be broken: "
             "try `bitfront doctor`, or install it anew."
         ) from error
+
+
+def _turn_of(job: Job) -> AbstractContextManager[None]:
+    """The lock of a job's device, asked for once everything is imported that the backend needs."""
+    kind = kind_named(choose_backend(job.backend))
+    kind.prepare()
+    device = job.device or kind.default_device
+    gpu = kind.gpu_of(device)
+    return latency.device_lock(device if gpu is None else discovery.lock_name(gpu))
 
 
 def _all_warnings(found: Mapping[str, Latency]) -> list[str]:

@@ -172,6 +172,6 @@ def _crew(options: Mapping[str, Any]) -> list[str]:
 
 
 def _resolved(backend: str) -> str:
-    from evaluators.backends.registry import resolve
+    from evaluators.backends.registry import choose_backend
 
-    return resolve(backend)
+    return choose_backend(backend)

@@ -8,14 +8,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
 from search.values import Assignment, Ranges
 from studies.export.checks import ask
 from studies.export.triton import triton_config
-from studies.export.trtexec import CALIBRATION, SOURCE, TIMING, Plan, trtexec_text
+from studies.run.session.setup import backend_kind, runs_on_gpu
 from studies.run.work import Work
 
-PLAN, RANGES, TRTEXEC = "model.plan", "ranges.json", "trtexec.txt"
+RANGES = "ranges.json"
 
 
 def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, triton: str | None) -> None:
@@ -27,12 +28,12 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
     """
     keeper, engine_file = work.bench.keeper, work.bench.engine_file
     shutil.copyfile(engine, folder / engine_file)
-    if engine_file != SOURCE:  # else the engine is the ONNX file that it was built from
-        ask(keeper, "export_onnx", assignment=assignment, out=str(folder / SOURCE))
+    if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from
+        ask(keeper, "export_onnx", assignment=assignment, out=str(folder / SOURCE_FILE))
     _write_ranges(folder, work)
-    timing = bool(ask(keeper, "export_timing_cache", out=str(folder / TIMING)))
-    if engine_file == PLAN:
-        (folder / TRTEXEC).write_text(trtexec_text(_plan(work, assignment, timing)), encoding="utf-8")
+    timing = bool(ask(keeper, "export_timing_cache", out=str(folder / TIMING_FILE)))
+    for name, text in backend_kind(work.problem.config).recipe_files(_recipe(work, assignment, timing)).items():
+        (folder / name).write_text(text, encoding="utf-8")
     if triton is not None:
         types = ask(keeper, "tensor_types", engine=str(folder / engine_file))
         _write_triton(folder, work, triton, types)
@@ -43,27 +44,27 @@ def _write_ranges(folder: Path, work: Work) -> None:
     (folder / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
     version = work.ledger.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
     text = calibration_cache.write(Ranges.from_json(ranges), version)
-    (folder / CALIBRATION).write_text(text, encoding="utf-8", newline="\n")
+    (folder / CALIBRATION_FILE).write_text(text, encoding="utf-8", newline="\n")
 
 
-def _plan(work: Work, assignment: Assignment, timing: bool) -> Plan:
+def _recipe(work: Work, assignment: Assignment, timing: bool) -> Recipe:
     groups = work.ledger.store.groups(work.ledger.study.id)
-    return Plan(
-        version=work.ledger.target.target.versions["tensorrt"],
+    return Recipe(
+        versions=work.ledger.target.target.versions,
         knobs=work.ledger.knobs,
         layers={anchor: assignment[group.id] for group in groups for anchor in group.anchors},
+        options=work.bench.keeper.job.options,
         profiles=work.problem.model.profiles,
-        plugins=work.problem.config.plugins,
         timing_cache=timing,
     )
 
 
 def _write_triton(folder: Path, work: Work, name: str, types: Mapping[str, str]) -> None:
-    engine_file = work.bench.engine_file
-    gpu = engine_file == PLAN or work.ledger.target.target.versions.get("provider") == "cuda"
+    engine_file, used = work.bench.engine_file, work.problem.config
     entry = folder / "triton" / name
     (entry / "1").mkdir(parents=True)
-    config = triton_config(name, engine_file, work.problem.model, types, gpu=gpu)
+    platform = backend_kind(used).triton_platform
+    config = triton_config(name, platform, work.problem.model, types, gpu=runs_on_gpu(used))
     (entry / "config.pbtxt").write_text(config, encoding="utf-8")
     source, target = folder / engine_file, entry / "1" / engine_file
     try:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from evaluators.backends.registry import kind_named
 from search.errors import ConfigError
 from search.graph.model import Model
 from search.graph.shapes import TensorSpec
 
-PLATFORMS = {"model.plan": "tensorrt_plan", "model.onnx": "onnxruntime_onnx"}
 _TYPES = {
     "bool": "TYPE_BOOL",
     "float16": "TYPE_FP16",
@@ -34,12 +34,22 @@ def check_triton_name(name: str) -> None:
         )
 
 
-def triton_config(name: str, engine_file: str, model: Model, types: Mapping[str, str], *, gpu: bool) -> str:
+def check_triton_platform(backend: str) -> None:
+    """Refuse a backend whose engines Triton cannot run.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if not kind_named(backend).triton_platform:
+        raise ConfigError(f"--triton: Triton does not run engines of backend {backend}; export without --triton.")
+
+
+def triton_config(name: str, platform: str, model: Model, types: Mapping[str, str], *, gpu: bool) -> str:
     """`config.pbtxt` of an engine. Its batch is one of its dimensions, so Triton itself batches nothing.
 
     Args:
         name: of the model in Triton.
-        engine_file: `model.plan` or `model.onnx`.
+        platform: what Triton calls such engines.
         types: tensor → numpy's name of its type in the engine; the model's where it is not named.
         gpu: where it runs.
 
@@ -48,7 +58,7 @@ def triton_config(name: str, engine_file: str, model: Model, types: Mapping[str,
     """
     lines = [
         f"name: {json.dumps(name)}",
-        f"platform: {json.dumps(PLATFORMS[engine_file])}",
+        f"platform: {json.dumps(platform)}",
         "max_batch_size: 0",
         *_tensors("input", _typed(model.inputs, types), {name: _input_dims(model, name) for name in model.profiles}),
         *_tensors("output", _typed(model.outputs, types), _output_dims(model)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from evaluators.backends.registry import resolve
+from evaluators.backends.registry import choose_backend, kind_named
 from search.errors import RunError
 from studies.crew.deletion import reported_deletion
 from studies.fleet.processes import Fleet
@@ -65,7 +65,7 @@ def crew_of(config: SearchConfig) -> tuple[SearchConfig, tuple[Slot, ...]]:
     """
     if config.gpus is None and config.workers is None:
         return config, ()
-    slots = slots_of(config, resolve(config.backend))
+    slots = slots_of(config, kind_named(choose_backend(config.backend)))
     if len(slots) > 1:
         check_shareable(config.storage)
     return (config if config.gpus is None else replace(config, device="cuda")), slots

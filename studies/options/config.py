@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from evaluators.backends.registry import names as backend_names
 from search.errors import ConfigError
 from search.space.rules import KeepRule
 from search.values import Precision
@@ -21,7 +22,6 @@ from studies.options.quantities import Amount, ShapeSpec
 from studies.options.slots import check_gpus
 
 DEFAULT_STORAGE = "sqlite:///bitfront.db"
-BACKENDS = ("auto", "tensorrt", "onnxruntime")
 CALIBRATIONS = ("minmax", "percentile", "entropy", "mse")
 SAMPLERS = ("guided", "tpe", "nsga2", "gp", "random")
 GRANULARITIES = ("group", "block")
@@ -306,6 +306,11 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
     return read
 
 
+def _backend(text: str, option: str) -> str:
+    """Whether a backend of this name is there and can be imported is found when it is opened."""
+    return text if ":" in text and _function(text, option) else _choice("auto", *backend_names())(text, option)
+
+
 def _switch(text: str, option: str) -> bool:
     return _choice("on", "off")(text, option) == "on"
 
@@ -371,7 +376,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("time-limit", "time_limit_s", units.parse_duration_s, clearable=True),
         Option("sensitivity-time", "sensitivity_time_s", units.parse_duration_s),
         Option("patience", "patience", _whole(), clearable=True),
-        Option("backend", "backend", _choice(*BACKENDS)),
+        Option("backend", "backend", _backend),
         Option("device", "device", _text),
         Option("batch", "batch", _whole()),
         Option("shape", "shapes", units.parse_shape, many=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from search.errors import ConfigError
 
 if TYPE_CHECKING:
+    from evaluators.backends.kind import BackendKind
     from studies.options.config import SearchConfig
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_DEVICE = re.compile(r"[0-9]+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -35,11 +34,11 @@ class Slot:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def slots_of(config: SearchConfig, backend: str, *, nvml: Any = None) -> tuple[Slot, ...]:
+def slots_of(config: SearchConfig, kind: BackendKind, *, nvml: Any = None) -> tuple[Slot, ...]:
     """The slots that `--gpus` or `--workers` ask for; empty where this process is to work itself.
 
     Args:
-        backend: that `config.backend` stands for here.
+        kind: of the backend that `config.backend` stands for here.
 
     Raises:
         ConfigError: these options do not go together, or there are not so many GPUs or cores.
@@ -55,8 +54,8 @@ def slots_of(config: SearchConfig, backend: str, *, nvml: Any = None) -> tuple[S
         if "device" in config.given and config.device not in ("auto", "cuda"):
             raise ConfigError(f"--gpus and --device {config.device}: give one; --gpus says which GPUs are used.")
         return gpu_slots(config.gpus, nvml=nvml)
-    if backend != "onnxruntime" or config.device not in ("auto", "cpu"):
-        where = f"--device {config.device}" if backend == "onnxruntime" else f"backend {backend}"
+    if kind.runs_on_gpu(None if config.device == "auto" else config.device):
+        where = f"backend {kind.name}" if config.device == "auto" else f"--device {config.device}"
         raise ConfigError(
             f"--workers {config.workers}: expected the processor, got {where}. Two processes that measure on one GPU "
             "disturb each other: write --gpus, which starts one per GPU."
@@ -76,12 +75,14 @@ def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
         ConfigError: it or CUDA_VISIBLE_DEVICES cannot be read, or there are not so many.
         TargetError: GPUs cannot be counted.
     """
+    from evaluators.backends.nvidia.discovery import VISIBLE, visible_gpus  # options are read by every command
+
     check_gpus(asked)
-    devices = _visible(nvml)
+    devices = visible_gpus(nvml)
     numbers = _numbers(asked, len(devices))
     shares = divided(len(numbers))
     return tuple(
-        Slot(f"gpu {number}", cpus, {_VISIBLE: devices[number]}) for number, cpus in zip(numbers, shares, strict=True)
+        Slot(f"gpu {number}", cpus, {VISIBLE: devices[number]}) for number, cpus in zip(numbers, shares, strict=True)
     )
 
 
@@ -144,46 +145,15 @@ def bound(cpus: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _visible(nvml: Any) -> Sequence[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to for each GPU: what stands in it now, else all by UUID."""
-    given = os.environ.get(_VISIBLE)
-    if given is None:
-        from evaluators.backends.nvidia.state import (
-            gpu_uuids,  # only here is it needed, and options are read by every command
-        )
-
-        return gpu_uuids(nvml)
-    # CUDA itself stops at the first entry that it cannot use, say -1.
-    entries = [entry.strip() for entry in given.split(",")]
-    usable = next((i for i, entry in enumerate(entries) if not entry or entry.startswith("-")), len(entries))
-    if not usable:
-        raise ConfigError(f"--gpus: {_VISIBLE}={given!r} hides every GPU. Unset it, or name some in it.")
-    return _checked(entries[:usable], given)
-
-
-def _checked(entries: Sequence[str], given: str) -> Sequence[str]:
-    """What stands in CUDA_VISIBLE_DEVICES, where each is a number, or a UUID or its beginning, and no two are one."""
-    for i, entry in enumerate(entries):
-        if not _DEVICE.fullmatch(entry):
-            raise ConfigError(
-                f"--gpus: {_VISIBLE}={given!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L tells them."
-            )
-        if _plain(entry) in map(_plain, entries[:i]):
-            raise ConfigError(f"--gpus: {_VISIBLE}={given!r} names {entry} twice. Two workers would share one GPU.")
-    return entries
-
-
-def _plain(entry: str) -> str:
-    return str(int(entry)) if entry.isdecimal() else entry.lower()
-
-
 def _numbers(asked: str, there: int) -> list[int]:
+    from evaluators.backends.nvidia.discovery import visible_text
+
     if asked == "all":
         return list(range(there))
     named = [int(number) for number in asked.split(",")]
     numbers = named if len(named) > 1 else list(range(named[0]))
     if max(numbers) >= there:
-        hidden = f" ({_VISIBLE}={os.environ[_VISIBLE]})" if _VISIBLE in os.environ else ""
+        hidden = f" ({visible_text()})" if visible_text() else ""
         last = f", numbered 0 to {there - 1}" if there > 1 else ", number 0"
         raise ConfigError(f"--gpus {asked}: there {'are' if there > 1 else 'is'} {there}{last}{hidden}. Give all.")
     return numbers

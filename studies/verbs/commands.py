@@ -32,10 +32,10 @@ from studies.verbs.analyses import compare, layers, profile, remeasure, sensitiv
 from studies.verbs.results import Demo
 
 if TYPE_CHECKING:  # these import Optuna or ONNX, or belong to other verbs, which reading verbs should not wait for
+    from evaluators.backends.kind import Check
     from studies.export.export import Export
     from studies.judging.study_status import StudyStatus
     from studies.run.session.setup import Checked
-    from studies.verbs.doctor import Check
 
 __all__ = [
     "compare",
@@ -222,7 +222,7 @@ def export(
     from studies.artifacts.shipping import here
     from studies.export import export as exports
     from studies.export.selection import find_row
-    from studies.export.triton import check_triton_name
+    from studies.export.triton import check_triton_name, check_triton_platform
     from studies.run.session.joining import prepared
     from studies.run.session.setup import check_artifacts, check_unchanged, checked, final_options
 
@@ -235,6 +235,8 @@ def export(
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _for_export(config_of(now.study, now.target, url), options or {})
         check_artifacts(config)
+        if triton is not None:
+            check_triton_platform(config.backend)
         config = here(store, now.study, config)
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
@@ -251,11 +253,13 @@ def export(
 
 def _for_export(config: SearchConfig, options: Mapping[str, Any]) -> SearchConfig:
     """The configuration of an export, whose `optimization-level` is that of the exported engine, not the search's."""
+    from evaluators.backends.registry import kind_named
+
     level = options.get("optimization-level")
     config = config.with_options({key: value for key, value in options.items() if key != "optimization-level"})
     if level is None:
         return config
-    if config.backend != "tensorrt":
+    if not any(row.final for row in kind_named(config.backend).options):
         raise ConfigError(
             f"--optimization-level: this study ran on backend {config.backend}, which has no such levels. Leave it out."
         )

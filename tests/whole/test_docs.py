@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from evaluators.backends.kind import Check
+from evaluators.backends.registry import names
 from search.space.choices import Space
 from search.values import Target
 from studies.export.export import Export
@@ -22,7 +24,6 @@ from studies.judging.sensitivity_table import Sensitivities, Thresholds
 from studies.judging.study_status import StudyStatus
 from studies.options import config
 from studies.verbs import commands
-from studies.verbs.doctor import Check
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read
 from tests.support.paths import ROOT
 
@@ -127,7 +128,7 @@ def test_page_has_its_exit_codes_and_its_function(verb):
 def test_search_page_names_every_choice_and_default():
     rows = dict(re.findall(r"^\| `--([a-z0-9-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
     choices = {
-        "backend": config.BACKENDS,
+        "backend": ("auto", *names()),
         "calibration": config.CALIBRATIONS,
         "sampler": config.SAMPLERS,
         "granularity": config.GRANULARITIES,

@@ -20,11 +20,11 @@ LAYERS = ("search", "evaluators", "studies")
 STORE = {str(path.relative_to(ROOT)) for path in (ROOT / "studies/store").rglob("*.py")}
 TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends/tensorrt").glob("*.py")}
 ALLOWED = {
-    "onnxruntime": {"evaluators/backends/onnxruntime/backend.py", "evaluators/calibration/activations.py"},
+    "onnxruntime": {"evaluators/backends/onnxruntime/device.py", "evaluators/calibration/activations.py"},
     "tensorrt": TENSORRT,
     "cuda": TENSORRT,
     "sqlalchemy": STORE,
-    "pynvml": {"evaluators/backends/nvidia/state.py"},
+    "pynvml": {"evaluators/backends/nvidia/nvml.py"},
     "pickle": set[str](),
     "torch": set[str](),
 }

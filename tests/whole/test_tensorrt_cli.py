@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.tensorrt.stand_in import V8, V10, V11, found_pixels, standing_in
 
@@ -58,7 +59,7 @@ def test_an_output_whose_size_the_data_decide_is_the_users_to_mend(folder: Path)
 @pytest.mark.parametrize("folder", [V10], indirect=True)
 def test_a_timing_cache_that_cannot_be_used_ends_no_search(folder: Path) -> None:
     with standing_in(V10):
-        file = TensorRTBackend("cuda", timing_cache="times").builder_knobs.timing_cache
+        file = TensorRTBackend("cuda", TensorRTOptions(timing_cache="times")).builder_knobs.timing_cache
     assert file is not None
     file.mkdir(parents=True)
     ok("search", "in/model.onnx", *SEARCH, "--sampler", "random", "--timing-cache", "times", "--quiet")

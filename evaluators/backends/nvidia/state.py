@@ -1,5 +1,5 @@
 """What state an NVIDIA GPU is in, through NVML: a latency measured at reduced clocks, or beside another process, is
-doubtful. The only module that knows NVML (https://docs.nvidia.com/deploy/nvml-api/).
+doubtful.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from evaluators.backends.nvidia import device as cuda_device
-from search.errors import TargetError
+from evaluators.backends.nvidia.nvml import import_nvml
 
 # Bits of NVML's clocks event reasons (nvml.h), which older drivers call throttle reasons. The others, such as an idle
 # GPU or clocks that somebody set, tell why clocks are what they are, not that they were taken away.
@@ -40,7 +39,7 @@ class GpuState:
         self.note = ""
         self._handle: Any = None
         try:
-            self._nvml = nvml or _import_pynvml()
+            self._nvml = nvml or import_nvml()
         except ImportError as error:
             self.note = _unread(f"{error}; pip install nvidia-ml-py")
             return
@@ -95,38 +94,6 @@ class GpuState:
         return others(running, _own_pids())
 
 
-def gpu_uuids(nvml: Any = None) -> list[str]:
-    """UUIDs (`GPU-…`) of the GPUs that this process may use, in the order of nvidia-smi.
-
-    CUDA_VISIBLE_DEVICES is not regarded; a container's limits are.
-
-    Args:
-        nvml: the pynvml module; imported where it is not given.
-
-    Raises:
-        TargetError: there is no GPU, pynvml is not installed, there is no driver, or it finds no GPU.
-    """
-    if nvml is None and not cuda_device.traces():
-        raise TargetError(
-            "counting GPUs: there is no NVIDIA GPU here: no nvidia-smi, no /dev/nvidia*, no /proc/driver/nvidia. In a "
-            "container, start it with --gpus all. For several workers on the processor write --workers N."
-        )
-    try:
-        nvml = nvml or _import_pynvml()
-    except ImportError as error:
-        raise TargetError(f"counting GPUs: {error}. Install NVML's module: pip install nvidia-ml-py.") from None
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        nvml.nvmlShutdown()
-    except nvml.NVMLError as error:
-        raise TargetError(f"counting GPUs: NVML says: {error}. `bitfront doctor` shows what is missing.") from None
-    if not found:
-        raise TargetError("counting GPUs: there is none. `bitfront doctor` shows what is missing.")
-    return found
-
-
 def slowdowns(reasons: int) -> list[str]:
     """Those of NVML's clocks event reasons (a bit mask) that cost speed, in words."""
     return [words for bit, words in _SLOWDOWNS.items() if reasons & bit]
@@ -146,16 +113,6 @@ def _own_pids() -> list[int]:
     parent = own.parent() if os.getsid(0) == own.pid else None  # only an evaluator process has a session of its own
     started = (parent or own).children(recursive=True)
     return [own.pid, *(process.pid for process in started)]
-
-
-def _import_pynvml() -> Any:
-    import pynvml
-
-    return pynvml
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # older versions of pynvml give bytes
 
 
 def _find(nvml: Any, device: str | int) -> Any:

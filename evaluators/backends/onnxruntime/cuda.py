@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.nvidia import discovery
 from search.errors import TargetError
 
 PROVIDER = "CUDAExecutionProvider"
@@ -75,11 +74,11 @@ def reason(folder: Path, index: int) -> str:
             ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return str(error)
-    if cuda_device.driver_version() is None:
+    if discovery.driver_version() is None:
         return "there is no NVIDIA driver, libcuda.so.1 does not load"
-    if cuda_device.gpu_uuid(index) is None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return f"CUDA finds no GPU {index}" + ("" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})")
+    if discovery.gpu_uuid(index) is None:
+        visible = discovery.visible_text()
+        return f"CUDA finds no GPU {index}" + (f" ({visible})" if visible else "")
     return "its library loads, and ONNX Runtime's log on standard error says what does not"
 
 
@@ -90,7 +89,7 @@ def advice(version: str, built_for: str | None) -> str:
         version: of onnxruntime-gpu.
         built_for: the CUDA that it was built with, say `13.0`; None or empty where it does not tell.
     """
-    driver = cuda_device.driver_version()
+    driver = discovery.driver_version()
     if driver is None:
         return "Install NVIDIA's driver; in a container, start it with --gpus all."
     knows, needs = _major(driver), _major(built_for or "")

@@ -11,12 +11,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, first_line
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.cuda import PROVIDER
+from evaluators.backends.onnxruntime.session import first_line
 from evaluators.engine import Arrays, Backend
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, TargetError
 
-_CUDA = "CUDAExecutionProvider"
 _NICE = 10
 
 
@@ -30,30 +31,30 @@ class Emulator:
     """
 
     def __init__(self, backend: OnnxRuntimeBackend, placement: Placement) -> None:
-        self._backend = backend
+        self._runtime = backend.device
         self._as_written = backend.cuda or placement != backend.placement
-        self.device = backend.device
+        self.device = backend.device.name
 
     def open(self, graph: ir.Model) -> Emulated:
         """Raises EvaluatorError when ONNX Runtime refuses the graph."""
-        options = self._backend.session_options()
+        options = self._runtime.session_options()
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         data = ir.to_proto(graph).SerializeToString()
         try:
-            session = self._backend.ort.InferenceSession(data, options, providers=self._providers())
+            session = self._runtime.ort.InferenceSession(data, options, providers=self._providers())
         except Exception as error:
             raise EvaluatorError(
                 f"opening a graph to see its error: ONNX Runtime refuses it: {first_line(error)}. "
                 "`bitfront doctor` says what is installed."
             ) from error
-        return Emulated(self._backend.ort, session)
+        return Emulated(self._runtime.ort, session)
 
     def _providers(self) -> list[Any]:
-        if not self._backend.cuda:
-            return self._backend.providers()
+        if not self._runtime.cuda:
+            return self._runtime.providers()
         # TF32 would hide what FP16 adds.
-        return [(_CUDA, {"device_id": self._backend.index, "use_tf32": 0}), "CPUExecutionProvider"]
+        return [(PROVIDER, {"device_id": self._runtime.index, "use_tf32": 0}), "CPUExecutionProvider"]
 
 
 class Emulated:
@@ -67,7 +68,7 @@ class Emulated:
 
     @property
     def on_gpu(self) -> bool:
-        return _CUDA in self._session.get_providers()
+        return PROVIDER in self._session.get_providers()
 
     def run(self, inputs: Mapping[str, NDArray[Any]], names: Sequence[str] | None = None) -> Arrays:
         """Outputs by name; with `names` only these, and no more is computed than they need.

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.capability import has_fp16, has_int8
-from evaluators.backends.nvidia.device import gpu_uuid, lock_name
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.tensorrt import api
-from evaluators.backends.tensorrt.builder import GIB, BuilderKnobs, TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.device import check_device, import_cuda, select
-from evaluators.backends.tensorrt.plugins import load_plugins
-from evaluators.backends.tensorrt.session import checked
+from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.device import check_device, checked, import_cuda, select
+from evaluators.backends.tensorrt.options import NAME, STRONG, BuilderKnobs, TensorRTOptions
 from evaluators.cores import usable_processors
 from evaluators.lowering.placement import TENSORRT
 from search.errors import ModelError, TargetError
@@ -31,58 +30,43 @@ class TensorRTBackend:
 
     Args:
         device: `cuda` or `cuda:N`.
-        threads: of ONNX Runtime where it helps out (checks before calibration); no engine uses it.
-        typing: `auto`, `weak` or `strong`.
-        timing_cache: folder that measured tactics are kept in, a file per device and version; None: nowhere.
-        build_threads: of the processor, for the builder; None: all that this process may run on.
-
-    The others are those of `BuilderKnobs`.
+        options: of all its builds.
 
     Raises:
         TargetError: TensorRT or the CUDA bindings are not installed, or there is no such GPU.
         ConfigError: this version cannot do what an option asks for.
     """
 
-    name = "tensorrt"
-    engine_file = "model.plan"
     quick_profile = True
     placement = TENSORRT
 
-    def __init__(
-        self,
-        device: str = "cuda",
-        threads: int = 1,
-        typing: str = "auto",
-        workspace_bytes: int = 4 * GIB,
-        optimization_level: int = 3,
-        tf32: bool = True,
-        sparsity: bool = False,
-        native_instancenorm: bool = True,
-        plugins: Sequence[str] = (),
-        timing_cache: str | None = None,
-        build_threads: int | None = None,
-    ) -> None:
+    def __init__(self, device: str = "cuda", options: TensorRTOptions | None = None) -> None:
+        options = options or TensorRTOptions()
         self.trt = api.import_tensorrt()
-        self.threads = threads
-        kind, _, index = device.partition(":")
-        if kind != "cuda" or (index and not index.isdigit()):
+        self.threads = options.threads
+        index = discovery.cuda_index(device)
+        if index is None:
             raise TargetError(f"--device {device}: expected cuda or cuda:N for backend tensorrt.")
-        self.index = int(index or 0)
+        self.index = index
         self.cuda = import_cuda()
         self.properties = select(self.cuda, self.index)
-        self.builder_knobs = BuilderKnobs(
-            typing=api.choose_typing(self.trt, typing),
-            workspace_bytes=workspace_bytes,
-            optimization_level=optimization_level,
-            tf32=tf32,
-            sparsity=sparsity,
-            native_instancenorm=native_instancenorm and api.has_instancenorm_flag(self.trt),
-            plugins=tuple(plugins),
-            timing_cache=self._timing_cache_file(timing_cache),
-            threads=build_threads,
-        )
+        self.builder_knobs = self._settle(options)
         self._builders: list[TensorRTBuilder] = []  # the one in use
-        self._state = GpuState(gpu_uuid(self.index) or self.index)
+        self._state = GpuState(discovery.gpu_uuid(self.index) or self.index)
+
+    def _settle(self, options: TensorRTOptions) -> BuilderKnobs:
+        """The options as this version and this GPU have them."""
+        return BuilderKnobs(
+            typing=api.choose_typing(self.trt, options.typing),
+            workspace_bytes=options.workspace_bytes,
+            optimization_level=options.optimization_level,
+            tf32=options.tf32,
+            sparsity=options.sparsity,
+            native_instancenorm=options.native_instancenorm and api.has_instancenorm_flag(self.trt),
+            plugins=tuple(options.plugins),
+            timing_cache=self._timing_cache_file(options.timing_cache),
+            threads=options.build_threads,
+        )
 
     def _timing_cache_file(self, folder: str | None) -> Path | None:
         """A cache holds for one device, one TensorRT and one CUDA version."""
@@ -107,7 +91,7 @@ class TensorRTBackend:
     def target(self) -> Target:
         knobs = self.builder_knobs
         return Target(
-            backend=self.name,
+            backend=NAME,
             device=self._device_name(),
             versions=self.target_versions(),
             options={"tf32": str(knobs.tf32).lower(), "launch": "cuda graph", "typing": knobs.typing},
@@ -131,7 +115,7 @@ class TensorRTBackend:
 
     @property
     def lock_name(self) -> str:
-        return lock_name(self.index)
+        return discovery.lock_name(self.index)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -144,14 +128,14 @@ class TensorRTBackend:
         from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 
         log = api.shared_log(self.trt)
-        load_plugins(self.trt, log, self.builder_knobs.plugins)
+        api.load_plugins(self.trt, log, self.builder_knobs.plugins)
         try:
             network, _parser = api.parse_network(
                 self.trt,
                 self._shared_builder,
                 log,
                 model_bytes(model.graph),
-                strong=self.builder_knobs.typing == api.STRONG,
+                strong=self.builder_knobs.typing == STRONG,
                 native_instancenorm=self.builder_knobs.native_instancenorm,
             )
         except api.ParseError as error:
@@ -179,9 +163,9 @@ class TensorRTBackend:
         self._builders = [made]
         return made
 
-    def set_optimization_level(self, level: int) -> None:
-        """Build at another level from now on, with what the builder has learnt of tactics' times by now."""
-        self.builder_knobs = replace(self.builder_knobs, optimization_level=level)
+    def set_options(self, options: Mapping[str, Any]) -> None:
+        """Build at another optimization level, with what the builder has learnt of tactics' times by now."""
+        self.builder_knobs = replace(self.builder_knobs, optimization_level=int(options["optimization_level"]))
         for made in self._builders:
             made.knobs = self.builder_knobs
 

@@ -2,89 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt import audit as tensorrt_audit
 from evaluators.backends.tensorrt import weak as tensorrt_weak
-from evaluators.backends.tensorrt.plugins import load_plugins
+from evaluators.backends.tensorrt.options import STRONG, BuilderKnobs
 from evaluators.backends.tensorrt.session import TensorRTSession, new_context
+from evaluators.backends.tensorrt.timing_cache import TimingCache
 from evaluators.cores import usable_processors
 from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
 from evaluators.lowering.lower import expose_groups, lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
-
-GIB = 1 << 30
-_LOCK_S = 60.0  # for other processes to write the timing cache; each takes milliseconds
-
-
-@dataclass(frozen=True)
-class BuilderKnobs:
-    """What decides, beside the assignment, what the builder makes.
-
-    Attributes:
-        typing: `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast).
-        workspace_bytes: scratch memory a tactic may take.
-        optimization_level: 0 to 5; higher tries more tactics.
-        tf32: lets FP32 matrix work run on TF32 units.
-        sparsity: lets weights with a 2:4 pattern run on sparse units.
-        native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
-        plugins: paths of plugin libraries.
-        timing_cache: file that measured tactics are kept in between processes; None: in memory only.
-        threads: of the processor that the builder may use; None: all that this process may run on.
-    """
-
-    typing: str = api.WEAK
-    workspace_bytes: int = 4 * GIB
-    optimization_level: int = 3
-    tf32: bool = True
-    sparsity: bool = False
-    native_instancenorm: bool = True
-    plugins: tuple[str, ...] = ()
-    timing_cache: Path | None = None
-    threads: int | None = None
-
-    def to_json(self) -> dict[str, str]:
-        """What an evaluation's digest is made of: plugins by content; no timing cache and threads, which save time."""
-        knobs = {
-            "typing": self.typing,
-            "workspace_bytes": str(self.workspace_bytes),
-            "optimization_level": str(self.optimization_level),
-            "tf32": _word(self.tf32),
-            "sparsity": _word(self.sparsity),
-            "native_instancenorm": _word(self.native_instancenorm),
-            "hardware_compatibility": "none",
-            "version_compatible": "false",
-        }
-        return knobs | _plugin_digests(self.plugins)
-
-
-def _plugin_digests(libraries: Sequence[str]) -> dict[str, str]:
-    """`plugin:NAME` → digest of the content; `plugin:NAME#2` and so on where libraries of several folders share a name.
-
-    These are in the order of their digests: the order on the command line changes nothing that is built.
-    """
-    digests: dict[str, set[str]] = {}
-    for library in map(Path, libraries):
-        digests.setdefault(f"plugin:{library.name}", set()).add(hashlib.sha256(library.read_bytes()).hexdigest())
-    return {
-        name if number == 1 else f"{name}#{number}": digest
-        for name, found in digests.items()
-        for number, digest in enumerate(sorted(found), start=1)
-    }
 
 
 @dataclass(frozen=True)
@@ -125,12 +63,12 @@ class TensorRTBuilder:
         self._check_device = check_device
         self._make_builder = make_builder or (lambda: api.make_builder(trt, self.log, check_device))
         self.log = api.shared_log(trt)
-        load_plugins(trt, self.log, knobs.plugins)
+        api.load_plugins(trt, self.log, knobs.plugins)
         self._clean = model_bytes(model.graph)
         self._tensors = _float_tensors(model)
         self._inner = _tensors_in_bodies(model)
         self._runtime = api.make_runtime(trt, self.log, check_device)
-        self._timing = _TimingCache(trt, knobs.timing_cache)
+        self._timing = TimingCache(trt, knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
         self.threads: int | None = None  # that the builder was allowed, once there is one
 
@@ -143,7 +81,7 @@ class TensorRTBuilder:
 
     @property
     def strong(self) -> bool:
-        return self.knobs.typing == api.STRONG
+        return self.knobs.typing == STRONG
 
     # -- building --------------------------------------------------------------------------------------------------
 
@@ -331,85 +269,6 @@ class TensorRTBuilder:
         return engine
 
 
-class _TimingCache:
-    """One cache object for all builds of a process, and, where the version can read it again, a file for the next.
-
-    TensorRT 8.6 refuses a cache that was serialized in between, so there it lives in memory only.
-
-    The file only saves time. Once it cannot be read or written, builds go on with what is in memory, `notes` say why,
-    and this process leaves the file alone: trying again may take long, and one that cannot be read may hold more than
-    would be written over it.
-    """
-
-    def __init__(self, trt: Any, file: Path | None) -> None:
-        self._file = file if api.keeps_timing_cache(trt) else None
-        self._usable = api.keeps_timing_cache(trt)
-        self._config: Any = None
-        self._cache: Any = None
-        self._kept = 0
-        self.notes: tuple[str, ...] = ()
-
-    def use_in(self, config: Any) -> None:
-        if self._cache is None:
-            self._cache = config.create_timing_cache(self._stored())
-            self._config = config  # what made the cache has to outlive it
-        if not config.set_timing_cache(self._cache, ignore_mismatch=False):
-            self._cache = config.create_timing_cache(b"")  # of another device or version: measured anew
-            self._config = config
-            config.set_timing_cache(self._cache, ignore_mismatch=False)
-
-    def serialized(self) -> bytes | None:
-        if self._cache is None:
-            return self._stored() or None  # nothing was built in this process yet
-        return bytes(self._cache.serialize()) if self._usable else None
-
-    def keep(self) -> None:
-        """Write the file when something was added, together with what another process added meanwhile."""
-        data = self.serialized() if self._file is not None else None
-        if self._file is None or data is None or len(data) == self._kept:
-            return
-        try:
-            self._kept = self._merge_into(self._file, data)
-        except (OSError, NotImplementedError) as error:  # the latter is filelock's, where files cannot be locked
-            self._give_up("kept", error)
-
-    def _stored(self) -> bytes:
-        """What the file holds; nothing where there is none or it cannot be read."""
-        try:
-            return self._file.read_bytes() if self._file is not None else b""
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self._give_up("read", error)
-            return b""
-
-    def _merge_into(self, file: Path, data: bytes) -> int:
-        """How many bytes the file has then."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{file}.lock", timeout=_LOCK_S, mode=0o666):  # other users must be able to open it too
-            if file.exists():
-                other = self._config.create_timing_cache(file.read_bytes())
-                self._cache.combine(other, ignore_mismatch=False)
-                data = self.serialized() or data
-            _replace(file, data)
-        return len(data)
-
-    def _give_up(self, what: str, error: Exception) -> None:
-        self.notes = (f"timing-cache: not {what}: {error}",)
-        self._file = None
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Give a file another content, whole or not at all."""
-    partial = file.with_suffix(".partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, file)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
 def model_bytes(graph: ir.Model) -> bytes:
     """An ONNX model as one piece, weights inside; equal for equal models."""
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
@@ -427,7 +286,3 @@ def _tensors_in_bodies(model: Model) -> frozenset[str]:
     outer = {value.name for node in graph for value in node.outputs}
     inner = {value.name for node in graph.all_nodes() for value in node.outputs}
     return frozenset(name for name in inner - outer if name)
-
-
-def _word(value: bool) -> str:
-    return str(value).lower()

@@ -1,19 +1,35 @@
-"""The GPU below TensorRT: finding it, and telling whether it is why TensorRT gave up."""
+"""CUDA below TensorRT: its calls, the GPU of this process, and whether that is why TensorRT gave up."""
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt import api
-from evaluators.backends.tensorrt.session import checked, cudart
 from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, TargetError
 
 _LEAST_FREE_BYTES = 64 * 2**20  # with less than that no builder gets far
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 _INSUFFICIENT_DRIVER, _NO_DEVICE = 35, 100  # of cudaError_t
+
+
+def cudart() -> Any:
+    """The CUDA runtime bindings."""
+    from cuda.bindings import runtime
+
+    return runtime
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """The values of a CUDA call; raises OutOfMemoryError, or DeviceError since CUDA errors may be sticky."""
+    error, *values = result
+    if int(error) == 0:
+        return values[0] if len(values) == 1 else tuple(values)
+    _, name = cudart().cudaGetErrorString(error)
+    message = f"CUDA error {int(error)}: {name.decode() if isinstance(name, bytes) else name}"
+    raise OutOfMemoryError(message) if int(error) == OUT_OF_MEMORY else DeviceError(message)
 
 
 def import_cuda() -> Any:
@@ -61,7 +77,7 @@ def _why_none(cuda: Any, error: Any) -> str:
             "nvidia-smi lists; a container needs --gpus all."
         )
     if code == _INSUFFICIENT_DRIVER:
-        known = cuda_device.driver_version()
+        known = discovery.driver_version()
         found = f"the driver, which knows CUDA {known}, is too old for this CUDA" if known else "there is no driver"
         return (
             f"{found} (CUDA error {code}): install a newer NVIDIA driver, or the cuda-bindings and TensorRT for the "
@@ -75,8 +91,8 @@ def _why_none(cuda: Any, error: Any) -> str:
 
 
 def _hidden() -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if visible is None else f", with CUDA_VISIBLE_DEVICES={visible!r}"
+    visible = discovery.visible_text()
+    return f", with {visible}" if visible else ""
 
 
 def check_device(cuda: Any) -> None:

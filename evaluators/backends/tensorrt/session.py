@@ -10,29 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
+from evaluators.backends.tensorrt.device import OUT_OF_MEMORY, checked, cudart, no_context
+from evaluators.engine import Arrays, DeviceError, RefusedError
 from search.errors import DataError
 
 _AROUND_COUNT = 20
 _PROFILE_WARM_UP = 3
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
-
-
-def cudart() -> Any:
-    """The CUDA runtime bindings."""
-    from cuda.bindings import runtime
-
-    return runtime
-
-
-def checked(result: tuple[Any, ...]) -> Any:
-    """The values of a CUDA call; raises OutOfMemoryError, or DeviceError since CUDA errors may be sticky."""
-    error, *values = result
-    if int(error) == 0:
-        return values[0] if len(values) == 1 else tuple(values)
-    _, name = cudart().cudaGetErrorString(error)
-    message = f"CUDA error {int(error)}: {name.decode() if isinstance(name, bytes) else name}"
-    raise OutOfMemoryError(message) if int(error) == _OUT_OF_MEMORY else DeviceError(message)
 
 
 class TensorRTSession:
@@ -232,7 +215,7 @@ class TensorRTSession:
     def _instantiated(self, graph: Any) -> tuple[Any, Any]:
         """CUDA's error, and the graph that can be launched, None where there is one."""
         error, *made = result = self._cuda.cudaGraphInstantiate(graph, 0)
-        if int(error) == _OUT_OF_MEMORY:
+        if int(error) == OUT_OF_MEMORY:
             checked(result)
         return error, made[0] if int(error) == 0 else None
 
@@ -281,8 +264,6 @@ def new_context(engine: Any, shapes: Mapping[str, tuple[int, ...]], log: Any) ->
     before = len(log.errors)
     context = engine.create_execution_context()
     if context is None:
-        from evaluators.backends.tensorrt.device import no_context
-
         raise no_context(log.errors[before:])
     for name, shape in shapes.items():
         context.set_input_shape(name, tuple(shape))

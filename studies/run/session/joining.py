@@ -24,7 +24,7 @@ from studies.crew.lease_length import at_work, lease_of
 from studies.crew.leases import WorkerLease
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, calibration_cache_of
+from studies.run.session.setup import Checked, calibration_cache_of, runs_on_gpu
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -90,7 +90,7 @@ def _joined(
 ) -> WorkerLease:
     device = good.config.device if good.config.device != "auto" else good.target.device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible and (good.target.backend == "tensorrt" or good.target.versions.get("provider") == "cuda"):
+    if visible and runs_on_gpu(good.config):
         device += f" [{visible}]"
     lease_s = lease_of(store, study, target, good.config)
     return WorkerLease(store, target.id, lease_s=lease_s, device=device, state=state, progress=progress)

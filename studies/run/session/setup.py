@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.registry import open_backend, resolve
+from evaluators.backends.kind import BackendKind, BackendOption
+from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.data.opening import check_source
 from evaluators.process.job import Job
@@ -36,7 +37,6 @@ from studies.store.store import Store
 from studies.store.targets import foreign, options_of, own
 
 _WORK_PREFIX = "bitfront-run-"
-_TIMING_CACHE = "timing-cache"  # a folder among the engines
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     check_backend_options(config)
     model = load_model(config)
     if not calibrated:
-        backend = open_backend(resolve(config.backend), _device(config), backend_options(config))
+        backend = open_backend(config.backend, _device(config), backend_options(config))
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
         ranges = Ranges.from_json(calibrate(good, config.calibration))
@@ -195,7 +195,8 @@ def check_backend_options(config: SearchConfig) -> None:
         ConfigError: naming those options.
         TargetError: the backend is not known or none is installed.
     """
-    backend = resolve(config.backend)
+    kind = backend_kind(config)
+    backend = kind.name
     foreign = [OPTIONS[name] for name in config.given if OPTIONS[name].backend not in ("", backend)]
     if foreign:
         names = ", ".join(option.shown for option in foreign)
@@ -204,11 +205,25 @@ def check_backend_options(config: SearchConfig) -> None:
             f"{names}: expected only with backend {foreign[0].backend}, got backend {backend}{auto}. Leave "
             f"{'it' if len(foreign) == 1 else 'them'} out, or choose --backend {foreign[0].backend}."
         )
-    for plugin in config.plugins:
-        if not Path(plugin).is_file():
-            raise ConfigError(f"--plugin {plugin}: there is no such file. Give the path of a plugin library.")
-    if config.timing_cache and config.timing_cache != "none":
-        _check_folder("--timing-cache", Path(config.timing_cache).absolute(), "TensorRT's timing cache is kept there")
+    for row in kind.options:
+        _check_paths(row, getattr(config, row.keyword))
+
+
+def _check_paths(row: BackendOption, value: Any) -> None:
+    for path in value if row.type == "file" else ():
+        if not Path(path).is_file():
+            raise ConfigError(f"{row.option} {path}: there is no such file. Give the path of one that is there.")
+    if row.type == "folder" and value and value != "none":
+        _check_folder(row.option, Path(value).absolute(), "the backend keeps files there")
+
+
+def backend_kind(config: SearchConfig) -> BackendKind:
+    """The backend that a configuration means on this host.
+
+    Raises:
+        TargetError: it is not known, or none is installed.
+    """
+    return kind_named(choose_backend(config.backend))
 
 
 def _check_folder(option: str, folder: Path, what_for: str) -> None:
@@ -285,10 +300,21 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
             data[name] = str(Path(data[name]).absolute())
     if config.artifacts and bucket_of(config) is None:
         data["artifacts"] = str(artifacts_of(config).absolute())
-    data["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
-    if config.timing_cache and config.timing_cache != "none":
-        data["timing_cache"] = str(Path(config.timing_cache).absolute())
-    return {**data, "backend": resolve(config.backend)}
+    for row in backend_kind(config).options:
+        if row.type == "file":
+            data[row.keyword] = _absolute(data[row.keyword])
+        elif row.type == "folder" and data[row.keyword] not in (None, "none"):
+            data[row.keyword] = str(Path(data[row.keyword]).absolute())
+    return {**data, "backend": choose_backend(config.backend)}
+
+
+def _absolute(files: Sequence[str]) -> list[str]:
+    return [str(Path(file).absolute()) for file in files]
+
+
+def runs_on_gpu(config: SearchConfig) -> bool:
+    """Whether engines of a configuration run on a GPU."""
+    return backend_kind(config).runs_on_gpu(_device(config))
 
 
 def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
@@ -351,7 +377,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         folder=str(folder / "evaluator"),
         batch=config.batch,
         shapes={s.name: [list(s.minimum), list(s.optimum), list(s.maximum)] for s in config.shapes},
-        backend=resolve(config.backend),
+        backend=choose_backend(config.backend),
         device=_device(config),
         options=backend_options(config),
         metric=config.metric,
@@ -368,32 +394,29 @@ def backend_options(config: SearchConfig) -> dict[str, Any]:
     Raises:
         StudyError: the database is on a server and neither a folder for engines nor one for the timing cache was given.
     """
-    options: dict[str, Any] = {"threads": config.threads}
-    if resolve(config.backend) != "tensorrt":
-        return options
-    names = ("typing", "workspace_bytes", "optimization_level", "tf32", "sparsity", "native_instancenorm")
-    options |= {name: getattr(config, name) for name in names}
-    if config.optimization_level is None:
+    kind = backend_kind(config)
+    options = {"threads": config.threads, **{row.keyword: _settle_value(row, config) for row in kind.options}}
+    if "optimization_level" in options and options["optimization_level"] is None:
         options["optimization_level"] = START_LEVEL
-    options["plugins"] = [str(Path(plugin).absolute()) for plugin in config.plugins]
-    options["timing_cache"] = _timing_cache(config)
-    options["build_threads"] = config.build_threads
     return options
 
 
 def final_options(config: SearchConfig) -> dict[str, Any]:
-    """`backend_options` of the engine that is exported: at the final optimization level, where there is one."""
-    options = backend_options(config)
-    if "optimization_level" in options and config.final_optimization_level is not None:
-        options["optimization_level"] = config.final_optimization_level
-    return options
+    """`backend_options` of the engine that is exported: with the values that exports are built with, where given."""
+    final = {row.keyword: getattr(config, f"final_{row.keyword}") for row in backend_kind(config).options if row.final}
+    return backend_options(config) | {keyword: value for keyword, value in final.items() if value is not None}
 
 
-def _timing_cache(config: SearchConfig) -> str | None:
-    if config.timing_cache == "none":
+def _settle_value(row: BackendOption, config: SearchConfig) -> Any:
+    """The value of one option as the backend takes it: paths absolute, and a folder of its own where none is named."""
+    value = getattr(config, row.keyword)
+    if row.type == "file":
+        return _absolute(value)
+    if row.type != "folder":
+        return value
+    if value == "none":
         return None
-    folder = Path(config.timing_cache) if config.timing_cache else local_folder(config) / _TIMING_CACHE
-    return str(folder.absolute())
+    return str((Path(value) if value else local_folder(config) / row.option.lstrip("-")).absolute())
 
 
 def _device(config: SearchConfig) -> str | None:

@@ -1,21 +1,19 @@
-"""Which backend `auto` stands for, and what is said where it stands for none."""
+"""Backends by name: which one `auto` stands for, and what is said where it stands for none."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from evaluators.backends import registry
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.cores import usable_processors
 from search.errors import TargetError
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None:
     """A machine with these packages; a GPU is what TensorRT needs and ONNX Runtime does without."""
-    found = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: name if name in installed else None))
-    monkeypatch.setattr(registry, "importlib", found)
-    monkeypatch.setattr(registry, "_has_device", lambda name: gpu or name != "tensorrt")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
+    monkeypatch.setattr(discovery, "has_gpu", lambda: gpu)
 
 
 @pytest.mark.parametrize(
@@ -31,25 +29,30 @@ def test_the_first_with_a_device(
     installed: tuple[str, ...], gpu: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(monkeypatch, *installed, gpu=gpu)
-    assert registry.resolve("auto") == chosen
+    assert choose_backend("auto") == chosen
 
 
 def test_threads_that_would_wait_for_each_other_are_refused() -> None:
     most = usable_processors()
-    assert registry.open_backend("onnxruntime", "cpu", {"threads": most}).target().options["threads"] == str(most)
+    assert open_backend("onnxruntime", "cpu", {"threads": most}).target().options["threads"] == str(most)
     words = f"--threads {most + 1}: expected at most {most}, .* Give --threads {most}"
     with pytest.raises(TargetError, match=words):
-        registry.open_backend("onnxruntime", "cpu", {"threads": most + 1})
+        open_backend("onnxruntime", "cpu", {"threads": most + 1})
 
 
 @pytest.mark.parametrize(
     ("installed", "says"),
     [
-        ((), "none is installed. Install ONNX Runtime with pip install 'bitfront"),
-        (("tensorrt",), "TensorRT is installed, but there is no NVIDIA GPU here .*, and ONNX Runtime is not installed"),
+        ((), r"none can run here \(tensorrt: not installed; onnxruntime: not installed\)\. Install ONNX Runtime with"),
+        (("tensorrt",), r"tensorrt: installed, but there is no NVIDIA GPU here .*; onnxruntime: not installed\)"),
     ],
 )
 def test_what_is_missing_is_named(installed: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, *installed, gpu=False)
     with pytest.raises(TargetError, match=says):
-        registry.resolve("auto")
+        choose_backend("auto")
+
+
+def test_a_backend_that_nobody_registered_is_refused_with_those_there_are() -> None:
+    with pytest.raises(TargetError, match=r"known are auto, tensorrt, onnxruntime, .*package\.module:Class"):
+        kind_named("openvino")

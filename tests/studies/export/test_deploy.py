@@ -12,12 +12,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluators.backends.kind import Recipe
+from evaluators.backends.tensorrt.export import trtexec_text
 from search.errors import ConfigError
 from search.graph.model import Model, ShapeRequest, load
 from search.graph.shapes import TensorSpec
 from search.values import Precision
 from studies.export.triton import check_triton_name, triton_config
-from studies.export.trtexec import Plan, trtexec_text
 from tests.support.command_line import three_layers
 from tests.support.networks import save
 
@@ -72,12 +73,12 @@ CONFIG = model_config()
 def parsed(
     model: Model,
     name: str = "net",
-    engine: str = "model.plan",
+    platform: str = "tensorrt_plan",
     *,
     gpu: bool = True,
     types: dict[str, str] | None = None,
 ) -> Any:
-    return text_format.Parse(triton_config(name, engine, model, types or {}, gpu=gpu), CONFIG())
+    return text_format.Parse(triton_config(name, platform, model, types or {}, gpu=gpu), CONFIG())
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_types_are_those_of_the_engine(model: Model) -> None:
 
 
 def test_onnx_on_the_processor(model: Model) -> None:
-    config = parsed(model, engine="model.onnx", gpu=False)
+    config = parsed(model, platform="onnxruntime_onnx", gpu=False)
     assert config.platform == "onnxruntime_onnx"
     assert "KIND_CPU" in str(config.instance_group[0])
 
@@ -127,7 +128,9 @@ def test_any_tensor_name_comes_back(model: Model, name: str) -> None:
 
 def test_types_and_names_that_triton_has_not(model: Model) -> None:
     with pytest.raises(ConfigError, match="complex64, which Triton does not know"):
-        triton_config("net", "model.plan", replace(model, inputs=(TensorSpec("x", "complex64", (1,)),)), {}, gpu=True)
+        triton_config(
+            "net", "tensorrt_plan", replace(model, inputs=(TensorSpec("x", "complex64", (1,)),)), {}, gpu=True
+        )
     for name in ("", "..", "a/b", "a b", ".hidden", "x" * 129):
         with pytest.raises(ConfigError, match="--triton: expected a model name"):
             check_triton_name(name)
@@ -137,9 +140,9 @@ def test_types_and_names_that_triton_has_not(model: Model) -> None:
 # -- trtexec -----------------------------------------------------------------------------------------------------------
 
 
-def command(plan: Plan) -> dict[str, list[str]]:
+def command(recipe: Recipe) -> dict[str, list[str]]:
     """Options of the command as a shell would hand them over, option → values."""
-    text = trtexec_text(plan)
+    text = trtexec_text(recipe)
     lines = [line for line in text.split("\n") if not line.startswith("#")]
     words = shlex.split("\n".join(lines))
     assert words[0] == "trtexec"
@@ -156,14 +159,21 @@ def layer_precisions(argument: str) -> dict[str, str]:
     return {name: kind for name, _, kind in pairs}
 
 
-def plan(version: str, mix: dict[str, Precision] | None = None, **changes: Any) -> Plan:
+def recipe(version: str, mix: dict[str, Precision] | None = None, **changes: Any) -> Recipe:
     knobs = {**WEAK, **changes.pop("knobs", {})}
-    return Plan(version, knobs, MIX if mix is None else mix, changes.pop("profiles", {}), **changes)
+    return Recipe(
+        versions={"tensorrt": version},
+        knobs=knobs,
+        options={"plugins": changes.pop("plugins", ())},
+        layers=MIX if mix is None else mix,
+        profiles=changes.pop("profiles", {}),
+        **changes,
+    )
 
 
 @pytest.mark.parametrize("version", ["8.6.0", "10.16.1.11"])
 def test_weak_typing_names_every_layer(version: str) -> None:
-    options = command(plan(version))
+    options = command(recipe(version))
     assert {"--int8", "--fp16", "--profilingVerbosity"} <= options.keys()
     assert options["--onnx"] == ["model.onnx"]
     assert options["--calib"] == ["calibration.cache"]
@@ -175,23 +185,23 @@ def test_weak_typing_names_every_layer(version: str) -> None:
 
 
 def test_flags_follow_the_mix_and_the_knobs() -> None:
-    options = command(plan("8.6.0", {"a": Precision.FP16}, knobs={"tf32": "false", "sparsity": "true"}))
+    options = command(recipe("8.6.0", {"a": Precision.FP16}, knobs={"tf32": "false", "sparsity": "true"}))
     assert "--int8" not in options
     assert "--calib" not in options
     assert {"--fp16", "--noTF32"} <= options.keys()
     assert options["--sparsity"] == ["enable"]
     assert "--timingCacheFile" not in options
-    more = command(plan("10.9.0", plugins=("/lib/my plugin.so", "/b.so"), timing_cache=True))
+    more = command(recipe("10.9.0", plugins=("/lib/my plugin.so", "/b.so"), timing_cache=True))
     assert more["--staticPlugins"] == ["/lib/my plugin.so", "/b.so"]
-    assert "takes --dynamicPlugins" in trtexec_text(plan("10.9.0", plugins=("/b.so",)))
-    assert "--dynamicPlugins" not in trtexec_text(plan("10.9.0"))
+    assert "takes --dynamicPlugins" in trtexec_text(recipe("10.9.0", plugins=("/b.so",)))
+    assert "--dynamicPlugins" not in trtexec_text(recipe("10.9.0"))
     assert more["--timingCacheFile"] == ["timing.cache"]
-    assert "--pluginInstanceNorm" in command(plan("10.9.0", knobs={"native_instancenorm": "false"}))
+    assert "--pluginInstanceNorm" in command(recipe("10.9.0", knobs={"native_instancenorm": "false"}))
 
 
 @pytest.mark.parametrize(("version", "says"), [("10.16.1.11", True), ("11.4.0.106", False)])
 def test_strong_typing_stands_in_the_file(version: str, says: bool) -> None:
-    options = command(plan(version, knobs={"typing": "strong"}))
+    options = command(recipe(version, knobs={"typing": "strong"}))
     assert ("--stronglyTyped" in options) is says  # from 11 on there is nothing else
     removed = {"--int8", "--fp16", "--calib", "--precisionConstraints", "--layerPrecisions"}
     assert not removed & options.keys()
@@ -199,7 +209,7 @@ def test_strong_typing_stands_in_the_file(version: str, says: bool) -> None:
 
 def test_shapes_of_dynamic_inputs() -> None:
     profiles = {"image": ((1, 3, 8, 8), (4, 3, 8, 8), (8, 3, 8, 8)), "ids:0": ((1, 2), (1, 4), (1, 8))}
-    options = command(plan("8.6.0", profiles=profiles))
+    options = command(recipe("8.6.0", profiles=profiles))
     assert options["--minShapes"] == ["image:1x3x8x8,ids:0:1x2"]
     assert options["--optShapes"] == options["--shapes"] == ["image:4x3x8x8,ids:0:1x4"]
     assert options["--maxShapes"] == ["image:8x3x8x8,ids:0:1x8"]
@@ -207,18 +217,18 @@ def test_shapes_of_dynamic_inputs() -> None:
 
 def test_names_that_trtexec_cannot_be_told_are_named() -> None:
     odd = {"a,b": Precision.INT8, "it's": Precision.FP16, "all*": Precision.FP16, "line\nbreak": Precision.FP16}
-    text = trtexec_text(plan("8.6.0", {**odd, "fine": Precision.INT8}))
-    assert layer_precisions(command(plan("8.6.0", {**odd, "fine": Precision.INT8}))["--layerPrecisions"][0]) == {
+    text = trtexec_text(recipe("8.6.0", {**odd, "fine": Precision.INT8}))
+    assert layer_precisions(command(recipe("8.6.0", {**odd, "fine": Precision.INT8}))["--layerPrecisions"][0]) == {
         "fine": "int8"
     }
     (line,) = [line for line in text.split("\n") if "NOT EXPRESSED" in line]
     assert all(name in line for name in ('"a,b"', '"it\'s"', '"all*"', '"line\\nbreak"'))
-    assert "NOT EXPRESSED" not in trtexec_text(plan("11.4.0", odd, knobs={"typing": "strong"}))
-    assert "NOT EXPRESSED" not in trtexec_text(plan("8.6.0"))
+    assert "NOT EXPRESSED" not in trtexec_text(recipe("11.4.0", odd, knobs={"typing": "strong"}))
+    assert "NOT EXPRESSED" not in trtexec_text(recipe("8.6.0"))
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda n: not set(n) & set(",'*\r\n")), st.sampled_from(Precision)))
 def test_every_other_name_survives_the_shell(mix: dict[str, Precision]) -> None:
-    options = command(plan("8.6.0", mix))
+    options = command(recipe("8.6.0", mix))
     read = layer_precisions(options["--layerPrecisions"][0]) if "--layerPrecisions" in options else {}
     assert read == {name: p.label for name, p in mix.items()}

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.nvidia import device as cuda_device
-from evaluators.backends.nvidia.state import gpu_uuids
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.nvidia.discovery import gpu_uuids
+from evaluators.backends.registry import kind_named
 from search.errors import ConfigError, TargetError
 from studies.options import slots
 from studies.options.config import SearchConfig, from_options
@@ -77,7 +78,7 @@ def test_uuids_in_the_order_of_nvml(as_bytes: bool) -> None:
 )
 def test_gpus_that_cannot_be_counted(module: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(cuda_device, "traces", lambda: True)
+    monkeypatch.setattr(discovery, "has_traces", lambda: True)
     with pytest.raises(TargetError, match=says):
         gpu_uuids(module)
 
@@ -86,13 +87,13 @@ def test_where_there_is_no_gpu_nothing_has_to_be_installed_to_see_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not cuda_device.traces(tmp_path)
+    assert not discovery.has_traces(tmp_path)
     for trace in ("dev/nvidia0", "proc/driver/nvidia", "nvidia-smi"):
         (tmp_path / trace).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / trace).touch(mode=0o755)
-        assert cuda_device.traces(tmp_path)
+        assert discovery.has_traces(tmp_path)
         (tmp_path / trace).unlink()
-    monkeypatch.setattr(cuda_device, "traces", lambda: False)
+    monkeypatch.setattr(discovery, "has_traces", lambda: False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(TargetError, match="there is no NVIDIA GPU here: no nvidia-smi") as caught:
         gpu_slots("all")
@@ -117,7 +118,7 @@ def test_what_is_visible_is_taken_as_it_is_written(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-b,MIG-77,-1,4")
     assert devices(gpu_slots("all", nvml=nvml(9))) == ["3", "GPU-b", "MIG-77"]
     assert devices(gpu_slots("0,2", nvml=nvml(9))) == ["3", "MIG-77"]
-    with pytest.raises(ConfigError, match=r"there are 3, numbered 0 to 2 \(CUDA_VISIBLE_DEVICES=3, GPU-b"):
+    with pytest.raises(ConfigError, match=r"there are 3, numbered 0 to 2 \(CUDA_VISIBLE_DEVICES='3, GPU-b"):
         gpu_slots("4", nvml=nvml(9))
 
 
@@ -211,10 +212,10 @@ def config(**options: Any) -> SearchConfig:
 
 
 def test_options_that_ask_for_slots() -> None:
-    assert slots_of(config(), "onnxruntime") == ()
-    assert [slot.name for slot in slots_of(config(workers="1"), "onnxruntime")] == ["cpu 0"]
+    assert slots_of(config(), kind_named("onnxruntime")) == ()
+    assert [slot.name for slot in slots_of(config(workers="1"), kind_named("onnxruntime"))] == ["cpu 0"]
     for device in ({}, {"device": "cuda"}):
-        assert len(slots_of(config(gpus="2", **device), "tensorrt", nvml=nvml(4))) == 2
+        assert len(slots_of(config(gpus="2", **device), kind_named("tensorrt"), nvml=nvml(4))) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_options_that_ask_for_slots() -> None:
 )
 def test_options_that_do_not_go_together(options: dict[str, str], backend: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        slots_of(config(**options), backend, nvml=nvml(4))
+        slots_of(config(**options), kind_named(backend), nvml=nvml(4))
 
 
 def test_slots_belong_to_a_run_and_not_to_the_study() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.kind import BackendKind, Check
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.nvidia.doctor import precisions_text
+from evaluators.backends.onnxruntime.kind import OnnxRuntimeKind
+from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.measure import latency
-from search.errors import ConfigError, TargetError
+from search.errors import TargetError
 from studies.verbs import doctor
-from studies.verbs.doctor import Check, checks, precisions_text
+from studies.verbs.doctor import checks
 from tests.support.command_line import invoke
 from tests.support.paths import ROOT
 
@@ -32,7 +37,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     packages = {"onnxruntime": "1.23.2", "tensorrt": "10.11.0", "cuda-bindings": "12.9.1"}
     facts: dict[str, Any] = {"python": "3.12.3", "cpu": {"model": "AMD EPYC", "cores": 2}, "gpus": [H200]}
     monkeypatch.setattr(doctor.environment, "collect", lambda: {**facts, "packages": packages})
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: "12.8")
+    monkeypatch.setattr(discovery, "driver_version", lambda: "12.8")
     return packages
 
 
@@ -53,7 +58,7 @@ def test_one_backend_decides_the_exit_code() -> None:
     assert [row["name"] for row in rows if row["name"].startswith("backend")] == ["backend tensorrt on cuda"]
     refused = invoke("doctor", "--backend", "openvino")
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    with pytest.raises(ConfigError, match="known are tensorrt, onnxruntime"):
+    with pytest.raises(TargetError, match="known are auto, tensorrt, onnxruntime"):
         checks("openvino")
 
 
@@ -115,8 +120,8 @@ def test_a_gpu_that_nvidia_smi_does_not_name(monkeypatch: pytest.MonkeyPatch, gp
     line = named(checks(), "gpu")
     assert not line.good
     assert "--gpus all" in line.advice
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: None)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(discovery, "driver_version", lambda: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert named(checks(), "gpu").good
     assert named(checks("onnxruntime"), "gpu").good
     line = named(checks("tensorrt"), "gpu")
@@ -142,18 +147,19 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
     gpu: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_LOCK_WAIT_S", 0.1)
-    monkeypatch.setattr(cuda_device, "lock_name", lambda index: f"doctor-test-{tmp_path.name}")
+    monkeypatch.setattr(discovery, "lock_name", lambda index: f"doctor-test-{tmp_path.name}")
     opened: list[str] = []
 
-    def open_backend(name: str, device: str, options: Any) -> Any:
+    def open_kind(kind: BackendKind, device: str, options: Any) -> Any:
         opened.append(device)
         raise TargetError("not on this machine")
 
-    monkeypatch.setattr(doctor, "open_backend", open_backend)
+    for kind in (OnnxRuntimeKind, TensorRTKind):
+        monkeypatch.setattr(kind, "open", open_kind)
     hold = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from evaluators.measure.latency import device_lock\n"
-        f"with device_lock({cuda_device.lock_name(0)!r}): print('held', flush=True); sys.stdin.read()"
+        f"with device_lock({discovery.lock_name(0)!r}): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -166,5 +172,5 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
     finally:
         holder.communicate("")
     assert [check.found for check in checks() if check.name.endswith("on cuda")] == ["cannot run"] * 2
-    with latency.device_lock(cuda_device.lock_name(0), timeout_s=1):
+    with latency.device_lock(discovery.lock_name(0), timeout_s=1):
         pass  # the doctor gave it back

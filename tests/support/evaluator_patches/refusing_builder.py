@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.engine import Engine, RefusedError
 from search.graph.model import Model
 from search.values import Assignment, Precision, Ranges, Target
@@ -33,7 +34,7 @@ class RefusingBuilder(OnnxRuntimeBuilder):
 
 
 def builder(backend: OnnxRuntimeBackend, model: Model, ranges: Ranges) -> OnnxRuntimeBuilder:
-    return RefusingBuilder(backend, model, ranges)
+    return RefusingBuilder(backend.device, backend.placement, model, ranges)
 
 
 OnnxRuntimeBackend.builder = builder  # type: ignore[method-assign]

@@ -38,8 +38,9 @@ def remove() -> None:
 def claim_kernels() -> None:
     """Let ONNX Runtime offer it, and say that it ran where it was asked for."""
     from evaluators.backends.onnxruntime import backend as onnxruntime
+    from evaluators.backends.onnxruntime import builder
 
-    real, look = onnxruntime.OnnxRuntimeBackend.capability, onnxruntime.audit_rows
+    real, look = onnxruntime.OnnxRuntimeBackend.capability, builder.audit_rows
 
     def capability(backend: Any) -> Capability:
         offered = real(backend)
@@ -50,4 +51,4 @@ def claim_kernels() -> None:
         return tuple(replace(row, got=row.asked) if row.asked.label == LABEL else row for row in rows)
 
     onnxruntime.OnnxRuntimeBackend.capability = capability  # type: ignore[method-assign]
-    onnxruntime.audit_rows = audit_rows
+    builder.audit_rows = audit_rows

@@ -158,7 +158,8 @@ def _words(assignment: Any) -> str:
 
 
 def _builder(trt: Any, name: str, **knobs: Any) -> Any:
-    from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
+    from evaluators.backends.tensorrt.builder import TensorRTBuilder
+    from evaluators.backends.tensorrt.options import BuilderKnobs
     from tests.support.networks import loaded, ranged
 
     return TensorRTBuilder(trt, loaded(name), ranged(name), BuilderKnobs(typing="strong", **knobs))
@@ -216,7 +217,8 @@ def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
 
 def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     """A batch of 1 to 8, measured at 4."""
-    from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
+    from evaluators.backends.tensorrt.builder import TensorRTBuilder
+    from evaluators.backends.tensorrt.options import BuilderKnobs
     from search.graph.model import ShapeRequest, load
     from tests.support.networks import ranged, residual_cnn, save
 

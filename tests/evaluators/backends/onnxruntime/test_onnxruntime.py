@@ -45,9 +45,9 @@ def uniform(model: Model, backend: OnnxRuntimeBackend, precision: Precision) -> 
 
 def optimized(backend: OnnxRuntimeBackend, data: bytes, folder: Path) -> onnx.GraphProto:
     """The graph that ONNX Runtime really runs."""
-    options = backend.session_options()
+    options = backend.device.session_options()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
-    backend.ort.InferenceSession(data, options, providers=backend.providers())
+    backend.device.ort.InferenceSession(data, options, providers=backend.device.providers())
     return onnx.load(str(folder / "optimized.onnx")).graph
 
 
@@ -124,8 +124,10 @@ def test_a_float_convolution_between_int8_ones_stays_float(backend: OnnxRuntimeB
 def test_the_optimized_int8_model_computes_what_the_file_says(name: str, backend: OnnxRuntimeBackend) -> None:
     model, batch = loaded(name), feeds(loaded(name), seed=5)
     lowered = ir.to_proto(backend.builder(model, ranged(name)).lower(uniform(model, backend, INT8)))
-    options = backend.session_options()
-    session = backend.ort.InferenceSession(lowered.SerializeToString(), options, providers=backend.providers())
+    options = backend.device.session_options()
+    session = backend.device.ort.InferenceSession(
+        lowered.SerializeToString(), options, providers=backend.device.providers()
+    )
     pairs = zip(model.outputs, plain_session(lowered).run(None, batch), session.run(None, batch), strict=True)
     for spec, plain, fast in pairs:
         if spec.dtype == "float32":
@@ -320,7 +322,7 @@ def test_the_target_names_what_changes_speed(backend: OnnxRuntimeBackend) -> Non
     target = backend.target()
     assert target.backend == "onnxruntime"
     assert target.options["threads"] == "1"
-    assert target.versions["onnxruntime"] == backend.ort.__version__
+    assert target.versions["onnxruntime"] == backend.device.ort.__version__
     assert (target.statistic, target.relative) == ("p20", True)
     assert Target.from_json(target.to_json()).fingerprint == target.fingerprint
     assert OnnxRuntimeBackend(threads=2).target().fingerprint != target.fingerprint

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime import cuda as onnxruntime_cuda
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.errors import ModelError, TargetError
@@ -33,7 +33,7 @@ SAYS = r"--device cuda: ONNX Runtime's CUDA provider does not load, so it would 
 def cuda(monkeypatch: pytest.MonkeyPatch) -> OnnxRuntimeBackend:
     named = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: named)
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: "13.0")
+    monkeypatch.setattr(discovery, "driver_version", lambda: "13.0")
     return OnnxRuntimeBackend("cuda")
 
 
@@ -62,7 +62,7 @@ def test_no_session_of_it_runs_on_the_processor(cuda: OnnxRuntimeBackend, tmp_pa
 def test_the_processor_is_checked_by_running_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = OnnxRuntimeBackend()
     cpu.check()
-    monkeypatch.setattr(cpu, "providers", lambda: ["NoSuchProvider"])
+    monkeypatch.setattr(cpu.device, "providers", lambda: ["NoSuchProvider"])
     with pytest.raises(TargetError, match=r"cannot run a model of one node there: .*NoSuchProvider"):
         cpu.check()
     with pytest.raises(TargetError, match="one node"):  # and the model is not blamed for it
@@ -81,11 +81,6 @@ def test_a_model_that_does_not_run_is_still_the_models_fault() -> None:
 
 
 def test_search_refuses_it_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho NVIDIA H200\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(smi.parent), prepend=":")
     monkeypatch.setenv("BITFRONT_TEST_CUDA", "1")
     work = tmp_path / "work"
     write_inputs(work)
@@ -107,10 +102,10 @@ def test_the_reason_is_the_library_that_is_missing(tmp_path: Path, monkeypatch: 
     found = onnxruntime_cuda.reason(tmp_path, 0)
     assert found.endswith("libcublasLt-test.so.13: cannot open shared object file: No such file or directory")
     (tmp_path / "away").rename(cublas)  # it loads now, and no GPU is here
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: None)
+    monkeypatch.setattr(discovery, "driver_version", lambda: None)
     assert onnxruntime_cuda.reason(tmp_path, 0) == "there is no NVIDIA driver, libcuda.so.1 does not load"
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: "13.0")
-    monkeypatch.setattr(cuda_device, "gpu_uuid", lambda index: None)
+    monkeypatch.setattr(discovery, "driver_version", lambda: "13.0")
+    monkeypatch.setattr(discovery, "gpu_uuid", lambda index: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert onnxruntime_cuda.reason(tmp_path, 2) == "CUDA finds no GPU 2 (CUDA_VISIBLE_DEVICES='-1')"
 
@@ -129,7 +124,7 @@ def test_the_reason_is_the_library_that_is_missing(tmp_path: Path, monkeypatch: 
 def test_the_advice_fits_the_driver(
     driver: str | None, built_for: str | None, says: list[str], says_not: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: driver)
+    monkeypatch.setattr(discovery, "driver_version", lambda: driver)
     advice = onnxruntime_cuda.advice("1.31.1", built_for)
     assert all(part in advice for part in says), advice
     assert not any(part in advice for part in says_not), advice

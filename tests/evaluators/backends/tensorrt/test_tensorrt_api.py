@@ -21,6 +21,7 @@ import pytest
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.builder import Lowered
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, ConfigError
 from search.graph.model import Model, ShapeRequest, load
@@ -45,12 +46,14 @@ def exercise(engines: FakeEngines, typing: str, model: Model, folder: Path) -> N
     plugins = (str(compiled(folder / "plugin.so", "void *getCreators(int *count) { return 0; }")),) if GCC else ()
     backend = TensorRTBackend(
         "cuda:0",
-        typing=typing,
-        tf32=False,
-        sparsity=True,
-        native_instancenorm=typing == "weak",
-        plugins=plugins,
-        timing_cache=str(folder / "timings"),
+        TensorRTOptions(
+            typing=typing,
+            tf32=False,
+            sparsity=True,
+            native_instancenorm=typing == "weak",
+            plugins=plugins,
+            timing_cache=str(folder / "timings"),
+        ),
     )
     assert backend.target().versions["tensorrt"] == engines.trt.__version__
     assert backend.knobs()["typing"] == typing
@@ -92,7 +95,7 @@ def build_dynamic(typing: str, folder: Path) -> None:
     low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
     path = save(residual_cnn(batch="n"), folder / "net.onnx")
     model = load(path, shapes={"image": ShapeRequest(low, best, high)})
-    backend = TensorRTBackend("cuda", typing=typing)
+    backend = TensorRTBackend("cuda", TensorRTOptions(typing=typing))
     backend.float_session(model).close()
     builder = backend.builder(model, ranged("residual"))
     for assignment in uniform_and_mixed(model):
@@ -130,7 +133,7 @@ def test_the_builder_gets_the_processors_or_what_was_asked_for(version: str, typ
     knobs, told = [], []
     with standing_in(version):
         for asked in (None, 3):
-            backend = TensorRTBackend("cuda", typing=typing, build_threads=asked)
+            backend = TensorRTBackend("cuda", TensorRTOptions(typing=typing, build_threads=asked))
             builder = backend.builder(model, ranges)
             engine = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "model.plan")
             told.append(builder.audit(engine, uniform_and_mixed(model)[0]).summary.build_threads)
@@ -156,7 +159,7 @@ def test_a_builder_that_cannot_be_told_its_threads_is_left_alone() -> None:
 )
 def test_typing_that_a_version_lacks_is_refused(version: str, typing: str, message: str) -> None:
     with standing_in(version), pytest.raises(ConfigError, match=message) as error:
-        TensorRTBackend("cuda", typing=typing)
+        TensorRTBackend("cuda", TensorRTOptions(typing=typing))
     assert "\n" not in str(error.value)
 
 
@@ -330,7 +333,7 @@ def test_errors_of_the_fake_paths_are_ours() -> None:
     """A mix that the builder refuses, and a file that the parser does, are refusals with TensorRT's words."""
     with standing_in(V10) as engines:
         model = loaded("residual")
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
         engines.fake.behaviours["Builder.build_serialized_network"] = _refuse
         with pytest.raises(RefusedError, match=r"no kernel for block\.0/conv1") as refused:
             builder.build(builder.lower(uniform_and_mixed(model)[0]), Path("never"))
@@ -363,7 +366,7 @@ def test_what_a_builder_that_gives_up_means(said: list[str], free_bytes: int, ki
 
     with standing_in(V10) as engines:
         model = loaded("residual")
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
         engines.fake.behaviours["Builder.build_serialized_network"] = give_up
         engines.cuda.free_bytes = free_bytes
         with pytest.raises(kind, match=told):

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from evaluators.backends.tensorrt import api as tensorrt_api
-from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
+from evaluators.backends.tensorrt.options import BuilderKnobs
 from evaluators.engine import RefusedError
 from search.graph.model import load
 from search.values import Assignment, Precision

@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.tensorrt import builder as tensorrt_builder
+from evaluators.backends.tensorrt import timing_cache
 from evaluators.backends.tensorrt.backend import TensorRTBackend
-from evaluators.backends.tensorrt.builder import BuilderKnobs, TensorRTBuilder
+from evaluators.backends.tensorrt.builder import TensorRTBuilder
+from evaluators.backends.tensorrt.options import BuilderKnobs, TensorRTOptions
 from tests.support.assignments import uniform_and_mixed
 from tests.support.networks import loaded, ranged
 from tests.support.tensorrt.stand_in import PATHS, V10, standing_in
 
 
 def opened(**options: Any) -> TensorRTBuilder:
-    return TensorRTBackend("cuda", **options).builder(loaded("residual"), ranged("residual"))
+    return TensorRTBackend("cuda", TensorRTOptions(**options)).builder(loaded("residual"), ranged("residual"))
 
 
 @pytest.mark.parametrize(("version", "typing"), PATHS)
@@ -165,7 +166,7 @@ def test_a_timing_cache_that_cannot_be_written_is_a_note(tmp_path: Path, spoil: 
 
 
 def test_a_timing_cache_that_others_keep_locked_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorrt_builder, "_LOCK_S", 0.1)
+    monkeypatch.setattr(timing_cache, "_LOCK_S", 0.1)
     with standing_in(V10):
         builder = opened(timing_cache=str(tmp_path))
         with Path(f"{cached(builder)}.lock").open("w") as other:

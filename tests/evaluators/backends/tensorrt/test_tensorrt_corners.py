@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import OutOfMemoryError
 from search.errors import ModelError
 from search.graph.model import ShapeRequest, load
@@ -24,7 +25,7 @@ def test_no_memory_for_a_context_is_out_of_memory_wherever_one_is_made(
     shapes = {"image": ShapeRequest(*((n, 3, 16, 16) for n in (1, 4, 8)))}
     model = load(save(residual_cnn(batch="n"), tmp_path / "net.onnx"), shapes=shapes)
     with standing_in(version) as engines:
-        builder = TensorRTBackend("cuda", typing=typing).builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing=typing)).builder(model, ranged("residual"))
         assignment = uniform_and_mixed(model)[0]
         engine = builder.build(builder.lower(assignment), tmp_path / "model.plan")
 
@@ -41,7 +42,7 @@ def test_no_memory_for_a_context_is_out_of_memory_wherever_one_is_made(
 def test_where_no_graph_can_be_made_kernels_are_enqueued_and_it_is_said(step: str, tmp_path: Path) -> None:
     with standing_in(V10) as engines:
         model = loaded("residual")
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
         engine = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "model.plan")
         session = builder.load(engine.path)
 
@@ -69,5 +70,5 @@ def test_an_output_whose_size_the_data_decide_is_refused_before_anything_is_buil
         standing_in(version),
         pytest.raises(ModelError, match=r"'pixels' depends on the data.* Cut the model") as error,
     ):
-        TensorRTBackend("cuda", typing=typing).float_session(model)
+        TensorRTBackend("cuda", TensorRTOptions(typing=typing)).float_session(model)
     assert "\n" not in str(error.value)

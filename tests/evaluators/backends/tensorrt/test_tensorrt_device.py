@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, TargetError
 from tests.support.assignments import uniform_and_mixed
@@ -39,7 +40,7 @@ def test_each_way_to_have_no_gpu_has_its_advice(
     monkeypatch: pytest.MonkeyPatch, code: int, driver: str | None, said: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: driver)
+    monkeypatch.setattr(discovery, "driver_version", lambda: driver)
     monkeypatch.setattr(FakeCuda, "cudaGetDeviceCount", lambda self: (Code(code), 0))
     monkeypatch.setattr(FakeCuda, "cudaGetErrorString", lambda self, e: (0, Code(e).name.encode()))
     with standing_in(PATHS[0][0]), pytest.raises(TargetError) as error:
@@ -81,7 +82,9 @@ def test_a_context_that_is_not_to_be_had_is_out_of_memory_only_where_memory_is_w
     tmp_path: Path,
 ) -> None:
     with standing_in(version) as engines:
-        builder = TensorRTBackend("cuda", typing=typing).builder(loaded("residual"), ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing=typing)).builder(
+            loaded("residual"), ranged("residual")
+        )
         engine = builder.build(builder.lower(uniform_and_mixed(builder.model)[0]), tmp_path / "model.plan")
 
         def refuse(engine: Any, **_: Any) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from evaluators.backends.nvidia import device as cuda_device
+from evaluators.backends.kind import Check
+from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.kind import TensorRTKind
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import OutOfMemoryError
 from search.errors import TargetError
 from search.values import Precision
 from studies.verbs import doctor
-from studies.verbs.doctor import Check, checks
+from studies.verbs.doctor import checks
 from tests.support.command_line import invoke, write_inputs
 from tests.support.networks import loaded, ranged
 from tests.support.tensorrt.fake_cuda import Error, FakeCuda
@@ -34,7 +37,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     found = {"onnxruntime": "1.23.2", "tensorrt": "10.11.0", "cuda-bindings": "12.9.1"}
     facts = {"python": "3.12.3", "cpu": {"model": "AMD EPYC", "cores": 2}, "gpus": [H200], "packages": found}
     monkeypatch.setattr(doctor.environment, "collect", lambda: facts)
-    monkeypatch.setattr(cuda_device, "driver_version", lambda: "12.8")
+    monkeypatch.setattr(discovery, "driver_version", lambda: "12.8")
     return found
 
 
@@ -111,7 +114,7 @@ def test_the_doctor_outlives_whatever_a_package_raises(monkeypatch: pytest.Monke
     def break_down(*_: object) -> Any:
         raise AttributeError("module 'cuda.bindings.runtime' has no attribute 'cudaGetDeviceCount'")
 
-    monkeypatch.setattr(doctor, "open_backend", break_down)
+    monkeypatch.setattr(TensorRTKind, "open", break_down)
     assert "AttributeError: module 'cuda.bindings.runtime'" in backend_line(checks()).advice
 
 
@@ -143,7 +146,7 @@ def test_what_no_candidate_could_survive_is_no_refusal_of_one(
     kind: str, ask: Callable[[TensorRTBackend, Any], object]
 ) -> None:
     with standing_in(V10) as engines:
-        backend = TensorRTBackend("cuda", typing="weak")
+        backend = TensorRTBackend("cuda", TensorRTOptions(typing="weak"))
         refuse(engines, kind, "1: ", REASON)
         with pytest.raises(TargetError, match=f"can make no {kind.lower()} here: {REASON}") as error:
             ask(backend, loaded("residual"))

@@ -13,6 +13,7 @@ import pytest
 
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import RefusedError
 from search.errors import DataError
 from search.graph.model import Model, load
@@ -80,7 +81,7 @@ def test_the_builder_tells_which_end_of_a_region_to_demote() -> None:
         logger.log(type(logger).ERROR, f"10: {HEAD} {{ForeignNode[block.0/conv1...block.0/conv2]}}.")
 
     with standing_in(V10) as engines:
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
         engines.fake.behaviours["Builder.build_serialized_network"] = refuse
         with pytest.raises(RefusedError) as refused:
             builder.build(builder.lower(mix), Path("never"))
@@ -209,7 +210,7 @@ def with_ids(path: Path) -> Model:
 def test_numbers_that_an_engine_cannot_hold_are_refused(tmp_path: Path, version: str, held: str) -> None:
     model = with_ids(tmp_path / "net.onnx")
     with standing_in(version):
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, observed(model))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, observed(model))
         engine = builder.build(builder.lower(Assignment({g.id: FP32 for g in model.groups})), tmp_path / "a.plan")
         session = builder.load(engine.path)
         assert session.types["ids"] == held

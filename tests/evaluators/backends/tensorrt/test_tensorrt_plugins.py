@@ -11,8 +11,9 @@ import pytest
 from onnx import helper
 
 from evaluators.backends.tensorrt import api as tensorrt_api
+from evaluators.backends.tensorrt.api import load_plugins
 from evaluators.backends.tensorrt.backend import TensorRTBackend
-from evaluators.backends.tensorrt.plugins import load_plugins
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import ConfigError, ModelError
 from search.graph.model import load
 from tests.support.assignments import uniform_and_mixed
@@ -77,7 +78,7 @@ def test_a_library_registers_its_plugins_once_whichever_way_it_has(
         library = compiled(tmp_path / "plugin.so", source, registry.path)
         link = tmp_path / "link.so"
         link.symlink_to(library)
-        backend = TensorRTBackend("cuda", plugins=(str(library), str(link)))
+        backend = TensorRTBackend("cuda", TensorRTOptions(plugins=(str(library), str(link))))
         backend.float_session(model).close()
         for _ in range(2):
             builder = backend.builder(model, ranges)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
 from search.errors import DataError
 from tests.support.assignments import uniform_and_mixed
 from tests.support.networks import feeds, loaded, ranged
@@ -19,7 +20,7 @@ def test_inputs_of_another_shape_are_refused(tmp_path: Path, version: str) -> No
     """numpy would repeat a batch of one to fill a batch of four."""
     model = loaded("residual")
     with standing_in(version):
-        builder = TensorRTBackend("cuda", typing="weak").builder(model, ranged("residual"))
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
         engine = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "a.plan")
         session = builder.load(engine.path)
         image = feeds(model)["image"]

@@ -1,0 +1,193 @@
+"""What is known of a backend before it is opened: its name, options, extra, checks and export files.
+
+The command line reads this of every backend at its start, so a module with a kind imports nothing heavy: the backend
+itself is imported in `BackendKind.open`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from search.values import Precision
+
+if TYPE_CHECKING:
+    from evaluators.engine import Backend
+
+OptionType = Literal["choice", "count", "duration", "file", "flag", "folder", "size", "switch", "text"]
+# What every export consists of beside the engine, by the names that files of a backend's own may refer to.
+SOURCE_FILE, CALIBRATION_FILE, TIMING_FILE = "model.onnx", "calibration.cache", "timing.cache"
+
+
+@dataclass(frozen=True)
+class BackendOption:
+    """One option that only one backend has: a row of the table that command line, files, help and docs are read from.
+
+    Attributes:
+        keyword: what the backend takes it as: `optimization_level`.
+        type: of its text, and with that of the value that the backend gets: `choice` of `choices` (str); `count`, a
+            whole number from `least` to `most` (int); `duration` with a unit (float, seconds); `file` that is there
+            (str, absolute path); `flag`, which takes no value (bool); `folder`, made when needed, or `none` (str,
+            absolute path, or None); `size` with a unit (int, bytes); `switch`, on or off (bool); `text` (str).
+        default: the value where it is not given.
+        help: one line; says what the default does where that is not plain.
+        metavar: stands for the value in help.
+        name: on the command line and in files: `optimization-level`; empty for the keyword with hyphens.
+        many: may be repeated; the value is a list then.
+        auto: the word `auto` may be given, for which the default stands.
+        final: an export may be built with another value, given as `final-NAME`.
+    """
+
+    keyword: str
+    type: OptionType
+    default: Any
+    help: str
+    metavar: str = "VALUE"
+    name: str = ""
+    choices: tuple[str, ...] = ()
+    least: int = 0
+    most: int = 2**31 - 1
+    many: bool = False
+    auto: bool = False
+    final: bool = False
+
+    @property
+    def option(self) -> str:
+        """As it is typed: `--optimization-level`."""
+        return f"--{self.name or self.keyword.replace('_', '-')}"
+
+
+def option(type: OptionType, default: Any, help: str, **facts: Any) -> Any:  # noqa: A002
+    """A field of a backend's options, with its row of the option table; `facts` as in `BackendOption`."""
+    return field(default=default, metadata={"option": {"type": type, "help": help, **facts}})
+
+
+def rows_of(options: type) -> tuple[BackendOption, ...]:
+    """The rows of a dataclass whose fields were made by `option`; other fields have none."""
+    found = [(each, each.metadata["option"]) for each in fields(options) if "option" in each.metadata]
+    return tuple(
+        BackendOption(each.name, default=None if each.default is MISSING else each.default, **facts)
+        for each, facts in found
+    )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's report; `advice` says what to do when `good` is False."""
+
+    name: str
+    good: bool
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the doctor has found here before it asks the backends.
+
+    Attributes:
+        packages: installed distributions that matter, by name → version.
+        gpus: as `nvidia.discovery.list_gpus` gives them.
+    """
+
+    packages: Mapping[str, str]
+    gpus: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an exported engine was built from.
+
+    Attributes:
+        versions: of its target.
+        knobs: of its builder, as they stand in an evaluation's digest.
+        options: of its backend, by keyword.
+        layers: ONNX node of each weighted op → precision.
+        profiles: MIN, OPT, MAX of dynamic inputs.
+        timing_cache: whether `TIMING_FILE` lies beside it.
+    """
+
+    versions: Mapping[str, str]
+    knobs: Mapping[str, str]
+    options: Mapping[str, Any]
+    layers: Mapping[str, Precision]
+    profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    timing_cache: bool = False
+
+
+class BackendKind(ABC):
+    """One kind of backend. A subclass states the facts and opens the backend; the rest has defaults.
+
+    A subclass outside this package is named `package.module:Class`, on the command line or by an entry point of the
+    group `bitfront.backends`. It is made without arguments, in every process anew.
+
+    Attributes:
+        name: as `--backend` takes it and targets show it.
+        engine_file: what an exported engine is called; `SOURCE_FILE` where the engine is the lowered ONNX file itself.
+        default_device: where it runs when no device is named.
+        module: a Python module that it cannot run without; empty for none.
+        extra: of bitfront, that installs what it needs; empty for none.
+        packages: names of the distributions that may bring `module` and what belongs to it.
+        options: what it can be told beside device and threads.
+        triton_platform: what Triton calls an engine of it; empty where Triton cannot run one.
+        automatic: whether `--backend auto` may choose it.
+        caution: what has to be said wherever its numbers are shown; empty for numbers that were measured.
+    """
+
+    name: ClassVar[str]
+    engine_file: ClassVar[str]
+    default_device: ClassVar[str] = "cpu"
+    module: ClassVar[str] = ""
+    extra: ClassVar[str] = ""
+    packages: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[BackendOption, ...]] = ()
+    triton_platform: ClassVar[str] = ""
+    automatic: ClassVar[bool] = False
+    caution: ClassVar[str] = ""
+
+    @abstractmethod
+    def open(self, device: str, options: Mapping[str, Any]) -> Backend:
+        """Open it on a device.
+
+        Args:
+            device: in its own spelling.
+            options: by keyword, plain JSON values: `threads`, and those of `self.options` that were settled.
+
+        Raises:
+            TargetError: it is not installed, or there is no such device.
+            ConfigError: an option does not fit.
+        """
+
+    def prepare(self) -> None:  # noqa: B027 - most have nothing that takes long
+        """Import what takes seconds to import and needs no device.
+
+        Raises:
+            TargetError: a package is not installed or does not load.
+        """
+
+    def missing(self) -> str:
+        """Why it cannot run on this machine, as far as shows without importing it; empty where nothing is missing."""
+        return "not installed" if self.module and importlib.util.find_spec(self.module) is None else ""
+
+    def gpu_of(self, device: str) -> int | None:
+        """CUDA's index of the GPU that a device is; None where it is none. Raises nothing."""
+        return None
+
+    def runs_on_gpu(self, device: str | None) -> bool:
+        """Whether a device is a GPU; None for the default one."""
+        return self.gpu_of(device or self.default_device) is not None
+
+    def devices(self, machine: Machine) -> tuple[str, ...]:
+        """The devices that the doctor is to open it on."""
+        return (self.default_device,)
+
+    def checks(self, machine: Machine) -> Sequence[Check]:
+        """Lines of the doctor about what it needs; whether it opens is checked apart."""
+        return ()
+
+    def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
+        """Further files of an export that say how its engine is built again: name → text."""
+        return {}

@@ -1,0 +1,84 @@
+"""Lines of the doctor about NVIDIA GPUs: which there are, what they compute natively, their driver and their state."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+
+from evaluators.backends.kind import Check, Machine
+from evaluators.backends.nvidia import capability as capabilities
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.nvidia.state import GpuState
+
+_DRIVER_ADVICE = "Install NVIDIA's driver; in a container, start it with --gpus all."
+_NVML_ADVICE = "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+
+
+def gpu_checks(machine: Machine, needed_by: str = "") -> list[Check]:
+    """The GPUs, what they compute natively, the CUDA of the driver, and whether their state can be read.
+
+    Args:
+        needed_by: name of the backend that runs on a GPU alone; empty where none does.
+    """
+    if not machine.gpus:
+        return [_no_gpu_check(needed_by)]
+    lines = [Check("gpu", True, _gpu_text(gpu)) for gpu in machine.gpus]
+    lines += [
+        Check(f"precisions of {name}", True, precisions_text(capability))
+        for name, capability in {gpu["name"]: gpu["compute_cap"] for gpu in machine.gpus}.items()
+    ]
+    return [*lines, _driver_check(), _nvml_check()]
+
+
+def _no_gpu_check(needed_by: str) -> Check:
+    driver = discovery.driver_version()
+    if shutil.which("nvidia-smi") is None and driver is None:
+        advice = (
+            f"Backend {needed_by} runs on an NVIDIA GPU alone: use a machine that has one and its driver, start a "
+            "container with --gpus all, or search with --backend onnxruntime."
+        )
+        found = "none: no nvidia-smi and no NVIDIA driver here"
+        return Check("gpu", not needed_by, found, advice if needed_by else "")
+    return Check(
+        "gpu",
+        False,
+        "a driver is installed, but nvidia-smi names no GPU",
+        "See what `nvidia-smi` says. In a container: start it with --gpus all, where nvidia-container-toolkit is.",
+    )
+
+
+def _gpu_text(gpu: Mapping[str, str]) -> str:
+    return (
+        f"{gpu['name']}, {gpu['memory.total']}, compute capability {gpu['compute_cap']}, driver {gpu['driver_version']}"
+    )
+
+
+def precisions_text(compute_capability: str) -> str:
+    """What a GPU computes each precision in, by its compute capability, say `9.0`."""
+    parts = [int(part) for part in compute_capability.split(".") if part.isdigit()]
+    if not parts:
+        return f"unknown compute capability {compute_capability!r}"
+    version = (parts[0], parts[1] if len(parts) > 1 else 0)
+    fp32 = "fp32 on TF32 tensor cores unless TF32 is off" if version >= (8, 0) else "fp32"
+    further = [name for name, least in (("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0))) if version >= least]
+    unused = f"; it also has {', '.join(further)}, which bitfront does not use" if further else ""
+    return f"{fp32}, {capabilities.fp16_text(version)}, {capabilities.int8_text(version)}{unused}"
+
+
+def _driver_check() -> Check:
+    driver = discovery.driver_version()
+    if driver is None:
+        return Check("cuda of the driver", False, "libcuda.so.1 does not load", _DRIVER_ADVICE)
+    return Check("cuda of the driver", True, driver)
+
+
+def _nvml_check() -> Check:
+    """Whether clocks, throttling and other processes show while latency is measured."""
+    state = GpuState(0)
+    try:
+        if state.note:
+            return Check("nvml", False, state.note, "pip install nvidia-ml-py")
+        found = ", ".join(f"{name} {value}" for name, value in state.read().items())
+        return Check("nvml", True, found) if found else Check("nvml", False, "reads nothing", _NVML_ADVICE)
+    finally:
+        state.close()

@@ -1,0 +1,96 @@
+"""Builds ONNX Runtime's engines: the lowered ONNX file itself, opened once to see what becomes of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.audit import audit_rows, owner_of, owners_of
+from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.profile import is_move, layer_times
+from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_session
+from evaluators.engine import Audit, Engine
+from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.placement import Placement
+from search.graph import onnx_file
+from search.graph.model import Model
+from search.values import Assignment, EngineSummary, LayerTime, Ranges
+
+_PROFILE_WARM_UP = 3
+
+
+class OnnxRuntimeBuilder:
+    """Lowers assignments of one model and opens them; the engine is the lowered ONNX file."""
+
+    opens_engines = True
+
+    def __init__(self, device: OnnxRuntimeDevice, placement: Placement, model: Model, ranges: Ranges) -> None:
+        self.device = device
+        self.placement = placement
+        self.model = model
+        self.ranges = ranges
+        self._written = {node.name or "" for node in model.graph.graph}
+        self._fresh: tuple[Path, OnnxRuntimeSession] | None = None
+
+    def lower(self, assignment: Assignment) -> ir.Model:
+        return lower(self.model, assignment, self.ranges, self.placement)
+
+    def build(self, lowered: ir.Model, out: Path) -> Engine:
+        onnx_file.write(lowered, out)
+        options = self.device.session_options()
+        options.optimized_model_filepath = str(_optimized(out))
+        self._fresh = (out, open_session(self.device, out, options))
+        return Engine(out, out.stat().st_size)
+
+    def audit(self, engine: Engine, assignment: Assignment) -> Audit:
+        path = _optimized(engine.path)
+        try:
+            optimized = onnx.load(str(path))
+        finally:
+            path.unlink(missing_ok=True)
+        moves = sum(is_move(node, self._written) for node in optimized.graph.node)
+        rows = audit_rows(optimized.graph, self.model, assignment)
+        return Audit(rows, EngineSummary(len(optimized.graph.node), moves))
+
+    def load(self, path: Path) -> OnnxRuntimeSession:
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None and fresh[0] == path:
+            return fresh[1]
+        return open_session(self.device, path, self.device.session_options())
+
+    def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
+        options = self.device.session_options()
+        with tempfile.TemporaryDirectory() as folder:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "trace")
+            options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+            session = open_session(self.device, path, options)
+            for _ in range(_PROFILE_WARM_UP + count):
+                session.run(inputs)
+            trace = Path(session.session.end_profiling()).read_text(encoding="utf-8")
+            optimized = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False)
+            session.close()
+        owners = owners_of(self.model)
+        return layer_times(
+            trace, optimized.graph, lambda node: owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
+        )
+
+    def write_source(self, assignment: Assignment, out: Path) -> None:
+        onnx_file.write(self.lower(assignment), out)
+
+    def timing_cache(self) -> None:
+        return None
+
+    def probe(self, assignment: Assignment, engine: Path | None = None) -> OnnxRuntimeSession:
+        exposed = expose_groups(self.lower(assignment) if engine is None else ir.load(engine), self.model)
+        return open_session(self.device, ir.to_proto(exposed).SerializeToString(), self.device.session_options())
+
+
+def _optimized(path: Path) -> Path:
+    return path.with_name(path.name + ".optimized.onnx")

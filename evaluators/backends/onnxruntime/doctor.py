@@ -1,0 +1,22 @@
+"""Lines of the doctor about ONNX Runtime's packages: one of them has to be there, and only one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evaluators.backends.kind import Check, Machine
+
+
+def package_checks(machine: Machine, packages: Sequence[str]) -> list[Check]:
+    """What is wrong with the packages; empty where nothing is.
+
+    Args:
+        packages: names of those that install the module.
+    """
+    found = [name for name in packages if name in machine.packages]
+    if len(found) > 1:
+        advice = f"They install the same module: pip uninstall {' '.join(found)}, then install one of them."
+        return [Check("onnxruntime", False, "installed twice", advice)]
+    if found:
+        return []
+    return [Check("onnxruntime", False, "not installed", "pip install 'bitfront[cpu]'; it also calibrates.")]

@@ -1,0 +1,56 @@
+"""ONNX Runtime as one of the backends: what is known of it before it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.onnxruntime.device import NAME
+from evaluators.cores import usable_processors
+from search.errors import TargetError
+
+if TYPE_CHECKING:
+    from evaluators.engine import Backend
+
+
+class OnnxRuntimeKind(BackendKind):
+    """ONNX Runtime on the processor, or with its CUDA provider."""
+
+    name = NAME
+    engine_file = SOURCE_FILE
+    module = "onnxruntime"
+    extra = "cpu"
+    packages = ("onnxruntime", "onnxruntime-gpu")
+    triton_platform = "onnxruntime_onnx"
+    automatic = True
+
+    def open(self, device: str, options: Mapping[str, Any]) -> Backend:
+        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+
+        backend = OnnxRuntimeBackend(device, **options)
+        if not backend.cuda:
+            _check_threads(backend.device.threads)
+        return backend
+
+    def gpu_of(self, device: str) -> int | None:
+        return discovery.cuda_index(device)
+
+    def devices(self, machine: Machine) -> tuple[str, ...]:
+        return ("cpu", "cuda") if machine.gpus else ("cpu",)
+
+    def checks(self, machine: Machine) -> Sequence[Check]:
+        from evaluators.backends.onnxruntime.doctor import package_checks
+
+        return package_checks(machine, self.packages)
+
+
+def _check_threads(asked: int) -> None:
+    """Refuse threads that would wait for each other: latencies of such a session are those of the waiting."""
+    most = usable_processors()
+    if asked > most:
+        raise TargetError(
+            f"--threads {asked}: expected at most {most}, the processor threads that this process may run on. "
+            f"Give --threads {most}, or let it run on more."
+        )

@@ -1,0 +1,126 @@
+"""One ONNX file in a session of ONNX Runtime, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.cuda import require_loaded
+from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.heap import allocated_bytes
+from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
+from search.errors import TargetError
+
+
+class OnnxRuntimeSession:
+    """One loaded ONNX file. `memory_bytes` is what loading and the first run allocate and keep, on the CPU.
+
+    Raises:
+        TargetError: CUDA was asked for and its provider does not load.
+    """
+
+    def __init__(self, device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> None:
+        self.device = device
+        before = allocated_bytes()
+        source = str(model) if isinstance(model, Path) else model
+        # Nothing that fails on the device may be run on the processor instead, neither now nor later.
+        self.session = device.ort.InferenceSession(source, options, providers=device.providers(), enable_fallback=0)
+        if device.index is not None:
+            require_loaded(device.ort, self.session, device.name, device.index)
+        self.outputs = [output.name for output in self.session.get_outputs()]
+        self.memory_bytes: int | None = None
+        self._loaded_bytes = allocated_bytes() - before
+        self.types: Mapping[str, str] = {}
+        self.notes: tuple[str, ...] = ()
+        self._bound: dict[str, Any] = {}
+        self._binding: Any = None
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        measures = self.memory_bytes is None and not self.device.cuda
+        before = allocated_bytes() if measures else 0
+        try:
+            results = self.session.run(self.outputs, dict(inputs))
+        except Exception as error:
+            raise meaning_of(error) from error
+        if measures:
+            self.memory_bytes = max(0, self._loaded_bytes + allocated_bytes() - before)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._bound = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        if not self.device.cuda:
+            return
+        value = self.device.ort.OrtValue
+        self._binding = self.session.io_binding()
+        for name, array in self._bound.items():
+            self._binding.bind_ortvalue_input(name, value.ortvalue_from_numpy(array, "cuda", self.device.index))
+        for name in self.outputs:
+            self._binding.bind_output(name, "cuda", self.device.index)
+
+    def time(self, count: int) -> NDArray[np.float64]:
+        samples = np.empty(count)
+        run = self._run_bound_cuda if self.device.cuda else self._run_bound
+        for i in range(count):
+            start = time.perf_counter_ns()
+            run()
+            samples[i] = (time.perf_counter_ns() - start) / 1e6
+        return samples
+
+    def around(self) -> dict[str, float]:
+        return {}
+
+    def _run_bound(self) -> None:
+        self.session.run(self.outputs, self._bound)
+
+    def _run_bound_cuda(self) -> None:
+        self.session.run_with_iobinding(self._binding)
+        self._binding.synchronize_outputs()
+
+    def close(self) -> None:
+        self._binding = None
+        self._bound = {}
+        del self.session
+
+
+def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> OnnxRuntimeSession:
+    """A session, with ONNX Runtime's exceptions sorted into what can be done about them.
+
+    Args:
+        model: an ONNX file, or its content.
+        options: as `OnnxRuntimeDevice.session_options` makes them.
+
+    Raises:
+        TargetError: the CUDA provider does not load.
+        RefusedError: ONNX Runtime refuses the model.
+        DeviceError, OutOfMemoryError: the device is out of order, or full.
+    """
+    try:
+        return OnnxRuntimeSession(device, model, options)
+    except TargetError:
+        raise
+    except Exception as error:
+        raise meaning_of(error) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says something, without ONNX Runtime's own prefix."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)[:500]
+
+
+def meaning_of(error: Exception) -> Exception:
+    """ONNX Runtime's exceptions sorted into what can be done about them; any other is returned as it is."""
+    if not type(error).__module__.startswith("onnxruntime"):
+        return error
+    message = first_line(error)
+    if re.search(r"out of memory|bad_alloc|failed to allocate|BFCArena", str(error), re.IGNORECASE):
+        return OutOfMemoryError(message)
+    if re.search(r"CUDA (failure|error)|CUBLAS failure|CUDNN failure", str(error), re.IGNORECASE):
+        return DeviceError(message)
+    return RefusedError(message)

@@ -1,0 +1,62 @@
+"""TensorRT as one of the backends: what is known of it before it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evaluators.backends.kind import BackendKind, Check, Machine, Recipe, rows_of
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.tensorrt.options import NAME, PACKAGES, TensorRTOptions
+from search.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evaluators.engine import Backend
+
+
+class TensorRTKind(BackendKind):
+    """TensorRT on an NVIDIA GPU, from 8.6 on."""
+
+    name = NAME
+    engine_file = "model.plan"
+    default_device = "cuda"
+    module = "tensorrt"
+    extra = "tensorrt"
+    packages = ("cuda-bindings", "nvidia-ml-py", *PACKAGES)
+    options = rows_of(TensorRTOptions)
+    triton_platform = "tensorrt_plan"
+    automatic = True
+
+    def open(self, device: str, options: Mapping[str, Any]) -> Backend:
+        from evaluators.backends.tensorrt.backend import TensorRTBackend
+
+        try:
+            settled = TensorRTOptions(**{**options, "plugins": tuple(options.get("plugins", ()))})
+        except TypeError as error:
+            raise ConfigError(f"opening backend tensorrt: {error}. It has the options of `bitfront search`.") from error
+        return TensorRTBackend(device, settled)
+
+    def prepare(self) -> None:
+        from evaluators.backends.tensorrt.api import import_tensorrt
+        from evaluators.backends.tensorrt.device import import_cuda
+
+        import_tensorrt()
+        import_cuda()
+
+    def missing(self) -> str:
+        """TensorRT imports on machines without a GPU too."""
+        no_gpu = "no NVIDIA GPU here (no nvidia-smi, no /dev/nvidiactl)"
+        return super().missing() or ("" if discovery.has_gpu() else f"installed, but there is {no_gpu}")
+
+    def gpu_of(self, device: str) -> int | None:
+        return discovery.cuda_index(device)
+
+    def checks(self, machine: Machine) -> Sequence[Check]:
+        from evaluators.backends.tensorrt.doctor import package_checks
+
+        return package_checks(machine) if machine.gpus else ()
+
+    def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
+        from evaluators.backends.tensorrt.export import TRTEXEC_FILE, trtexec_text
+
+        return {TRTEXEC_FILE: trtexec_text(recipe)}

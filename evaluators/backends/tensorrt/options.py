@@ -1,0 +1,112 @@
+"""What TensorRT can be told: rows of the option table, and what of them decides what is built."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluators.backends.kind import option
+
+NAME = "tensorrt"
+# `tensorrt` fetches the one for the newest CUDA; those with a CUDA in their names are installed by themselves, too.
+PACKAGES = (
+    *("tensorrt", "tensorrt-bindings"),
+    *("tensorrt-cu12", "tensorrt-cu12-bindings", "tensorrt-cu13", "tensorrt-cu13-bindings"),
+)
+WEAK, STRONG = "weak", "strong"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class TensorRTOptions:
+    """What a TensorRT backend is opened with.
+
+    Attributes:
+        threads: of ONNX Runtime where it helps out (checks before calibration); no engine uses it.
+        typing: `auto`, `weak` or `strong`.
+        workspace_bytes: scratch memory a tactic may take.
+        optimization_level: 0 to 5; higher tries more tactics.
+        tf32: lets FP32 matrix work run on TF32 units.
+        sparsity: lets weights with a 2:4 pattern run on sparse units.
+        native_instancenorm: TensorRT's own InstanceNormalization instead of the plugin.
+        plugins: paths of plugin libraries.
+        timing_cache: folder that measured tactics are kept in, a file per device and version; None: nowhere.
+        build_threads: of the processor, for the builder; None: all that this process may run on.
+    """
+
+    threads: int = 1
+    typing: str = option(
+        "choice", "auto", "Of TensorRT: auto, weak, strong.", metavar="KIND", choices=("auto", WEAK, STRONG)
+    )
+    workspace_bytes: int = option("size", 4 * GIB, "Scratch memory of TensorRT.", name="workspace", metavar="SIZE")
+    optimization_level: int = option(
+        "count", 3, "Of TensorRT: 0 to 5, or by the first build.", metavar="N", most=5, auto=True, final=True
+    )
+    tf32: bool = option("switch", True, "TF32 for FP32 in TensorRT: on, off.", metavar="SWITCH")
+    sparsity: bool = option("flag", False, "Let TensorRT use sparse weights.")
+    native_instancenorm: bool = option(
+        "switch", True, "TensorRT's own InstanceNormalization: on, off.", metavar="SWITCH"
+    )
+    plugins: tuple[str, ...] = option(
+        "file", (), "Plugin library of TensorRT; repeatable.", name="plugin", metavar="FILE", many=True
+    )
+    timing_cache: str | None = option("folder", None, "TensorRT's timing cache, or none.", metavar="DIR")
+    build_threads: int | None = option(
+        "count", None, "Of TensorRT's builder; all that it may run on by default.", metavar="N", least=1, most=4096
+    )
+
+
+@dataclass(frozen=True)
+class BuilderKnobs:
+    """What decides, beside the assignment, what the builder makes; as `TensorRTOptions` has them, but settled.
+
+    Attributes:
+        typing: `weak` (precision set on layers, obeyed) or `strong` (written into the ONNX as Q/DQ and Cast).
+        timing_cache: file that measured tactics are kept in between processes; None: in memory only.
+        threads: of the processor that the builder may use; None: all that this process may run on.
+    """
+
+    typing: str = WEAK
+    workspace_bytes: int = 4 * GIB
+    optimization_level: int = 3
+    tf32: bool = True
+    sparsity: bool = False
+    native_instancenorm: bool = True
+    plugins: tuple[str, ...] = ()
+    timing_cache: Path | None = None
+    threads: int | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """What an evaluation's digest is made of: plugins by content; no timing cache and threads, which save time."""
+        knobs = {
+            "typing": self.typing,
+            "workspace_bytes": str(self.workspace_bytes),
+            "optimization_level": str(self.optimization_level),
+            "tf32": _word(self.tf32),
+            "sparsity": _word(self.sparsity),
+            "native_instancenorm": _word(self.native_instancenorm),
+            "hardware_compatibility": "none",
+            "version_compatible": "false",
+        }
+        return knobs | _plugin_digests(self.plugins)
+
+
+def _plugin_digests(libraries: Sequence[str]) -> dict[str, str]:
+    """`plugin:NAME` → digest of the content; `plugin:NAME#2` and so on where libraries of several folders share a name.
+
+    These are in the order of their digests: the order on the command line changes nothing that is built.
+    """
+    digests: dict[str, set[str]] = {}
+    for library in map(Path, libraries):
+        digests.setdefault(f"plugin:{library.name}", set()).add(hashlib.sha256(library.read_bytes()).hexdigest())
+    return {
+        name if number == 1 else f"{name}#{number}": digest
+        for name, found in digests.items()
+        for number, digest in enumerate(sorted(found), start=1)
+    }
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()
