@@ -200,7 +200,7 @@ def test_the_package_of_tensorrt(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     del packages["tensorrt"]
     packages |= installed
-    (line,) = [check for check in checks("onnxruntime") if check.name == "tensorrt package"]
+    (line,) = [check for check in checks("tensorrt") if check.name == "tensorrt package"]
     assert line.good is good
     assert says in line.found
     assert good or "pip install 'tensorrt-cu12' 'cuda-bindings==12.*'" in line.advice

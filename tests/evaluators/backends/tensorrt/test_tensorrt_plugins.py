@@ -93,7 +93,7 @@ def test_a_library_that_the_registry_refuses_is_named_with_its_words(version: st
     with standing_in(version) as engines:
         registry = Registry(engines, tmp_path)
         path = compiled(tmp_path / "old.so", "void *getPluginCreators(int *count) { return 0; }")
-        backend = TensorRTBackend("cuda", plugins=(str(path),))
+        backend = TensorRTBackend("cuda", TensorRTOptions(plugins=(str(path),)))
         for _ in range(2):  # what failed is not taken for loaded
             registry.log.log(type(registry.log).ERROR, "of something before")
             with pytest.raises(ConfigError, match=r"old\.so: TensorRT cannot load it: SymbolAddress for getCrea") as e:
