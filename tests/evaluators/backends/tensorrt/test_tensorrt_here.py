@@ -12,6 +12,7 @@ import pytest
 
 from evaluators.backends.kind import Check
 from evaluators.backends.nvidia import discovery
+from evaluators.backends.nvidia.doctor import precisions_text
 from evaluators.backends.tensorrt import api as tensorrt_api
 from evaluators.backends.tensorrt.backend import TensorRTBackend
 from evaluators.backends.tensorrt.kind import TensorRTKind
@@ -209,7 +210,7 @@ def test_the_package_of_tensorrt(
 def test_a_tensorrt_of_the_system_is_found_too(packages: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     del packages["tensorrt"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "tensorrt" else None)
-    (line,) = [check for check in checks("onnxruntime") if check.name == "tensorrt package"]
+    (line,) = [check for check in checks("tensorrt") if check.name == "tensorrt package"]
     assert line.good
 
 
@@ -235,7 +236,7 @@ def test_only_what_the_gpu_has_natively_is_offered(
     with standing_in(V8):
         offered = set(TensorRTBackend("cuda").capability().precisions)
     assert offered == native
-    said = doctor.precisions_text(f"{major}.{minor}")
+    said = precisions_text(f"{major}.{minor}")
     assert ("no native fp16" in said, "no native int8" in said) == (
         Precision.FP16 not in native,
         Precision.INT8 not in native,
