@@ -227,7 +227,7 @@ def add_trials(
             ))  # fmt: skip
             _write(connection, models.TrialSystemAttributeModel, (
                 {"trial_id": first + i, "key": f"constraints:{key}", "value_json": json.dumps(value)}
-                for i in good for key, value in (("obeyed", 0.0), ("drop", float(rows.loss[i]) - 0.05))
+                for i in good for key, value in (("obeyed", 0.0), ("loss", float(rows.loss[i]) - 0.05))
             ))  # fmt: skip
             _write(connection, models.TrialUserAttributeModel, (
                 {"trial_id": first + i, "key": MEASURED, "value_json": f"[0.02, 0.002, {float(not rows.early[i])}]"}

@@ -157,7 +157,7 @@ def add_trials(url: str, name: str, trials: range, evaluations: list[Evaluation]
         rows[models.TrialValueModel] += [
             {**owner, "objective": i, "value": value, "value_type": kind} for i, value in enumerate(values)
         ]
-        limits = {"obeyed": 0.0, "drop": evaluation.accuracy.loss - 0.01}
+        limits = {"obeyed": 0.0, "loss": evaluation.accuracy.loss - 0.01}
         rows[models.TrialSystemAttributeModel] += [
             {**owner, "key": f"constraints:{key}", "value_json": json.dumps(value)} for key, value in limits.items()
         ]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from studies.judging.picks import Aim, Candidates, line
 from studies.judging.quantiles import quantile
 from studies.judging.verdicts import margins
-from studies.options.config import Limits
+from studies.options.limits import Limits
 
 Floats = NDArray[np.float64]
 GROUPS, MIXES, FP32 = 38, 60, 0

@@ -31,7 +31,7 @@ from studies.judging.words.descriptions import (
 from studies.judging.words.failures import all_failed_text, nobody_text, nothing_text
 from studies.judging.words.final_split import best_label, final_notes
 from studies.judging.words.unrelated import pick_warnings
-from studies.options.config import OPTIONS
+from studies.options.config import option_table
 from studies.run.reaching import UnreachableLimitError
 from studies.run.search_result import SearchResult
 from studies.show.front_table import front_table
@@ -131,7 +131,7 @@ def verb(function: Verb) -> Verb:
 
 def given_options(values: dict[str, Any], *without: str) -> dict[str, Any]:
     """The options that were given, by their names on the command line."""
-    known = {name.replace("-", "_"): name for name in OPTIONS}
+    known = {name.replace("-", "_"): name for name in option_table()}
     left = {known[name]: value for name, value in values.items() if name in known and name not in without}
     return {name: value for name, value in left.items() if value is not None and value is not False}
 

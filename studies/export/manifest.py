@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "unrelated_to_fp32": bool(now.unrelated[row]),
         "warnings": [text] if (text := unrelated_text(now, row)) else [],
         "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, row)},
-        "limits": asdict(work.ledger.limits),
+        "limits": work.ledger.limits.to_json(),
         "target": work.ledger.target.target.to_json(),
         "target_fingerprint": work.ledger.target.target.fingerprint,
         "knobs": work.ledger.knobs,

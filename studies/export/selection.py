@@ -7,7 +7,6 @@ from studies.judging.picks import NAMES
 from studies.judging.standing import Standing
 from studies.judging.words.descriptions import nearest_text, regained_text
 from studies.judging.words.failures import nothing_text
-from studies.options.config import Limits
 
 
 def find_row(now: Standing, pick: str | None, trial: int | None) -> int:
@@ -40,7 +39,7 @@ def _trial_row(now: Standing, trial: int) -> int:
 
 def _nobody(now: Standing) -> str:
     named = f"of study {now.study.name!r}"
-    return f"no evaluation {named} " + ("can be picked" if now.limits == Limits() else "keeps the limits")
+    return f"no evaluation {named} " + ("can be picked" if not now.limits else "keeps the limits")
 
 
 def _nearest(now: Standing) -> str:

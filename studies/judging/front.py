@@ -7,16 +7,17 @@ Arrays are columns of evaluations of one target: latency in milliseconds, loss a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from studies.options.config import Limits
+from studies.options.limits import LATENCY_MS, LOSS, Limit, Limits
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Measures = Mapping[str, ArrayLike]  # column of a table of evaluations → (n,) values, NaN or negative where unknown
 
 
 def front(
@@ -143,92 +144,60 @@ def _add_step(xs: list[float], ys: list[float], x: float, y: float) -> bool:
     return True
 
 
-def overshoots(
-    latency_ms: ArrayLike,
-    loss: ArrayLike,
-    value: ArrayLike,
-    memory_bytes: ArrayLike,
-    limits: Limits,
-    *,
-    higher_is_better: bool,
-) -> dict[str, Floats]:
+def overshoots(measures: Measures, limits: Limits, *, higher_is_better: bool) -> dict[str, Floats]:
     """How far each row is beyond each limit that is set, relative to the limit; ≤ 0 where it is kept.
 
     A limit of zero has no scale: the overshoot is then the plain difference. Missing measures (NaN) give NaN.
 
+    Args:
+        measures: those that the limits bound.
+
     Returns:
-        limit name (`latency`, `loss`, `accuracy`, `memory`) → (n,) float64.
+        what messages call the measure (`latency`, `loss`, `accuracy`, `memory`) → (n,) float64.
     """
-    sign = -1.0 if higher_is_better else 1.0
-    terms = {
-        "latency": (latency_ms, limits.latency_budget_ms, 1.0),
-        "loss": (loss, limits.max_drop, 1.0),
-        "accuracy": (value, limits.accuracy_limit, sign),
-        "memory": (_known(memory_bytes), limits.max_memory_bytes, 1.0),
-    }
     return {
-        name: direction * (np.asarray(column, float) - limit) / (abs(limit) or 1.0)
-        for name, (column, limit, direction) in terms.items()
-        if limit is not None
+        limit.word: _beyond(measures, limit, bound, higher_is_better) / (abs(bound) or 1.0)
+        for limit, bound in limits.rows()
     }
 
 
-def feasible(
-    latency_ms: ArrayLike,
-    loss: ArrayLike,
-    value: ArrayLike,
-    memory_bytes: ArrayLike,
-    not_obeyed: ArrayLike,
-    limits: Limits,
-    *,
-    higher_is_better: bool,
-) -> Bools:
+def feasible(measures: Measures, not_obeyed: ArrayLike, limits: Limits, *, higher_is_better: bool) -> Bools:
     """Rows that have both objectives, obey the audit and keep every limit; a limit met exactly is kept.
 
     Args:
-        value: (n,) the metric's value, which `limits.accuracy_limit` bounds.
-        memory_bytes: (n,) NaN or negative where unknown, which does not keep a memory limit.
+        measures: latency, loss, and those that the limits bound.
         not_obeyed: (n,) int, groups whose audit answer is *not obeyed*.
 
     Returns:
         (n,) bool; False for failed rows (NaN latency or loss).
     """
-    measured = np.isfinite(np.asarray(latency_ms, float)) & np.isfinite(np.asarray(loss, float))
-    keeps = keeps_limits(latency_ms, loss, value, memory_bytes, limits, higher_is_better=higher_is_better)
+    measured = np.isfinite(np.asarray(measures[LATENCY_MS], float)) & np.isfinite(np.asarray(measures[LOSS], float))
+    keeps = keeps_limits(measures, limits, higher_is_better=higher_is_better)
     result: Bools = measured & (np.asarray(not_obeyed) == 0) & keeps
     return result
 
 
-def keeps_limits(
-    latency_ms: ArrayLike,
-    loss: ArrayLike,
-    value: ArrayLike,
-    memory_bytes: ArrayLike,
-    limits: Limits,
-    *,
-    higher_is_better: bool,
-) -> Bools:
+def keeps_limits(measures: Measures, limits: Limits, *, higher_is_better: bool) -> Bools:
     """Rows that keep every limit that is set, by these measures: of the search, or of the final split.
 
-    A limit met exactly is kept; a measure that is missing (NaN; memory also when negative) keeps none that bounds it.
+    A limit met exactly is kept; a measure that is missing keeps no limit that bounds it.
+
+    Args:
+        measures: latency, and those that the limits bound.
     """
-    keeps = np.ones(np.shape(latency_ms), bool)
-    if limits.latency_budget_ms is not None:
-        keeps &= np.asarray(latency_ms, float) <= limits.latency_budget_ms
-    if limits.max_drop is not None:
-        keeps &= np.asarray(loss, float) <= limits.max_drop
-    if limits.accuracy_limit is not None:
-        values = np.asarray(value, float)
-        keeps &= values >= limits.accuracy_limit if higher_is_better else values <= limits.accuracy_limit
-    if limits.max_memory_bytes is not None:
-        keeps &= _known(memory_bytes) <= limits.max_memory_bytes
+    keeps = np.ones(np.shape(measures[LATENCY_MS]), bool)
+    for limit, bound in limits.rows():
+        keeps &= _beyond(measures, limit, bound, higher_is_better) <= 0
     return keeps
 
 
-def _known(column: ArrayLike) -> Floats:
-    """The column with NaN for negative numbers, which integer columns of the store hold where nothing is known."""
-    values = np.asarray(column, float)
-    return np.where(values < 0, np.nan, values)
+def _beyond(measures: Measures, limit: Limit, bound: float, higher_is_better: bool) -> Floats:
+    """(n,) how far each row is beyond a limit, in its unit; NaN where the measure is missing."""
+    values = np.asarray(measures[limit.column], float)
+    # Integer columns of the store hold negative numbers where nothing is known; losses and metrics may be negative.
+    known = values if limit.bounds_accuracy else np.where(values < 0, np.nan, values)
+    result: Floats = limit.sign(higher_is_better) * (known - bound)
+    return result
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from search.errors import StudyError
 from search.values import Precision
 from studies.judging.final_levels import find_final_levels
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits, SearchConfig, limits_for
+from studies.options.config import SearchConfig
+from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.store import suggestions
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.targets import choose, config_of, names
-
-_LIMITS = ("latency-budget", "max-drop", "accuracy-limit", "max-memory")
 
 
 def named_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
@@ -41,7 +40,8 @@ def judged_by(
     """A study, the target of it that is meant, and the limits that it is judged by."""
     study = store.study(name)
     target = named_target(store, study, wanted)
-    given = {key: value for key, value in (options or {}).items() if key in _LIMITS}
+    names = {limit.option for limit in LIMITS.values()}
+    given = {key: value for key, value in (options or {}).items() if key in names}
     return study, target, limits_of(config_of(study, target).with_options(given), study)
 
 
@@ -72,5 +72,4 @@ def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:
     """The limits of a configuration, in the units of the study's metric."""
-    metric = study.metric
-    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
+    return resolve_limits(config.limits, MetricScale.of(study.metric))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from studies.judging import front as pareto
 from studies.judging.quantiles import quantile
-from studies.options.config import Limits
+from studies.options.limits import LATENCY_MS, Limits
 from studies.options.quantities import shown_number
 
 Floats = NDArray[np.float64]
@@ -51,8 +51,8 @@ def aim_of(limits: Limits, metric: str) -> Aim:
     A budget alone asks for the least loss within it. Metrics relative to FP32 give that to whatever changes least,
     which is slow, so there a budget alone asks for the knee within it.
     """
-    accuracy = limits.max_drop is not None or limits.accuracy_limit is not None
-    if limits.latency_budget_ms is None:
+    accuracy = limits.bound_accuracy
+    if limits.most(LATENCY_MS) is None:
         return Aim.FASTEST if accuracy else Aim.KNEE
     return Aim.KNEE if is_relative(metric) and not accuracy else Aim.LEAST_LOSS
 

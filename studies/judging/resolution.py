@@ -93,13 +93,11 @@ def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None
 def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     """Whether the allowed loss is known yet, and what it is: of both limits, the narrower."""
     limits, base = now.limits, now.row_of("baseline:fp32")
-    allowed = [] if limits.max_drop is None else [limits.max_drop]
-    if limits.accuracy_limit is not None:
-        value = np.nan if base is None else float(now.table.metric_value[base])
-        if np.isnan(value):
-            return False, None
-        allowed.append((value - limits.accuracy_limit) * (1 if now.higher_is_better else -1))
-    return True, min(allowed, default=None)
+    value = np.nan if base is None else float(now.table.metric_value[base])
+    reference = None if np.isnan(value) else value
+    if limits.needs_reference and reference is None:
+        return False, None
+    return True, min(limits.allowed_losses(reference, now.higher_is_better), default=None)
 
 
 def _spread(store: Store, now: Standing) -> Spread | None:

@@ -16,7 +16,7 @@ from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
 from studies.judging.quantiles import quantile
 from studies.judging.verdicts import Disagreement, Verdict
-from studies.options.config import Limits
+from studies.options.limits import LATENCY_MS, LOSS, METRIC_VALUE, Limits
 from studies.store.reading.latencies import confirmed_ms
 from studies.store.reading.queries import Reader
 from studies.store.records import (
@@ -173,10 +173,14 @@ class Standing:
 
     def _within_limits(self, loss: Floats, metric_value: Floats) -> Bools:
         """Rows that keep all limits if these are their (n,) losses and metric values."""
-        t, better = self.table, self.higher_is_better
-        return pareto.feasible(
-            self.latency_ms, loss, metric_value, t.memory_bytes, t.not_obeyed, self.limits, higher_is_better=better
-        )
+        measures, not_obeyed = self._measures(loss, metric_value), self.table.not_obeyed
+        return pareto.feasible(measures, not_obeyed, self.limits, higher_is_better=self.higher_is_better)
+
+    def _measures(self, loss: Floats, metric_value: Floats) -> pareto.Measures:
+        """The objectives and what the limits bound, if these are the (n,) losses and metric values."""
+        known = {LATENCY_MS: self.latency_ms, LOSS: loss, METRIC_VALUE: metric_value}
+        bounded = {limit.column for limit, _ in self.limits.rows()}
+        return known | {column: getattr(self.table, column) for column in bounded - known.keys()}
 
     # -- picks -----------------------------------------------------------------------------------------------------
 
@@ -224,10 +228,9 @@ class Standing:
     @cached_property
     def keeps_final(self) -> Bools:
         """Rows that keep all limits by the estimates of the final split and the latest latencies."""
-        loss, value = self._of_final("loss"), self._of_final("value")
-        memory, better = self.table.memory_bytes, self.higher_is_better
-        keeps = pareto.keeps_limits(self.latency_ms, loss, value, memory, self.limits, higher_is_better=better)
-        result: Bools = keeps & np.isfinite(loss)
+        measures = self._measures(self._of_final("loss"), self._of_final("value"))
+        keeps = pareto.keeps_limits(measures, self.limits, higher_is_better=self.higher_is_better)
+        result: Bools = keeps & np.isfinite(measures[LOSS])
         return result
 
     @cached_property
@@ -287,7 +290,7 @@ class Standing:
             return Verdict.FAILS
         if not self.looked_at(row):
             return Verdict.UNCONFIRMED
-        if self.limits == Limits():
+        if not self.limits:
             return Verdict.UNLIMITED
         if not self.keeps_final[row]:
             return Verdict.FAILS
@@ -353,9 +356,8 @@ class Standing:
                 complete rows.
         """
         t = self.table
-        over = pareto.overshoots(
-            self.latency_ms, t.loss, t.metric_value, t.memory_bytes, self.limits, higher_is_better=self.higher_is_better
-        )
+        measures = self._measures(t.loss, t.metric_value)
+        over = pareto.overshoots(measures, self.limits, higher_is_better=self.higher_is_better)
         eligible = self.complete
         if early and over:
             eligible = eligible | (self.stopped & pareto.misses_only(over, "latency"))

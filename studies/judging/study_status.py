@@ -10,7 +10,8 @@ from typing import Any
 from studies.judging.picks import NAMES
 from studies.judging.standing import Standing, standing
 from studies.judging.time_table import TimeTable, table_of, time_table
-from studies.options.config import Limits, SearchConfig, limits_for
+from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale, resolve_limits
 from studies.store.reading.counts import Tally
 from studies.store.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
 from studies.store.store import Store
@@ -211,13 +212,9 @@ def _front(
     store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig
 ) -> tuple[int, dict[str, Point]]:
     """How many points the front has, and the picks."""
-    now = standing(store, study, target, _limits(config, study.metric))
+    now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric)))
     rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
     return int(now.front.sum()), {name: _point(now, row) for name, row in rows.items()}
-
-
-def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
-    return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
 
 
 def _point(now: Standing, row: int) -> Point:

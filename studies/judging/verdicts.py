@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from studies.judging.quantiles import STORED, quantile
-from studies.options.config import Limits
+from studies.options.limits import LOSS, METRIC_VALUE, Limits
 
 Floats = NDArray[np.float64]
 
@@ -63,12 +63,13 @@ def margins(
     Returns:
         (n,) float64; infinite where no accuracy limit is set, NaN where a measure is missing.
     """
-    sign = 1.0 if higher_is_better else -1.0
+    estimates = {LOSS: (loss, loss_error), METRIC_VALUE: (value, value_error)}
     found: Floats = np.full(np.shape(loss), np.inf)
-    if limits.max_drop is not None:
-        found = np.minimum(found, _in_errors(limits.max_drop - np.asarray(loss, float), loss_error))
-    if limits.accuracy_limit is not None:
-        found = np.minimum(found, _in_errors(sign * (np.asarray(value, float) - limits.accuracy_limit), value_error))
+    for limit, bound in limits.rows():
+        if limit.column in estimates:
+            estimate, error = estimates[limit.column]
+            beyond = limit.sign(higher_is_better) * (np.asarray(estimate, float) - bound)
+            found = np.minimum(found, _in_errors(-beyond, error))
     return found
 
 

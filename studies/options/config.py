@@ -18,6 +18,8 @@ from search.space.rules import KeepRule
 from search.values import Precision
 from studies.artifacts.buckets import parse
 from studies.options import quantities as units
+from studies.options.limits import LIMITS, Bound
+from studies.options.mistakes import raise_mistakes
 from studies.options.quantities import Amount, ShapeSpec
 from studies.options.slots import check_gpus
 
@@ -40,6 +42,7 @@ class SearchConfig:
     by one of the two.
 
     Attributes:
+        limits: name of a limit → its bound, as it was written; see `studies.options.limits`.
         optimization_level: of TensorRT's builder; None: chosen by what the first build of a target takes.
         final_optimization_level: what exports are built with; None for `optimization_level`.
         timing_cache: a folder, `none`, or None for the one beside the engines.
@@ -53,10 +56,7 @@ class SearchConfig:
     data: str
     study: str
     storage: str = field(default=DEFAULT_STORAGE, repr=False)
-    latency_budget_ms: float | None = None
-    max_drop: Amount | None = None
-    accuracy_limit: Amount | None = None
-    max_memory_bytes: int | None = None
+    limits: Mapping[str, Bound] = field(default_factory=dict)
     trials: int = 60
     time_limit_s: float | None = None
     sensitivity_time_s: float | None = None
@@ -104,21 +104,31 @@ class SearchConfig:
         data = asdict(self)
         for name in _NOT_STORED:
             del data[name]
+        data |= {name: data["limits"].get(name) for name in LIMITS}
+        del data["limits"]
         data["keep"] = [{"pattern": rule.pattern, "precision": rule.precision.label} for rule in self.keep]
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], storage: str = DEFAULT_STORAGE) -> SearchConfig:
-        """The inverse of `to_json`; keys that it lacks take their defaults, keys it does not know are left.
+        """The inverse of `to_json`; keys that it lacks take their defaults.
 
         Raises:
-            ConfigError: `model`, `data` or `study` is missing, or a value has another form than `to_json` gives.
+            ConfigError: an option or limit is not known here, `model`, `data` or `study` is missing, or a value has
+                another form than `to_json` gives.
         """
-        known = {f.name for f in fields(cls)} - set(_NOT_STORED)
+        known = {f.name for f in fields(cls)} - {*_NOT_STORED, "limits"}
+        if unknown := sorted(data.keys() - known - LIMITS.keys()):
+            raise ConfigError(
+                "reading a stored configuration: expected options and limits that are known here, got "
+                f"{', '.join(unknown)}; use the program that made the study, or register those limits"
+            )
         values = {name: data[name] for name in known & data.keys()}
         try:
-            for name in ("max_drop", "accuracy_limit"):
-                values[name] = Amount(**values[name]) if values.get(name) else None
+            bounds = {name: data[name] for name in LIMITS if data.get(name) is not None}
+            values["limits"] = {
+                name: Amount(**bound) if isinstance(bound, Mapping) else bound for name, bound in bounds.items()
+            }
             values["shapes"] = tuple(_shape_from_json(shape) for shape in values.get("shapes", ()))
             values["keep"] = tuple(
                 KeepRule(k["pattern"], Precision.parse(str(k["precision"]))) for k in values.get("keep", ())
@@ -139,54 +149,12 @@ class SearchConfig:
         """
         problems: list[str] = []
         given = _named(options, "", problems)
-        changes = {OPTIONS[name].field: value for name, value in _read(given, problems).items()}
-        _raise_all(problems)
+        changes = _by_field(_read(given, problems), self.limits)
+        raise_mistakes(problems)
         return replace(self, **changes, given=tuple(sorted({*self.given, *given})))
 
 
 _NOT_STORED = ("storage", "gpus", "workers", "overrides", "given")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an evaluation must keep to be feasible; None where there is no limit.
-
-    Attributes:
-        latency_budget_ms: most milliseconds of one inference.
-        max_drop: most loss against FP32, in the metric's own unit (0.01 is one percent of a ratio).
-        accuracy_limit: bound on the metric's value: the least when higher is better, else the most.
-        max_memory_bytes: most device memory.
-    """
-
-    latency_budget_ms: float | None = None
-    max_drop: float | None = None
-    accuracy_limit: float | None = None
-    max_memory_bytes: int | None = None
-
-
-def limits_for(config: SearchConfig, *, metric_name: str, metric_unit: str, metric_ratio: bool) -> Limits:
-    """The limits of `config` in the unit of its metric.
-
-    Args:
-        metric_unit: what the metric's values are in, say `dB`; empty for ratios and plain numbers.
-        metric_ratio: whether its values are shares of one, so that a percentage means something.
-
-    Raises:
-        ConfigError: naming every limit that means nothing for this metric.
-    """
-    problems: list[str] = []
-    for option, amount in (("--max-drop", config.max_drop), ("--accuracy-limit", config.accuracy_limit)):
-        if amount is not None:
-            problem = _misfit(option, amount, metric_unit, metric_ratio)
-            if problem:
-                problems.append(f"{option} {amount} for the metric {metric_name}: {problem}")
-    _raise_all(problems)
-    return Limits(
-        latency_budget_ms=config.latency_budget_ms,
-        max_drop=None if config.max_drop is None else config.max_drop.value,
-        accuracy_limit=None if config.accuracy_limit is None else config.accuracy_limit.value,
-        max_memory_bytes=config.max_memory_bytes,
-    )
 
 
 def from_options(options: Mapping[str, Any], config_file: Path | None = None) -> SearchConfig:
@@ -206,18 +174,27 @@ def from_options(options: Mapping[str, Any], config_file: Path | None = None) ->
     filed = _named(_load(config_file), f" in {config_file}", problems) if config_file else {}
     given = _named(options, "", problems)
     read = _read({**filed, **given}, problems)
-    values = {OPTIONS[name].field: value for name, value in read.items()}
+    values = _by_field(read, {})
     problems.extend(
-        f"{OPTIONS[name].shown} is missing: {what}"
+        f"{option_table()[name].shown} is missing: {what}"
         for name, what in (("model", "give the ONNX file to search"), ("data", "give --data with a file or folder"))
         if name not in filed and name not in given
     )
     _check_together(values, problems)
-    _raise_all(problems)
+    raise_mistakes(problems)
     values.setdefault("study", Path(values["model"]).stem)
     values.setdefault("storage", default_url())
     overrides, all_given = filed.keys() & given.keys(), filed.keys() | given.keys()
     return SearchConfig(**values, overrides=tuple(sorted(overrides)), given=tuple(sorted(all_given)))
+
+
+def _by_field(read: Mapping[str, Any], limits: Mapping[str, Bound]) -> dict[str, Any]:
+    """Values by field of the configuration: the limits among them join those there are, or take them away."""
+    table = option_table()
+    bounds = {table[name].limit: value for name, value in read.items() if table[name].limit}
+    values = {table[name].field: value for name, value in read.items() if not table[name].limit}
+    merged = {**limits, **bounds}
+    return {**values, "limits": {name: bound for name, bound in merged.items() if bound is not None}}
 
 
 def default_url() -> str:
@@ -231,26 +208,6 @@ def mask_password(url: str) -> str:
     """The database URL with its password replaced by `***`, fit for messages and reports."""
     url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:***@", url)
     return re.sub(r"((?:password|passwd|pwd)=)[^&\s]*", r"\1***", url, flags=re.IGNORECASE)
-
-
-def _misfit(option: str, amount: Amount, unit: str, ratio: bool) -> str:
-    """Why this amount is no limit for a metric; empty when it is one."""
-    example = f"{30 if unit else 0.5}{unit}"
-    if amount.percent and not ratio:
-        return f"a percentage means nothing for values in {unit or 'plain numbers'}; use --accuracy-limit {example}"
-    if amount.unit and amount.unit.lower() != unit.lower():
-        return f"its values are {_in_words(unit, ratio)}, not in {amount.unit}; leave the unit out or change the metric"
-    if ratio and option == "--max-drop" and amount.value >= 1:
-        share = units.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")
-        return "a drop of the whole range is no limit; " + ("give less" if amount.percent else f"write {share}")
-    if ratio and not 0 <= amount.value <= 1:
-        hint = "" if amount.percent or amount.value < 0 else f", say {amount.value:g}%"
-        return f"its values lie from 0 to 1; write a share or a percentage of that range{hint}"
-    return ""
-
-
-def _in_words(unit: str, ratio: bool) -> str:
-    return "shares of one" if ratio else f"in {unit}" if unit else "plain numbers"
 
 
 # Readers: (text, shown option) → value; each raises ConfigError.
@@ -345,6 +302,7 @@ class Option:
 
     `many`: may be repeated. `flag`: takes no value. `switch`: `on` or `off`; a file may say true or false.
     `clearable`: the word `none` takes the limit away. `backend`: the only one that has this option; empty for all.
+    `limit`: the limit that it sets; empty for none.
     """
 
     name: str
@@ -355,23 +313,25 @@ class Option:
     switch: bool = False
     clearable: bool = False
     backend: str = ""
+    limit: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of its value in a stored configuration."""
+        return self.limit or self.field
 
     @property
     def shown(self) -> str:
         return "MODEL" if self.name == "model" else f"--{self.name}"
 
 
-OPTIONS: Mapping[str, Option] = {
+_OWN: Mapping[str, Option] = {
     option.name: option
     for option in (
         Option("model", "model", _text),
         Option("data", "data", _text),
         Option("study", "study", _study_name),
         Option("storage", "storage", _storage),
-        Option("latency-budget", "latency_budget_ms", units.parse_latency_ms, clearable=True),
-        Option("max-drop", "max_drop", units.parse_drop, clearable=True),
-        Option("accuracy-limit", "accuracy_limit", units.parse_amount, clearable=True),
-        Option("max-memory", "max_memory_bytes", units.parse_size_bytes, clearable=True),
         Option("trials", "trials", _whole()),
         Option("time-limit", "time_limit_s", units.parse_duration_s, clearable=True),
         Option("sensitivity-time", "sensitivity_time_s", units.parse_duration_s),
@@ -415,6 +375,12 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
+def option_table() -> Mapping[str, Option]:
+    """Every option by name: those of the configuration's own fields, and one for each limit that is registered."""
+    limits = (Option(limit.option, "limits", limit.read, clearable=True, limit=limit.name) for limit in LIMITS.values())
+    return {**_OWN, **{option.name: option for option in limits}}
+
+
 @dataclass(frozen=True)
 class _Given:
     """One option as it was given: the raw value, and ` in study.toml` when it comes from there."""
@@ -448,20 +414,20 @@ def _named(items: Mapping[str, Any], where: str, problems: list[str]) -> dict[st
         name = key.replace("_", "-")
         if _is_absent(name, value, where):
             continue
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, 1)
-            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(OPTIONS)}"
+        if name not in option_table():
+            near = difflib.get_close_matches(name, option_table(), 1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(option_table())}"
             problems.append(f"{key!r}{where}: there is no such option; {advice}")
         elif name in found:
             problems.append(f"{found[name].shown} is given twice, with - and with _; keep one")
         else:
-            found[name] = _Given(OPTIONS[name], value, where)
+            found[name] = _Given(option_table()[name], value, where)
     return found
 
 
 def _is_absent(name: str, value: Any, where: str) -> bool:
     """Whether a value means that the option was not given: a flag's False on the command line is its default."""
-    switch = name in OPTIONS and OPTIONS[name].switch
+    switch = name in option_table() and option_table()[name].switch
     unset = value is False and not where and not switch
     return value is None or unset or (isinstance(value, list | tuple) and not value)
 
@@ -538,16 +504,6 @@ def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
         for shape in values.get("shapes", ())
         if batch is not None and shape.optimum[0] != batch
     )
-
-
-def _raise_all(problems: Sequence[str]) -> None:
-    lines = [line for problem in problems for line in problem.split("\n")]
-    if len(lines) == 1:
-        raise ConfigError(lines[0])
-    if lines:
-        raise ConfigError(
-            f"{len(lines)} things are wrong with the options:\n" + "\n".join(f"  {line}" for line in lines)
-        )
 
 
 def _shape_from_json(data: Mapping[str, Any]) -> ShapeSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from search.errors import ConfigError, InputError
 
@@ -28,3 +28,13 @@ def _refusal_of(check: Callable[[], object]) -> InputError | None:
     except InputError as error:
         return error
     return None
+
+
+def raise_mistakes(problems: Sequence[str]) -> None:
+    """Raise one ConfigError that lists the problems, each of one or more lines; nothing where there are none."""
+    lines = [line for problem in problems for line in problem.split("\n")]
+    if len(lines) == 1:
+        raise ConfigError(lines[0])
+    if lines:
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise ConfigError(f"{len(lines)} things are wrong with the options:\n{listed}")

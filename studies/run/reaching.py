@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from search.errors import RunError
 from studies.judging.standing import Standing
-from studies.options.quantities import format_duration_s, format_metric, format_ms
+from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit, MetricScale
+from studies.options.quantities import format_duration_s, format_ms
 from studies.store import suggestions
 
 if TYPE_CHECKING:
@@ -25,18 +26,18 @@ def check_float(work: Work, now: Standing) -> None:
     Raises:
         UnreachableLimitError: naming what FP32 reaches and the limit.
     """
-    limit, row = now.limits.accuracy_limit, now.row_of("baseline:fp32")
-    if limit is None or row is None:
+    row = now.row_of("baseline:fp32")
+    if row is None:
         return
-    value = float(now.table.metric_value[row])
-    missed = value < limit if now.higher_is_better else value > limit  # a perfect sqnr is infinite, stored as NaN
-    if missed:
-        raise UnreachableLimitError(_float_misses(work, now, value, limit))
+    value = float(now.table.metric_value[row])  # a perfect sqnr is infinite, stored as NaN
+    for limit, bound in now.limits.rows():
+        if limit.column == METRIC_VALUE and limit.sign(now.higher_is_better) * (value - bound) > 0:
+            raise UnreachableLimitError(_float_misses(work, now, limit, value, bound))
 
 
 def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
     """Say where the latency budget is below what forecasts call reachable, by what the uniform assignments showed."""
-    budget_ms, measured_ms = now.limits.latency_budget_ms, now.latency_ms[now.complete]
+    budget_ms, measured_ms = now.limits.most(LATENCY_MS), now.latency_ms[now.complete]
     if budget_ms is None or not len(measured_ms) or measured_ms.min() <= budget_ms:
         return
     from studies.run.guidance.guidance import make_guidance  # takes a while, and a search without a budget does without
@@ -75,15 +76,13 @@ def refuse_late(pace: Pace, study: str, storage: str) -> None:
     )
 
 
-def _float_misses(work: Work, now: Standing, value: float, limit: float) -> str:
-    metric = now.study.metric
-    reached, asked = (format_metric(each, metric["unit"], metric["ratio"]) for each in (value, limit))
-    bound = "at least" if now.higher_is_better else "at most"
-    way = suggestions.command(
-        "resume", now.study.name, "--accuracy-limit", "VALUE", storage=work.problem.config.storage
-    )
+def _float_misses(work: Work, now: Standing, limit: Limit, value: float, bound: float) -> str:
+    metric, option, storage = MetricScale.of(now.study.metric), f"--{limit.option}", work.problem.config.storage
+    side = "at least" if limit.sign(now.higher_is_better) < 0 else "at most"
+    reached, asked = limit.format(value, metric), limit.format(bound, metric)
+    way = suggestions.command("resume", now.study.name, option, limit.metavar, storage=storage)
     return (
-        f"searching study {now.study.name!r}: FP32 itself misses --accuracy-limit. It reaches {metric['name']} "
-        f"{reached} on the search samples, and {bound} {asked} is asked for, so that no mix of lower precisions can be "
-        f"expected to keep it. Nothing else is evaluated. Go on with a limit that FP32 keeps: {way}"
+        f"searching study {now.study.name!r}: FP32 itself misses {option}. It reaches {metric.name} {reached} on the "
+        f"search samples, and {side} {asked} is asked for, so that no mix of lower precisions can be expected to keep "
+        f"it. Nothing else is evaluated. Go on with a limit that FP32 keeps: {way}"
     )

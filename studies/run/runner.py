@@ -375,10 +375,8 @@ class Runner:
             self.work.progress.stage(trial, Stage(value).value)
 
     def _early_limits(self, reference_ms: float | None) -> EarlyLimits:
-        limits, band = self.work.ledger.limits, self.work.ledger.target.band
-        budget = limits.latency_budget_ms
-        late = None if budget is None else budget * (1 + band)
-        return EarlyLimits(late, limits.max_drop, limits.accuracy_limit, reference_ms)
+        ledger = self.work.ledger
+        return EarlyLimits(**ledger.limits.early(ledger.target.band), reference_ms=reference_ms)
 
     @contextmanager
     def _given_up_when_interrupted(self, trial: optuna.Trial) -> Iterator[None]:

@@ -11,7 +11,7 @@ import numpy as np
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run.noise import repeatability
 from studies.store.records import RUNNING
 from studies.store.store import Store

@@ -90,7 +90,7 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "state": now.study.state,
         "target": now.target.target.to_json(),
         "metric": now.study.metric,
-        "limits": vars(now.limits),
+        "limits": now.limits.to_json(),
         "optimization_level": now.target.optimization_level,
         "latency_tie_band": now.band,
         "latency_tie_band_provisional": now.band_is_provisional,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import StudyError
 from search.values import Target, flatten
-from studies.options.config import OPTIONS, SearchConfig
+from studies.options.config import SearchConfig, option_table
 from studies.store import suggestions
 from studies.store.records import StudyRecord, TargetRecord
 
@@ -159,7 +159,8 @@ def remember(
     """
     from studies.run.session.setup import resolved
 
-    given = {OPTIONS[name].field for name in config.given} - ({*FILES, *_OF_THE_HOST} if not moved else set())
+    table = option_table()
+    given = {table[name].key for name in config.given} - ({*FILES, *_OF_THE_HOST} if not moved else set())
     told = json.loads(json.dumps({name: value for name, value in resolved(config).items() if name in given}))
     first = target.id == store.targets(study.id)[0].id
     of_study = told if first else {name: told[name] for name in FILES if name in told}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 

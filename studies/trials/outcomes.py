@@ -36,16 +36,11 @@ def outcome(work: Work, record: EvaluationRecord) -> Outcome:
         return Outcome(None, {})
     refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
     amounts = {"obeyed": float(refused)}
-    limits, latency_ms, accuracy = work.ledger.limits, evaluation.latency.value_ms, evaluation.accuracy
-    if limits.latency_budget_ms is not None:
-        amounts["latency"] = latency_ms - limits.latency_budget_ms
-    if limits.max_drop is not None:
-        amounts["drop"] = accuracy.loss - limits.max_drop
-    if limits.accuracy_limit is not None:
-        better = bool(work.ledger.study.metric["higher_is_better"])
-        amounts["accuracy"] = (limits.accuracy_limit - accuracy.value) * (1 if better else -1)
-    if limits.max_memory_bytes is not None and evaluation.memory_bytes is not None:
-        amounts["memory"] = float(evaluation.memory_bytes - limits.max_memory_bytes)
+    latency_ms, accuracy = evaluation.latency.value_ms, evaluation.accuracy
+    for limit, bound in work.ledger.limits.rows():
+        measure = limit.measure(evaluation)
+        if measure is not None:
+            amounts[limit.word] = limit.sign(work.ledger.study.metric["higher_is_better"]) * (measure - bound)
     loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
     measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
     return Outcome((latency_ms, accuracy.loss), amounts, measured)

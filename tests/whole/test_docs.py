@@ -152,7 +152,7 @@ def test_search_page_names_every_choice_and_default():
     fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")
-        assert shown == str(fields[config.OPTIONS[option].field]), option
+        assert shown == str(fields[config.option_table()[option].field]), option
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -170,7 +170,9 @@ def test_command_lines_parse(name, arguments):
     verb, given = parse(arguments)
     if verb == "search" and given["config"] is not None:
         return
-    known = {key: value for key, value in given.items() if key.replace("_", "-") in config.OPTIONS and verb != "demo"}
+    known = {
+        key: value for key, value in given.items() if key.replace("_", "-") in config.option_table() and verb != "demo"
+    }
     if "latency-budget 2.5" in arguments and "2.5ms" not in arguments:
         with pytest.raises(config.ConfigError):  # shown because it is refused
             config.from_options(known)

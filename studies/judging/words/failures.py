@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from studies.judging.standing import Standing
-from studies.options.config import Limits
 from studies.store import suggestions
 from studies.store.records import FAILED
 
@@ -26,7 +25,7 @@ def all_failed_text(now: Standing) -> str:
 
 def nobody_text(now: Standing) -> str:
     """That there is nothing to pick: because of the limits, or where there are none, for another reason."""
-    return "there is no evaluation to pick" if now.limits == Limits() else "no evaluation keeps the limits"
+    return "there is no evaluation to pick" if not now.limits else "no evaluation keeps the limits"
 
 
 def nothing_text(now: Standing) -> str:
@@ -42,5 +41,5 @@ def nothing_text(now: Standing) -> str:
         "failed": now.table.status == FAILED,
     }
     parts = [f"{int(rows.sum())} {name}" for name, rows in counts.items() if rows.any()]
-    by_them = "" if now.limits == Limits() else " by them"
+    by_them = "" if not now.limits else " by them"
     return f"none can be judged{by_them}: {', '.join(parts)}" if parts else ""

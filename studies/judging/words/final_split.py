@@ -5,7 +5,6 @@ from __future__ import annotations
 from studies.judging.picks import Aim
 from studies.judging.standing import Standing
 from studies.judging.verdicts import Verdict
-from studies.options.config import Limits
 from studies.options.quantities import format_metric, format_ms
 
 _MOST_NAMED = 3
@@ -20,7 +19,7 @@ def loss_text(now: Standing, loss: float, digits: int = 4) -> str:
 
 def best_label(now: Standing) -> str:
     """What the recommended evaluation is called: the best by the limits, or the knee where they leave that open."""
-    label = "best" if now.limits == Limits() else "best within the limits"
+    label = "best" if not now.limits else "best within the limits"
     return f"{label}, the knee of the front" if now.aim is Aim.KNEE else label
 
 

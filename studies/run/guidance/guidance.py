@@ -16,6 +16,7 @@ from search.sampler.guided import Guidance
 from search.space.choices import Space
 from search.space.layout import Layout, make_layout
 from search.values import Assignment, Precision
+from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
 from studies.run.work import Work
@@ -113,13 +114,10 @@ class _Source:
 
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
-        limits, losses = self._work.ledger.limits, [self._work.ledger.limits.max_drop]
-        if limits.accuracy_limit is not None:
-            reference = self._work.ledger.store.reference_value(self._work.ledger.target.id)
-            better = bool(self._work.ledger.study.metric["higher_is_better"])
-            if reference is not None:
-                losses.append((reference - limits.accuracy_limit) * (1 if better else -1))
-        return Aim(limits.latency_budget_ms, min((loss for loss in losses if loss is not None), default=None))
+        ledger, limits = self._work.ledger, self._work.ledger.limits
+        reference = ledger.store.reference_value(ledger.target.id) if limits.needs_reference else None
+        losses = limits.allowed_losses(reference, ledger.study.metric["higher_is_better"])
+        return Aim(limits.most(LATENCY_MS), min(losses, default=None))
 
     def _baseline(self, number: int) -> Baseline:
         store = self._work.ledger.store

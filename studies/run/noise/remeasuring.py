@@ -13,6 +13,7 @@ from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.values import Latency
 from studies.judging.standing import Standing, standing
+from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_ms
 from studies.run.finalists import engine_of, trial_text
 from studies.store.records import FAILED, RUNNING
@@ -53,10 +54,9 @@ class Remeasured:
 
 def rows_that_matter(now: Standing) -> list[int]:
     """Rows whose latency decides something: uniform baselines, front and picks, and what may yet keep the budget."""
-    budget_ms = now.limits.latency_budget_ms
     mask = now.shown.copy()
-    if budget_ms is not None:
-        mask |= replace(now, limits=replace(now.limits, latency_budget_ms=budget_ms * (1 + _REACH))).shown
+    if now.limits.most(LATENCY_MS) is not None:
+        mask |= replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)).shown
     mask[now.baselines()] = True
     return [int(row) for row in np.flatnonzero(mask & _timed(now))]
 

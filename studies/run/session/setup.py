@@ -29,7 +29,8 @@ from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of, local_folder, open_artifacts
 from studies.crew.deletion import reported_deletion
 from studies.judging.search_events import SearchEvents
-from studies.options.config import OPTIONS, Limits, SearchConfig, limits_for
+from studies.options.config import SearchConfig, option_table
+from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
 from studies.run.session.levels import START_LEVEL
 from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
@@ -95,7 +96,7 @@ def checked(
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
     """The limits in the unit of the metric; where they do not fit a metric that nobody named, also why it is that."""
     try:
-        return limits_for(config, metric_name=metric["name"], metric_unit=metric["unit"], metric_ratio=metric["ratio"])
+        return resolve_limits(config.limits, MetricScale.of(metric))
     except ConfigError as error:
         if config.metric is not None:
             raise
@@ -197,7 +198,8 @@ def check_backend_options(config: SearchConfig) -> None:
     """
     kind = backend_kind(config)
     backend = kind.name
-    foreign = [OPTIONS[name] for name in config.given if OPTIONS[name].backend not in ("", backend)]
+    given = [option_table()[name] for name in config.given]
+    foreign = [option for option in given if option.backend not in ("", backend)]
     if foreign:
         names = ", ".join(option.shown for option in foreign)
         auto = ", which --backend auto stands for here" if config.backend == "auto" else ""

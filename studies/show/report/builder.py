@@ -51,7 +51,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
-        metric=Metric(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"]),
+        metric=Metric.of(metric),
         limits=now.limits,
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",

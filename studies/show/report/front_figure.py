@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
 from studies.show.report.rows import EvaluationRow, ReportData
@@ -103,14 +104,15 @@ def _limit_lines(data: ReportData) -> tuple[list[Figure], list[Figure]]:
     note = {"showarrow": False, "font": {"color": RED, "size": 12}}
     shapes: list[Figure] = []
     notes: list[Figure] = []
-    budget, drop = data.limits.latency_budget_ms, data.metric.axis_value(data.limits.max_drop)
+    budget, allowed = data.limits.most(LATENCY_MS), data.limits.most(LOSS)
+    drop = data.metric.axis_value(allowed)
     if budget is not None:
         shapes.append({"type": "line", "yref": "paper", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "line": dash})
         corner = {"x": budget, "y": 0, "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
         notes.append({**note, **corner, "text": f"budget {format_ms(budget)}"})
     if drop is not None:
         shapes.append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drop, "y1": drop, "line": dash})
-        text = f"allowed loss {data.metric.text(data.limits.max_drop)}"
+        text = f"allowed loss {data.metric.text(allowed)}"
         notes.append(
             {**note, "x": 1, "xref": "paper", "y": drop, "xanchor": "right", "yanchor": "bottom", "text": text}
         )
@@ -124,9 +126,9 @@ def first_view(data: ReportData) -> tuple[list[float] | None, list[float] | None
     """
     xs = [row.latency_ms or 0.0 for row in data.evaluations if row.measured]
     ys = [y for row in data.shown for y in (row.loss, row.loss_low, row.loss_high) if finite(y)]
-    ys += [data.limits.max_drop] if data.limits.max_drop is not None else []
-    if data.limits.latency_budget_ms is not None:
-        xs.append(data.limits.latency_budget_ms)
+    ys.append(data.limits.most(LOSS))
+    if (budget := data.limits.most(LATENCY_MS)) is not None:
+        xs.append(budget)
     losses = [y for y in (data.metric.axis_value(y) for y in ys) if y is not None]
     if not losses or min(losses) == max(losses):
         return (widened(min(xs), max(xs)) if xs else None), None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from search.errors import ArtifactError
 from studies.judging.final_levels import final_level_cells, levels_of
-from studies.options.quantities import format_bytes, format_ms, format_percent
+from studies.options.quantities import format_ms, format_percent
 from studies.outputs import check_file
 from studies.show.plots import colour_of
 from studies.show.report.figures import figures, labels_of
@@ -75,17 +75,7 @@ def write_report(data: ReportData, path: Path) -> None:
 
 def limit_texts(data: ReportData) -> list[str]:
     """The limits in words, such as `latency ≤ 2.5 ms`."""
-    limits, metric = data.limits, data.metric
-    texts = []
-    if limits.latency_budget_ms is not None:
-        texts.append(f"latency ≤ {format_ms(limits.latency_budget_ms)}")
-    if limits.max_drop is not None:
-        texts.append(f"loss of {metric.name} ≤ {metric.text(limits.max_drop)}")
-    if limits.accuracy_limit is not None:
-        texts.append(f"{metric.name} {'≥' if metric.higher_is_better else '≤'} {metric.text(limits.accuracy_limit)}")
-    if limits.max_memory_bytes is not None:
-        texts.append(f"memory ≤ {format_bytes(limits.max_memory_bytes)}")
-    return texts
+    return [limit.text(bound, data.metric) for limit, bound in data.limits.rows()]
 
 
 def _ms(value: float | None) -> str:

@@ -6,24 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from studies.options.config import Limits
-from studies.options.quantities import format_metric
+from studies.options.limits import Limits, MetricScale
 from studies.show.report.target_figures import SideBySide
 from studies.store.records import FinalLevel
 from studies.trials.forecasts import Forecasts
 
 
 @dataclass(frozen=True)
-class Metric:
+class Metric(MetricScale):
     """What the loss is measured by; values of a `ratio` are shares of one and shown as percentages."""
-
-    name: str
-    unit: str = ""
-    ratio: bool = False
-    higher_is_better: bool = True
-
-    def text(self, value: float | None) -> str:
-        return "–" if value is None or not math.isfinite(value) else format_metric(value, self.unit, self.ratio)
 
     @property
     def axis_title(self) -> str:

@@ -17,7 +17,7 @@ from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run import upkeep
 from studies.run.search_result import Mixes, SearchResult
 from studies.show.report.builder import build_report
@@ -135,7 +135,7 @@ def test_engines_of_picks_and_of_those_in_line_for_the_best_are_kept(
     """Under the present limits or without any, so that trial 0 stays where 2.2 ms leave nothing but trial 1."""
     kept = kept | in_line if keep == "front" else kept
     now = judged(filled, limits)
-    assert (now.picks.accurate == PICK) == (limits.latency_budget_ms is None)
+    assert (now.picks.accurate == PICK) == ("latency_budget_ms" not in limits)
     upkeep.prune(filled, artifacts, now, keep=keep)
     after = judged(filled, limits)
     assert {int(trial) for trial in after.table.trial[after.table.artifact != ""]} == kept

@@ -12,7 +12,7 @@ import pytest
 from evaluators.measure.latency_scale import baseline_doubt, off_reference, reference_of, scaled
 from search.values import Latency
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, write_inputs
 from tests.support.study_rows import STUDY, TARGET, assignment, fresh_url, measured

@@ -18,7 +18,7 @@ from studies.judging.front import (
     overshoots,
     reference_of,
 )
-from studies.options.config import Limits
+from studies.options.limits import Limits
 
 # Sums and differences of small multiples of 1/8 are exact, so that brute force and sweep agree on every tie.
 EIGHTHS = st.integers(-8, 40).map(lambda k: k / 8)
@@ -128,11 +128,15 @@ def test_front_and_history_of_ten_thousand_rows():
     assert history[-1] == pytest.approx(hypervolume(lat, los, Reference(2.04, 1.1)))
 
 
+def measures(latency_ms, loss, value=(), memory_bytes=()):
+    return {"latency_ms": latency_ms, "loss": loss, "metric_value": value, "memory_bytes": memory_bytes}
+
+
 LIMITS = Limits(latency_budget_ms=2.0, max_drop=0.01, accuracy_limit=0.7, max_memory_bytes=100)
 
 
 def test_feasible_keeps_what_meets_every_limit_exactly():
-    keeps = feasible([2.0], [0.01], [0.7], [100], [0], LIMITS, higher_is_better=True)
+    keeps = feasible(measures([2.0], [0.01], [0.7], [100]), [0], LIMITS, higher_is_better=True)
     assert keeps.tolist() == [True]
 
 
@@ -148,26 +152,24 @@ def test_feasible_keeps_what_meets_every_limit_exactly():
     ],
 )
 def test_feasible_refuses_each_miss(row):
-    keeps = feasible(*([cell] for cell in row), LIMITS, higher_is_better=True)
+    keeps = feasible(measures(*([cell] for cell in row[:4])), row[4:], LIMITS, higher_is_better=True)
     assert keeps.tolist() == [False]
 
 
 def test_feasible_without_limits_needs_both_objectives():
-    keeps = feasible([1, np.nan, 1], [0, 0, np.nan], [0] * 3, [np.nan] * 3, [0] * 3, Limits(), higher_is_better=True)
+    keeps = feasible(measures([1, np.nan, 1], [0, 0, np.nan]), [0] * 3, Limits(), higher_is_better=True)
     assert keeps.tolist() == [True, False, False]
 
 
 def test_feasible_turns_the_accuracy_limit_for_errors():
     limits = Limits(accuracy_limit=0.5)
-    keeps = feasible([1, 1], [0, 0], [0.4, 0.6], [0, 0], [0, 0], limits, higher_is_better=False)
+    keeps = feasible(measures([1, 1], [0, 0], [0.4, 0.6]), [0, 0], limits, higher_is_better=False)
     assert keeps.tolist() == [True, False]
 
 
 def test_nearest_orders_by_the_worst_relative_overshoot():
     limits = Limits(latency_budget_ms=1.0, max_drop=0.01)
-    over = overshoots(
-        [1.5, 1.1, 0.9, 0.5], [0.0, 0.0105, 0.02, np.nan], [0] * 4, [0] * 4, limits, higher_is_better=True
-    )
+    over = overshoots(measures([1.5, 1.1, 0.9, 0.5], [0.0, 0.0105, 0.02, np.nan]), limits, higher_is_better=True)
     found = nearest(over, [1, 1, 1, 1])
     assert [near.row for near in found] == [1, 0, 2]
     assert [name for name, _ in found[0].misses] == ["latency", "loss"]
@@ -176,14 +178,14 @@ def test_nearest_orders_by_the_worst_relative_overshoot():
 
 
 def test_overshoot_of_a_zero_limit_is_the_difference():
-    over = overshoots([1], [0.02], [0], [0], Limits(max_drop=0.0), higher_is_better=True)
+    over = overshoots(measures([1], [0.02]), Limits(max_drop=0.0), higher_is_better=True)
     assert over["loss"][0] == pytest.approx(0.02)
 
 
 def test_nearest_keeps_direction_and_needs_a_limit():
-    over = overshoots([1], [0], [20.0], [0], Limits(accuracy_limit=30.0), higher_is_better=True)
+    over = overshoots(measures([1], [0], [20.0]), Limits(accuracy_limit=30.0), higher_is_better=True)
     assert nearest(over, [1]) == [Near(0, (("accuracy", pytest.approx(1 / 3)),))]
-    lower = overshoots([1], [0], [20.0], [0], Limits(accuracy_limit=30.0), higher_is_better=False)
+    lower = overshoots(measures([1], [0], [20.0]), Limits(accuracy_limit=30.0), higher_is_better=False)
     assert nearest(lower, [1]) == [Near(0, ())]
     assert nearest({}, [1]) == []
 

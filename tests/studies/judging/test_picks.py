@@ -13,7 +13,7 @@ from studies.judging.front import front
 from studies.judging.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
 from studies.judging.quantiles import quantile
 from studies.judging.verdicts import margins
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.options.quantities import format_metric, format_ms
 
 

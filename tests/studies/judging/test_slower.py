@@ -11,7 +11,7 @@ import pytest
 from search.values import EngineSummary, Precision
 from studies.judging.standing import Standing, standing
 from studies.judging.words.slower import slower_texts
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.show.report.builder import build_report
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, assignment, measured

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from search.errors import ConfigError
 from search.values import Precision
 from studies.options import config
-from studies.options.config import OPTIONS, KeepRule, Limits, SearchConfig, from_options, limits_for
+from studies.options.config import KeepRule, SearchConfig, from_options, option_table
+from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.quantities import Amount, ShapeSpec
 
 BASE = {"model": "models/resnet.onnx", "data": "data.npz"}
@@ -74,8 +75,11 @@ def test_every_option_is_read():
     found = from_options({**BASE, **EVERYTHING})
     assert found == SearchConfig(
         model="models/resnet.onnx", data="data.npz", study="mine", storage="postgresql+psycopg://me:secret@host/db",
-        latency_budget_ms=2.5, max_drop=Amount(0.01, percent=True), accuracy_limit=Amount(0.7, percent=True),
-        max_memory_bytes=512_000_000, trials=60, time_limit_s=1800.0, patience=20, backend="onnxruntime", device="cpu",
+        limits={
+            "latency_budget_ms": 2.5, "max_drop": Amount(0.01, percent=True),
+            "accuracy_limit": Amount(0.7, percent=True), "max_memory_bytes": 512_000_000,
+        },
+        trials=60, time_limit_s=1800.0, patience=20, backend="onnxruntime", device="cpu",
         batch=32, shapes=(
             ShapeSpec("x", *[(32, 3, 224, 224)] * 3), ShapeSpec("mask", (32, 8), (32, 8), (32, 16)),
         ),
@@ -90,8 +94,9 @@ def test_every_option_is_read():
 
 
 def test_options_cover_every_field_once():
-    fields = [option.field for option in OPTIONS.values()]
-    assert sorted(fields) == sorted(set(SearchConfig.__dataclass_fields__) - {"overrides", "given"})
+    keys = [option.key for option in option_table().values()]
+    fields = set(SearchConfig.__dataclass_fields__) - {"limits", "overrides", "given"}
+    assert sorted(keys) == sorted({*fields, *LIMITS})
 
 
 def test_defaults():
@@ -115,8 +120,8 @@ def test_file_and_command_line(tmp_path):
         """,
     )
     found = from_options({"trials": "50", "max-drop": None, "quiet": False, "shape": ["z:2x2"]}, path)
-    assert (found.model, found.study, found.latency_budget_ms, found.trials) == ("a.onnx", "a", 2.0, 50)
-    assert found.max_drop == Amount(0.01)
+    assert (found.model, found.study, found.trials) == ("a.onnx", "a", 50)
+    assert found.limits == {"latency_budget_ms": 2.0, "max_drop": Amount(0.01)}
     assert found.quiet
     assert found.keep == (KeepRule("x", Precision.FP32),)
     assert [shape.name for shape in found.shapes] == ["z"]
@@ -266,10 +271,11 @@ def test_json_round_trip():
     assert SearchConfig.from_json(stored, storage=found.storage) == found
 
 
-def test_json_of_older_and_newer_versions():
+def test_json_takes_defaults_and_refuses_what_it_does_not_know():
     least = {"model": "a.onnx", "data": "d", "study": "s"}
     assert SearchConfig.from_json(least) == SearchConfig("a.onnx", "d", "s")
-    assert SearchConfig.from_json({**least, "colour": "blue"}) == SearchConfig("a.onnx", "d", "s")
+    with pytest.raises(ConfigError, match="max_colour"):  # a limit that another program registered
+        SearchConfig.from_json({**least, "max_colour": 3})
     with pytest.raises(ConfigError, match="stored configuration"):
         SearchConfig.from_json({"model": "a.onnx"})
     with pytest.raises(ConfigError, match="stored configuration"):
@@ -279,25 +285,25 @@ def test_json_of_older_and_newer_versions():
 def test_with_options_changes_and_clears():
     found = from_options({**BASE, "max-drop": "1%", "latency-budget": "2ms"})
     changed = found.with_options({"trials": "100", "max_drop": "none", "latency_budget": None})
-    assert (changed.trials, changed.max_drop, changed.latency_budget_ms) == (100, None, 2.0)
+    assert (changed.trials, changed.limits) == (100, {"latency_budget_ms": 2.0})
     with pytest.raises(ConfigError, match="--max-memory"):
         found.with_options({"max_memory": "1"})
 
 
-RATIO = {"metric_name": "top1", "metric_unit": "", "metric_ratio": True}
-SQNR = {"metric_name": "sqnr", "metric_unit": "dB", "metric_ratio": False}
-MSE = {"metric_name": "mse", "metric_unit": "", "metric_ratio": False}
+RATIO = MetricScale("top1", ratio=True)
+SQNR = MetricScale("sqnr", "dB")
+MSE = MetricScale("mse", higher_is_better=False)
 
 
 def limits(metric, **options):
-    return limits_for(from_options({**BASE, **options}), **metric)
+    return resolve_limits(from_options({**BASE, **options}).limits, metric)
 
 
 def test_limits_of_a_ratio():
     found = limits(RATIO, max_drop="1%", accuracy_limit="75%", latency_budget="2ms", max_memory="1MB")
-    assert found == Limits(2.0, 0.01, 0.75, 1_000_000)
+    assert found == Limits(latency_budget_ms=2.0, max_drop=0.01, accuracy_limit=0.75, max_memory_bytes=1_000_000)
     assert limits(RATIO) == Limits()
-    assert limits(RATIO, max_drop="0.02").max_drop == 0.02
+    assert limits(RATIO, max_drop="0.02") == {"max_drop": 0.02}
 
 
 def test_limits_in_decibels_and_plain_numbers():
@@ -321,7 +327,7 @@ def test_limits_in_decibels_and_plain_numbers():
     ],
 )
 def test_limits_that_mean_nothing(metric, options, advice):
-    with pytest.raises(ConfigError, match=metric["metric_name"]) as caught:
+    with pytest.raises(ConfigError, match=metric.name) as caught:
         limits(metric, **options)
     assert advice in str(caught.value)
 
@@ -334,7 +340,11 @@ def test_both_wrong_limits_are_named():
 TEXTS = st.text(max_size=20)
 
 
-@given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.one_of(TEXTS, st.lists(TEXTS, max_size=3), st.booleans())))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(option_table())), st.one_of(TEXTS, st.lists(TEXTS, max_size=3), st.booleans())
+    )
+)
 def test_any_options_give_a_configuration_or_a_refusal(options):
     try:
         found = from_options(options)

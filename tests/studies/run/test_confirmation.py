@@ -19,7 +19,7 @@ from studies.export.selection import find_row
 from studies.judging.standing import Standing, standing
 from studies.judging.verdicts import Verdict
 from studies.judging.words.final_split import best_numbers, disagreement_text, final_notes
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows
 from studies.run.finishing import Finish

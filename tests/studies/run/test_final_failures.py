@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run import finalists, finishing
 from studies.store.records import OF_FINAL
 from studies.store.store import Store

@@ -16,7 +16,7 @@ import pytest
 from studies import run_clock
 from studies.events import Quiet
 from studies.judging.standing import standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run import pace
 from studies.run.pace import Pace
 from studies.run.reaching import UnreachableLimitError

@@ -13,7 +13,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.show.report.figures import figures, labels_of, precision_figure
 from studies.show.report.front_figure import count_outside, first_view, front_figure
 from studies.show.report.page import limit_texts, render_report, write_report

@@ -18,7 +18,8 @@ from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, P
 from studies.judging.picks import NAMES
 from studies.judging.standing import Standing, standing
 from studies.judging.study_status import TargetStatus, study_status
-from studies.options.config import Limits, from_options, limits_for
+from studies.options.config import from_options
+from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.show.front_table import front_json, front_table
 from studies.show.status_text import blocks, finished_lines
 from studies.store.database import tables
@@ -98,7 +99,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
             for given in LIMITS:
                 config = from_options({"model": "m", "data": "d", **given})
                 store.update_study(study.id, config=config.to_json())
-                limits = limits_for(config, metric_name="top1", metric_unit="", metric_ratio=True)
+                limits = resolve_limits(config.limits, MetricScale("top1", ratio=True))
                 found = study_status(store, "s").targets[0]
                 assert shown(found) == expected(store, target, limits), (band, given)
                 sizes.add(found.front)

@@ -15,7 +15,7 @@ from search.values import EngineSummary, Failure, FailureKind, Stage
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.run import upkeep
 from studies.store.reading import detail_columns
 from studies.store.reading.evaluation_columns import DETAILS

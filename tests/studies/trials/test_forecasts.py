@@ -17,7 +17,7 @@ import pytest
 from search.forecast.forecasts import FORECAST
 from search.forecast.quality import NINETY
 from studies.judging.standing import Standing, standing
-from studies.options.config import Limits
+from studies.options.limits import Limits
 from studies.store.records import TargetRecord
 from studies.store.store import Store
 from studies.trials import forecasts

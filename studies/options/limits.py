@@ -1,0 +1,319 @@
+"""The limits: every measure that a user may bound, one row each of a table that everything else loops over.
+
+A row says what the limit is called, which measure it bounds and on which side, and how its bound is read and written.
+Feasibility, early stop, picks, messages, reports and the command line know no limit by name; they read this table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from search.errors import ConfigError
+from studies.options import quantities
+from studies.options.mistakes import raise_mistakes
+from studies.options.quantities import Amount
+
+if TYPE_CHECKING:
+    from search.values import Evaluation
+
+# Measures, by the names of their columns in a table of evaluations.
+LATENCY_MS, LOSS, METRIC_VALUE, MEMORY_BYTES = "latency_ms", "loss", "metric_value", "memory_bytes"
+
+Bound = float | Amount
+Scale = TypeVar("Scale", bound="MetricScale")
+
+
+@dataclass(frozen=True)
+class MetricScale:
+    """What the values of a study's metric mean.
+
+    Attributes:
+        unit: say `dB`; empty for ratios and plain numbers.
+        ratio: whether values are shares of one, so that a percentage means something.
+    """
+
+    name: str
+    unit: str = ""
+    ratio: bool = False
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls: type[Scale], metric: Mapping[str, Any]) -> Scale:
+        """The scale of a metric as a study stores it."""
+        return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"])
+
+    def text(self, value: float | None) -> str:
+        """A value or a loss in the metric's unit; a dash where there is none."""
+        known = value is not None and math.isfinite(value)
+        return quantities.format_metric(value or 0.0, self.unit, self.ratio) if known else "–"
+
+    @property
+    def values_text(self) -> str:
+        """`shares of one`, `in dB` or `plain numbers`."""
+        return "shares of one" if self.ratio else f"in {self.unit}" if self.unit else "plain numbers"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One row of the table: a measure that may be bounded.
+
+    Attributes:
+        name: of its bound in `Limits`, in configurations and in JSON; it ends in the unit, where that is fixed.
+        option: what it is called on the command line and in TOML.
+        column: the measure, by the name of its column in a table of evaluations.
+        measure: the same measure of one evaluation; None where it was not reached.
+        word: what messages call the measure.
+        help, metavar: for help and reference.
+        read: (text, shown option) → bound; raises ConfigError.
+        unit: `ms`, `bytes`, or `metric` for that of the study's metric.
+        least: True where the bound is the least that is allowed, False where it is the most, None where the direction
+            of the metric decides.
+        subject: how a limit begins in words; `{metric}` is the metric's name.
+        early: the field of the evaluator's limits by which it stops early; empty where it does not.
+        difference: whether it bounds how far a metric is from FP32, and not the metric itself.
+    """
+
+    name: str
+    option: str
+    column: str
+    measure: Callable[[Evaluation], float | None]
+    word: str
+    help: str
+    metavar: str
+    read: Callable[[str, str], Bound]
+    unit: str
+    least: bool | None = False
+    subject: str = ""
+    early: str = ""
+    difference: bool = False
+
+    @property
+    def bounds_accuracy(self) -> bool:
+        """Whether it bounds the loss or the metric itself, which are estimates with an error."""
+        return self.unit == "metric"
+
+    def sign(self, higher_is_better: bool) -> float:
+        """1 where a greater measure is worse, else -1: `sign · (measure - bound)` is above zero beyond the limit."""
+        least = higher_is_better if self.least is None else self.least
+        return -1.0 if least else 1.0
+
+    def format(self, bound: float, metric: MetricScale) -> str:
+        """The bound with its unit: `2.5 ms`."""
+        if self.unit == "metric":
+            return metric.text(bound)
+        return {"ms": quantities.format_ms, "bytes": quantities.format_bytes}[self.unit](bound)
+
+    def text(self, bound: float, metric: MetricScale) -> str:
+        """The limit in words: `latency ≤ 2.5 ms`."""
+        side = "≤" if self.sign(metric.higher_is_better) > 0 else "≥"
+        return f"{(self.subject or self.word).format(metric=metric.name)} {side} {self.format(bound, metric)}"
+
+    def as_loss(self, bound: float, reference: float | None, higher_is_better: bool) -> float | None:
+        """The loss that the bound allows, where it bounds the accuracy.
+
+        Args:
+            reference: the metric of uniform FP32; None where it was not measured yet.
+        """
+        if not self.bounds_accuracy or (reference is None and not self.difference):
+            return None
+        return bound if reference is None or self.difference else self.sign(higher_is_better) * (bound - reference)
+
+    def misfit(self, amount: Amount, metric: MetricScale) -> str:
+        """Why an amount is no bound for this metric; empty where it is one."""
+        ratio, example = metric.ratio, f"{30 if metric.unit else 0.5}{metric.unit}"
+        if amount.percent and not ratio:
+            plain = metric.unit or "plain numbers"
+            return f"a percentage means nothing for values in {plain}; use --accuracy-limit {example}"
+        if amount.unit and amount.unit.lower() != metric.unit.lower():
+            values = metric.values_text
+            return f"its values are {values}, not in {amount.unit}; leave the unit out or change the metric"
+        if ratio and self.difference and amount.value >= 1:
+            share = quantities.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")
+            return "a drop of the whole range is no limit; " + ("give less" if amount.percent else f"write {share}")
+        if ratio and not 0 <= amount.value <= 1:
+            hint = "" if amount.percent or amount.value < 0 else f", say {amount.value:g}%"
+            return f"its values lie from 0 to 1; write a share or a percentage of that range{hint}"
+        return ""
+
+
+LIMITS: dict[str, Limit] = {}
+
+
+def register_limit(limit: Limit) -> Limit:
+    """Add a row to the table, behind those that are there.
+
+    Raises:
+        ConfigError: a limit has this name or this option already.
+    """
+    taken = [row for row in LIMITS.values() if limit.name == row.name or limit.option == row.option]
+    if taken:
+        raise ConfigError(
+            f"registering the limit {limit.name}: expected a new name and option, got those of {taken[0].name}; "
+            "choose others"
+        )
+    return LIMITS.setdefault(limit.name, limit)
+
+
+LATENCY_BUDGET = register_limit(
+    Limit(
+        name="latency_budget_ms",
+        option="latency-budget",
+        column=LATENCY_MS,
+        measure=lambda evaluation: None if evaluation.latency is None else evaluation.latency.value_ms,
+        word="latency",
+        help="Most time of one inference: 2.5ms, 800us.",
+        metavar="TIME",
+        read=quantities.parse_latency_ms,
+        unit="ms",
+        early="latency_ms",
+    )
+)
+MAX_DROP = register_limit(
+    Limit(
+        name="max_drop",
+        option="max-drop",
+        column=LOSS,
+        measure=lambda evaluation: None if evaluation.accuracy is None else evaluation.accuracy.loss,
+        word="loss",
+        subject="loss of {metric}",
+        help="Most loss against FP32, in the metric's unit: 1%, 0.01.",
+        metavar="LOSS",
+        read=quantities.parse_drop,
+        unit="metric",
+        early="drop",
+        difference=True,
+    )
+)
+ACCURACY_LIMIT = register_limit(
+    Limit(
+        name="accuracy_limit",
+        option="accuracy-limit",
+        column=METRIC_VALUE,
+        measure=lambda evaluation: None if evaluation.accuracy is None else evaluation.accuracy.value,
+        word="accuracy",
+        subject="{metric}",
+        help="Bound on the metric itself: 30dB for sqnr.",
+        metavar="VALUE",
+        read=quantities.parse_amount,
+        unit="metric",
+        least=None,
+        early="value",
+    )
+)
+MAX_MEMORY = register_limit(
+    Limit(
+        name="max_memory_bytes",
+        option="max-memory",
+        column=MEMORY_BYTES,
+        measure=lambda evaluation: evaluation.memory_bytes,
+        word="memory",
+        help="Most memory of an engine: 512MB, 2GiB.",
+        metavar="SIZE",
+        read=quantities.parse_size_bytes,
+        unit="bytes",
+    )
+)
+
+
+class Limits(Mapping[str, float]):
+    """The bounds that evaluations must keep to be feasible: limit name → bound in the limit's unit, those set alone.
+
+    `Limits(latency_budget_ms=2.5, max_drop=0.01)`; a bound of None is none.
+
+    Raises:
+        ConfigError: there is no such limit.
+    """
+
+    def __init__(self, **bounds: float | None) -> None:
+        check_names(bounds)
+        self._bounds = {name: bound for name in LIMITS if (bound := bounds.get(name)) is not None}
+
+    def __getitem__(self, name: str) -> float:
+        return self._bounds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bounds)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._bounds.items()))
+
+    def __repr__(self) -> str:
+        return f"Limits({', '.join(f'{name}={bound!r}' for name, bound in self._bounds.items())})"
+
+    def rows(self) -> list[tuple[Limit, float]]:
+        """The limits that are set, each with its bound."""
+        return [(LIMITS[name], bound) for name, bound in self._bounds.items()]
+
+    @property
+    def bound_accuracy(self) -> bool:
+        """Whether any of them bounds the loss or the metric itself."""
+        return any(limit.bounds_accuracy for limit, _ in self.rows())
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss that they allow is known only with the metric of uniform FP32."""
+        return any(limit.bounds_accuracy and not limit.difference for limit, _ in self.rows())
+
+    def most(self, column: str) -> float | None:
+        """The narrowest upper bound of a measure; None where it has none."""
+        bounds = (bound for limit, bound in self.rows() if limit.column == column and limit.least is False)
+        return min(bounds, default=None)
+
+    def widened(self, column: str, factor: float) -> Limits:
+        """These limits, with every bound of a measure multiplied."""
+        return Limits(**{limit.name: bound * (factor if limit.column == column else 1) for limit, bound in self.rows()})
+
+    def allowed_losses(self, reference: float | None, higher_is_better: bool) -> list[float]:
+        """The losses that the limits allow, as far as they can be told.
+
+        Args:
+            reference: the metric of uniform FP32; None where it was not measured yet.
+        """
+        losses = (limit.as_loss(bound, reference, higher_is_better) for limit, bound in self.rows())
+        return [loss for loss in losses if loss is not None]
+
+    def early(self, latency_band: float) -> dict[str, float]:
+        """Bounds by which the evaluator stops early, by its own names; latencies with the relative tie band added."""
+        widened = self.widened(LATENCY_MS, 1 + latency_band)
+        return {limit.early: bound for limit, bound in widened.rows() if limit.early}
+
+    def to_json(self) -> dict[str, float | None]:
+        """Every limit of the table by name, None where it is not set."""
+        return {name: self._bounds.get(name) for name in LIMITS}
+
+
+def check_names(bounds: Mapping[str, object]) -> None:
+    """Raise ConfigError where a name is of no limit."""
+    unknown = sorted(bounds.keys() - LIMITS.keys())
+    if unknown:
+        raise ConfigError(
+            f"setting limits: expected some of {', '.join(LIMITS)}, got {', '.join(unknown)}; a limit of your own has "
+            "to be registered in every process that reads the study"
+        )
+
+
+def resolve_limits(bounds: Mapping[str, Bound], metric: MetricScale) -> Limits:
+    """Bounds as they were written, in the unit of a metric.
+
+    Raises:
+        ConfigError: naming every limit that means nothing for this metric.
+    """
+    check_names(bounds)
+    problems = []
+    for name, bound in bounds.items():
+        limit = LIMITS[name]
+        problem = limit.misfit(_amount(bound), metric) if limit.unit == "metric" else ""
+        if problem:
+            problems.append(f"--{limit.option} {bound} for the metric {metric.name}: {problem}")
+    raise_mistakes(problems)
+    return Limits(**{name: _amount(bound).value for name, bound in bounds.items()})
+
+
+def _amount(bound: Bound) -> Amount:
+    return bound if isinstance(bound, Amount) else Amount(bound)

@@ -1,0 +1,94 @@
+"""The table of limits: a limit that another package registers counts wherever the built-in ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search.errors import ConfigError
+from studies.judging.standing import standing
+from studies.options import quantities
+from studies.options.config import SearchConfig, from_options
+from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
+from studies.store.store import Store
+from tests.support.command_line import copy_finished
+
+TOP1 = MetricScale("top1", ratio=True)
+
+
+@pytest.fixture
+def largest_engine() -> Iterator[Limit]:
+    """A limit that bitfront does not ship: the size of the engine's file."""
+    limit = register_limit(
+        Limit(
+            name="max_size_bytes",
+            option="max-size",
+            column="size_bytes",
+            measure=lambda evaluation: evaluation.size_bytes,
+            word="size",
+            help="Largest file of an engine: 10MB.",
+            metavar="SIZE",
+            read=quantities.parse_size_bytes,
+            unit="bytes",
+        )
+    )
+    yield limit
+    del LIMITS[limit.name]
+
+
+def test_a_registered_limit_is_an_option_and_is_stored(largest_engine: Limit) -> None:
+    config = from_options({"model": "m.onnx", "data": "d.npz", "max-size": "10MB"})
+    assert config.limits == {"max_size_bytes": 10_000_000}
+    assert SearchConfig.from_json(config.to_json()) == config
+    with pytest.raises(ConfigError, match="--max-size: expected a size with its unit"):
+        from_options({"model": "m.onnx", "data": "d.npz", "max-size": "10"})
+    assert resolve_limits(config.limits, TOP1).to_json()["max_size_bytes"] == 10_000_000
+    assert largest_engine.text(10_000_000, TOP1) == "size ≤ 10 MB"
+
+
+def test_a_registered_limit_decides_what_is_feasible(
+    largest_engine: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with Store.open("sqlite:///bitfront.db", write=False) as store:
+        study = store.study("small")
+        now = standing(store, study, store.targets(study.id)[0], Limits())
+        sizes = now.table.size_bytes[:]
+        bound = int(sizes[now.feasible].max()) - 1
+        bounded = replace(now, limits=Limits(max_size_bytes=bound))
+        assert 0 < bounded.feasible.sum() < now.feasible.sum()
+        assert bounded.feasible.tolist() == (now.feasible & (sizes <= bound)).tolist()
+        nearest = replace(now, limits=Limits(max_size_bytes=1)).nearest()
+        assert [name for near in nearest for name, _ in near.misses] == ["size"] * len(nearest)
+
+
+def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> None:
+    with pytest.raises(ConfigError, match="max_size_bytes"):
+        register_limit(replace(largest_engine, option="max-file"))
+    with pytest.raises(ConfigError, match="max_drop"):
+        register_limit(replace(largest_engine, name="other", option="max-drop"))
+
+
+def test_an_unknown_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_colour"):
+        Limits(max_colour=1.0)
+    with pytest.raises(ConfigError, match="max_colour"):
+        resolve_limits({"max_colour": 1.0}, TOP1)
+
+
+def test_bounds_of_the_evaluator_are_widened_by_the_tie_band() -> None:
+    given = Limits(latency_budget_ms=2.0, max_drop=0.01, max_memory_bytes=9)
+    assert given.early(0.5) == {"latency_ms": 3.0, "drop": 0.01}
+
+
+def test_allowed_losses_need_fp32_only_for_a_bound_on_the_metric_itself() -> None:
+    assert Limits(max_drop=0.01).allowed_losses(None, True) == [0.01]
+    both = Limits(max_drop=0.01, accuracy_limit=0.75)
+    assert both.allowed_losses(None, True) == [0.01]
+    assert both.allowed_losses(0.8, True) == pytest.approx([0.01, 0.05])
+    assert Limits(accuracy_limit=0.5).allowed_losses(0.4, False) == pytest.approx([0.1])
+    assert (Limits(max_drop=0.01).needs_reference, both.needs_reference) == (False, True)
