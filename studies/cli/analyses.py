@@ -39,7 +39,8 @@ from studies.cli.base import (
     progress_for,
     verb,
 )
-from studies.inspect import comparison, profiles
+from studies.inspect import comparison
+from studies.inspect import profile as profiles
 from studies.judging import sensitivity_table
 from studies.run.noise.remeasuring import change_text
 from studies.show import sensitivity_plot
@@ -248,7 +249,7 @@ def sensitivity(
         out.print(found.headline(), markup=False)
 
 
-def _print_profile(found: profiles.Profiled, sort: str) -> None:
+def _print_profile(found: profiles.Profile, sort: str) -> None:
     for line in profiles.headline(found):
         out.print(line, markup=False)
     times = ["ms", "scaled_ms", "share"]
@@ -257,7 +258,7 @@ def _print_profile(found: profiles.Profiled, sort: str) -> None:
     print_texts(profiles, found.part_rows(), ["part", "layers", *times])
 
 
-def _print_delta(found: Sequence[profiles.Profiled], rows: Sequence[dict[str, Any]]) -> None:
+def _print_delta(found: Sequence[profiles.Profile], rows: Sequence[dict[str, Any]]) -> None:
     for one in found:
         for line in profiles.headline(one):
             out.print(line, markup=False)

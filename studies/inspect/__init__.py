@@ -1,1 +1,4 @@
-"""Looking into engines: per-layer times, an engine beside ONNX Runtime, and which groups are sensitive."""
+"""A closer look at one engine: per-layer times, and its outputs beside those of ONNX Runtime.
+
+Needs the device for what is not stored. Changes nothing of a search: what it adds are profiles and notes of them.
+"""

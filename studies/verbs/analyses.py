@@ -17,7 +17,7 @@ from studies.store.store import Store, default_url
 from studies.store.targets import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
-    from studies.inspect.profiles import Profiled
+    from studies.inspect.profile import Profile
     from studies.judging.sensitivity_table import Sensitivities, Thresholds
     from studies.run.noise.remeasuring import Remeasured
 
@@ -50,7 +50,7 @@ def profile(
     storage: str | None = None,
     progress: SearchEvents | None = None,
     target: str | None = None,
-) -> tuple[Profiled, ...]:
+) -> tuple[Profile, ...]:
     """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
 
     Args:
@@ -60,13 +60,13 @@ def profile(
         options: `model`, `data` where files have moved.
 
     Returns:
-        The trial's profile and, if asked for, that of the other; `profiles.delta_rows` puts them side by side.
+        The trial's profile and, if asked for, that of the other; `inspect.profile.delta_rows` puts them side by side.
 
     Raises:
         StudyError: no such study or trial, a trial without an engine, or model, data or target are not the study's.
         EvaluatorError: an engine cannot be loaded or run here.
     """
-    from studies.inspect.profiles import profile_trials
+    from studies.inspect.profile_trials import profile_trials
 
     url = storage or default_url()
     with Store.open(url, write=False) as store:

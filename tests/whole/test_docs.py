@@ -19,7 +19,7 @@ from evaluators.backends.registry import names
 from search.space.choices import Space
 from search.values import Target
 from studies.export.export import Export
-from studies.inspect.profiles import Profiled
+from studies.inspect.profile import Profile
 from studies.judging.sensitivity_table import Sensitivities, Thresholds
 from studies.judging.study_status import StudyStatus
 from studies.options import config
@@ -273,7 +273,7 @@ def check_call(call: ast.Call) -> None:
 
 
 def returned(name: str) -> Any:
-    types = (Export, Space, Target, Check, StudyStatus, Profiled, Sensitivities, Thresholds)
+    types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds)
     return typing.get_type_hints(getattr(commands, name), localns={kind.__name__: kind for kind in types})["return"]
 
 

@@ -23,8 +23,10 @@ from evaluators.lowering.placement import TENSORRT
 from evaluators.process.evaluator import Evaluator
 from search.errors import EvaluatorError
 from search.values import Assignment, Precision
-from studies.inspect import compare_trial, comparison
+from studies.inspect import comparison
+from studies.inspect.changes import differences
 from studies.inspect.comparison import Comparison, GroupSide, Side
+from studies.inspect.sides import group_sides, output_sides
 from studies.store.records import GroupRecord
 from tests.support.command_line import DATABASE, copy_finished, finished, invoke, ok
 from tests.support.evaluator_jobs import Case, case
@@ -134,7 +136,7 @@ class Warm:
         assert found["samples"] == min(samples, len(self.evaluator.final_indices))
         groups = {group.id: group for group in self.case.model.groups}
         rows, edges = found["groups"], self.case.model.edges
-        return compare_trial.group_sides(rows, groups, assignment, edges, 10.0)  # type: ignore[arg-type]
+        return group_sides(rows, groups, assignment, edges, 10.0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -329,7 +331,7 @@ def side_of(engine: ROWS, emulated: ROWS, exact: ROWS) -> Side:
         "emulated-float": (emulated, exact),
     }
     found = {name: tallied(*pair) for name, pair in pairs.items()}
-    [side] = compare_trial._sides([{"name": "logits", **found}], RUINED, 10.0)
+    [side] = output_sides([{"name": "logits", **found}], RUINED, 10.0)
     return side
 
 
@@ -375,7 +377,7 @@ def test_what_is_not_as_recorded_is_warned_of(studied: Path) -> None:
 def test_changes_are_told_in_words() -> None:
     recorded = {"python": "3.10", "gpus": [{"name": "H200", "driver": "580"}], "cpu": {"usable_threads": 2}}
     now = {"python": "3.10", "gpus": [], "cpu": {"usable_threads": 1}, "packages": {"onnx": "1.18"}}
-    assert compare_trial.changes(recorded, now) == [
+    assert differences(recorded, now) == [
         "gpus: was H200 580, is none",
         "packages.onnx: was not there, is 1.18",
     ]

@@ -19,8 +19,7 @@ from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from search.values import Assignment, AuditRow, LayerTime, Precision
 from studies.artifacts.folder import Artifacts
-from studies.inspect import profiles
-from studies.inspect.profiles import Profiled, delta_rows
+from studies.inspect.profile import Profile, delta_rows, headline
 from studies.store.records import GroupRecord
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok
 from tests.support.networks import feeds, loaded, ranged
@@ -117,10 +116,10 @@ def group(number: int) -> GroupRecord:
     return GroupRecord(f"g{number:03}", f"conv{number}", "Conv", (), (), (), (), "", "")
 
 
-def profiled(layers: tuple[LayerTime, ...] = LAYERS, latency_ms: float | None = 4.0, **got: Any) -> Profiled:
+def profiled(layers: tuple[LayerTime, ...] = LAYERS, latency_ms: float | None = 4.0, **got: Any) -> Profile:
     audit = {name: AuditRow(name, INT8, precision, "k") for name, precision in got.items()}
     groups = {g.id: g for g in (group(0), group(1))}
-    return Profiled("s", 3, "all int8", layers, latency_ms, audit, groups, again=False)
+    return Profile("s", 3, "all int8", layers, latency_ms, audit, groups, again=False)
 
 
 def test_layers_add_up_to_groups_moves_and_the_rest() -> None:
@@ -136,7 +135,7 @@ def test_layers_add_up_to_groups_moves_and_the_rest() -> None:
     assert parts == {"groups": (2, 4.0), "moves": (2, 1.5), "other": (1, 2.5)}
     assert sum(row["scaled_ms"] for row in found.layer_rows()) == found.latency_ms
     assert sum(row["share"] for row in found.part_rows()) == 1
-    assert any("1 groups have no layer of their own" in line for line in profiles.headline(found))
+    assert any("1 groups have no layer of their own" in line for line in headline(found))
 
 
 def test_rows_are_sorted_as_asked() -> None:
@@ -151,7 +150,7 @@ def test_without_a_latency_nothing_is_scaled() -> None:
     found = profiled(latency_ms=None)
     assert found.scale is None
     assert all(row["scaled_ms"] is None for row in found.layer_rows())
-    assert "its latency is not known" in profiles.headline(found)[0]
+    assert "its latency is not known" in headline(found)[0]
     assert profiled(layers=()).part_rows()[0]["share"] == 0
 
 

@@ -1,35 +1,21 @@
-"""What the layers of an engine take, by group, and two engines of one study side by side."""
+"""Where an engine's time goes: layers as they ran, summed by group, beside those of another trial."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from search.errors import ConfigError, EvaluatorError, StudyError
 from search.values import Answer, AuditRow, LayerTime
-from studies.judging.search_events import SearchEvents
-from studies.judging.standing import Standing
-from studies.judging.words.descriptions import mix_text
 from studies.options.quantities import format_ms, format_percent
-from studies.store import suggestions
-from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord, GroupRecord
-from studies.store.store import Store
-from studies.store.targets import config_of
-
-if TYPE_CHECKING:
-    from studies.run.work import Work
+from studies.store.records import GroupRecord
 
 ORDERS = ("order", "time")
 GROUPS, MOVES, OTHER = "groups", "moves", "other"
-_MOST_COUNT = 100_000
 
 
 @dataclass(frozen=True)
-class Profiled:
+class Profile:
     """Per-layer times of one trial's engine.
 
     Attributes:
@@ -136,7 +122,7 @@ def _got(audit: AuditRow | None) -> str | None:
     return audit.got.label if audit.got is not None else Answer.OPAQUE.value
 
 
-def delta_rows(first: Profiled, second: Profiled, order: str = "order") -> list[dict[str, Any]]:
+def delta_rows(first: Profile, second: Profile, order: str = "order") -> list[dict[str, Any]]:
     """Two profiles of one study side by side: a row per group, then moves and other layers.
 
     Times are the scaled ones, so that they add up to the difference of the measured latencies; the profiles' own
@@ -161,7 +147,7 @@ def _delta(one: float, two: float) -> dict[str, float]:
     return {"ms": one, "ms_against": two, "delta_ms": two - one}
 
 
-def headline(found: Profiled) -> list[str]:
+def headline(found: Profile) -> list[str]:
     """A profile in sentences, above its tables."""
     measured = "its latency is not known" if found.latency_ms is None else f"measured {format_ms(found.latency_ms)}"
     lines = [
@@ -186,123 +172,3 @@ def text_of(row: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, bool):
             text[name] = "changed" if value else ""
     return text
-
-
-# -- from a study ------------------------------------------------------------------------------------------------------
-
-
-def profile_trials(
-    url: str,
-    now: Standing,
-    trials: Sequence[int],
-    *,
-    count: int,
-    again: bool,
-    options: Mapping[str, Any],
-    progress: SearchEvents,
-) -> tuple[Profiled, ...]:
-    """Profiles of trials, stored ones where there are any; the others are made on the device and stored.
-
-    Args:
-        url: of the study's database.
-        now: where the study stands.
-        count: inferences of a profiled run.
-        again: make all of them anew.
-        options: `model` and `data`, where files have moved.
-
-    Raises:
-        StudyError: no such trial, one without an engine, or model, data or target are not the study's.
-        ConfigError: `count` is out of range.
-        EvaluatorError: an engine cannot be loaded or run here.
-    """
-    if not 1 <= count <= _MOST_COUNT:
-        raise ConfigError(f"--count {count}: expected 1 to {_MOST_COUNT} inferences.")
-    with Store.open(url, write=False) as store:
-        records = [_measured(store, now, trial) for trial in trials]
-        groups = {group.id: group for group in store.groups(now.study.id)}
-        known = {} if again else {record.id: store.profile(record.id) for record in records}
-    missing = {record.id: record for record in records if not known.get(record.id)}
-    notes: dict[int, tuple[str, ...]] = {}
-    if missing:
-        made = _profile(url, now, list(missing.values()), count, options, progress)
-        known |= {number: layers for number, (layers, _) in made.items()}
-        notes = {number: said for number, (_, said) in made.items()}
-    return tuple(
-        Profiled(
-            study=now.study.name,
-            trial=trial,
-            mix=mix_text(record.evaluation.assignment),
-            layers=known[record.id],
-            latency_ms=_latency_ms(now, record),
-            audit={row.group: row for row in record.evaluation.audit},
-            groups=groups,
-            again=record.id in missing,
-            notes=notes.get(record.id, _stored_notes(record)),
-        )
-        for trial, record in zip(trials, records, strict=True)
-    )
-
-
-def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
-    return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
-
-
-def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
-    record = store.evaluation(now.target.id, trial)
-    if record.status == RUNNING:
-        raise StudyError(f"profiling trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
-    failure = record.evaluation.failure
-    if record.status == FAILED and failure is not None:
-        raise StudyError(
-            f"profiling trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
-            "engine to profile. Take another trial; "
-            f"`{suggestions.command('show', now.study.name, str(trial))}` says why it failed."
-        )
-    return record
-
-
-def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:
-    found = now.latency_ms[now.table.id == record.id]
-    return float(found[0]) if len(found) and np.isfinite(found[0]) else None
-
-
-def _profile(
-    url: str,
-    now: Standing,
-    records: Sequence[EvaluationRecord],
-    count: int,
-    options: Mapping[str, Any],
-    progress: SearchEvents,
-) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
-    """Evaluation id → its layers, stored too, and notes."""
-    from studies.artifacts.shipping import here
-    from studies.run.session.joining import prepared
-    from studies.run.session.setup import check_artifacts, check_unchanged, checked
-
-    config = config_of(now.study, now.target, url).with_options(options)
-    check_artifacts(config)
-    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
-        check_unchanged(good, now.study, now.target)
-        # No worker may throw away an engine meanwhile.
-        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
-            return {record.id: _profile_one(work, now, record, count) for record in records}
-
-
-def _profile_one(
-    work: Work, now: Standing, record: EvaluationRecord, count: int
-) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
-    from evaluators.process.keeper import ProcessDiedError
-    from studies.run.finalists import engine_of, why_lacking
-
-    row = int(np.flatnonzero(now.table.id == record.id)[0])
-    lacking = why_lacking(work, record.artifact)
-    notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
-    for note in notes:
-        work.progress.note(note)
-    engine: Path = engine_of(work, now, row)
-    try:
-        layers = tuple(work.bench.keeper.call("profile", {"engine": str(engine), "count": count}))
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
-    work.ledger.store.set_profile(record.id, layers, " ".join(notes))
-    return layers, notes

@@ -1,0 +1,69 @@
+"""Run the engines of trials on the device with per-layer times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluators.process.keeper import ProcessDiedError
+from search.errors import EvaluatorError
+from search.values import LayerTime
+from studies.artifacts.shipping import here
+from studies.judging.search_events import SearchEvents
+from studies.judging.standing import Standing
+from studies.run.finalists import engine_of, why_lacking
+from studies.run.session.joining import prepared
+from studies.run.session.setup import check_artifacts, check_unchanged, checked
+from studies.run.work import Work
+from studies.store.records import EvaluationRecord
+from studies.store.store import Store
+from studies.store.targets import config_of
+
+
+def profile_engines(
+    url: str,
+    now: Standing,
+    records: Sequence[EvaluationRecord],
+    count: int,
+    options: Mapping[str, Any],
+    progress: SearchEvents,
+) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
+    """Run each engine with per-layer times, which are stored; those that were not kept are built again.
+
+    Args:
+        count: inferences of a profiled run.
+        options: `model` and `data`, where files have moved.
+
+    Returns:
+        Evaluation id → its layers in the order they run, and what is noteworthy.
+
+    Raises:
+        StudyError: model, data or target are not the study's.
+        EvaluatorError: an engine cannot be loaded or run here.
+    """
+    config = config_of(now.study, now.target, url).with_options(options)
+    check_artifacts(config)
+    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
+        check_unchanged(good, now.study, now.target)
+        # No worker may throw away an engine meanwhile.
+        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
+            return {record.id: _profile_one(work, now, record, count) for record in records}
+
+
+def _profile_one(
+    work: Work, now: Standing, record: EvaluationRecord, count: int
+) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
+    row = int(np.flatnonzero(now.table.id == record.id)[0])
+    lacking = why_lacking(work, record.artifact)
+    notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
+    for note in notes:
+        work.progress.note(note)
+    engine = engine_of(work, now, row)
+    try:
+        layers = tuple(work.bench.keeper.call("profile", {"engine": str(engine), "count": count}))
+    except ProcessDiedError as death:
+        raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
+    work.ledger.store.set_profile(record.id, layers, " ".join(notes))
+    return layers, notes

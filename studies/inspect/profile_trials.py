@@ -1,0 +1,96 @@
+"""Profiles of trials: those that are stored, and those of the rest, which are made and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from search.errors import ConfigError, StudyError
+from studies.inspect.profile import Profile
+from studies.judging.search_events import SearchEvents
+from studies.judging.standing import Standing
+from studies.judging.words.descriptions import mix_text
+from studies.store import suggestions
+from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord
+from studies.store.store import Store
+
+_MOST_COUNT = 100_000
+
+
+def profile_trials(
+    url: str,
+    now: Standing,
+    trials: Sequence[int],
+    *,
+    count: int,
+    again: bool,
+    options: Mapping[str, Any],
+    progress: SearchEvents,
+) -> tuple[Profile, ...]:
+    """Profiles of trials, stored ones where there are any; the others are made on the device and stored.
+
+    Args:
+        url: of the study's database.
+        now: where the study stands.
+        count: inferences of a profiled run.
+        again: make all of them anew.
+        options: `model` and `data`, where files have moved.
+
+    Raises:
+        StudyError: no such trial, one without an engine, or model, data or target are not the study's.
+        ConfigError: `count` is out of range.
+        EvaluatorError: an engine cannot be loaded or run here.
+    """
+    if not 1 <= count <= _MOST_COUNT:
+        raise ConfigError(f"--count {count}: expected 1 to {_MOST_COUNT} inferences.")
+    with Store.open(url, write=False) as store:
+        records = [_measured(store, now, trial) for trial in trials]
+        groups = {group.id: group for group in store.groups(now.study.id)}
+        known = {} if again else {record.id: store.profile(record.id) for record in records}
+    missing = {record.id: record for record in records if not known.get(record.id)}
+    notes: dict[int, tuple[str, ...]] = {}
+    if missing:
+        from studies.inspect.profile_engines import profile_engines
+
+        made = profile_engines(url, now, list(missing.values()), count, options, progress)
+        known |= {number: layers for number, (layers, _) in made.items()}
+        notes = {number: said for number, (_, said) in made.items()}
+    return tuple(
+        Profile(
+            study=now.study.name,
+            trial=trial,
+            mix=mix_text(record.evaluation.assignment),
+            layers=known[record.id],
+            latency_ms=_latency_ms(now, record),
+            audit={row.group: row for row in record.evaluation.audit},
+            groups=groups,
+            again=record.id in missing,
+            notes=notes.get(record.id, _stored_notes(record)),
+        )
+        for trial, record in zip(trials, records, strict=True)
+    )
+
+
+def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
+    return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
+
+
+def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
+    record = store.evaluation(now.target.id, trial)
+    if record.status == RUNNING:
+        raise StudyError(f"profiling trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
+    failure = record.evaluation.failure
+    if record.status == FAILED and failure is not None:
+        raise StudyError(
+            f"profiling trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
+            "engine to profile. Take another trial; "
+            f"`{suggestions.command('show', now.study.name, str(trial))}` says why it failed."
+        )
+    return record
+
+
+def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:
+    found = now.latency_ms[now.table.id == record.id]
+    return float(found[0]) if len(found) and np.isfinite(found[0]) else None
