@@ -59,7 +59,7 @@ def fill(
     """Add finished evaluations with the store's own statements, in one transaction; they answer `trials`."""
     rng = np.random.default_rng(trials.start)
     found = []
-    with store._writing("fill a study") as connection:
+    with store.database.writing("fill a study") as connection:
         for trial in trials:
             made = evaluation(random_assignment(groups, rng), rng)
             assert made.latency is not None

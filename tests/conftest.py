@@ -62,7 +62,7 @@ def store(url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def target(store: Store) -> int:
-    return store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+    return store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -78,12 +78,12 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     """A study without evaluations; the id of its target."""
     config = from_options({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
-    study = store.create_study(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
-    store.set_groups(study, [_group(group) for group in groups], [])
-    target = store.add_target(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
-    store.settle_target(target, latency_band=0.01)
+    study = store.studies.create(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
+    store.studies.set_groups(study, [_group(group) for group in groups], [])
+    target = store.targets.add(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
+    store.targets.settle(target, latency_band=0.01)
     choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]
-    store.set_choices(target, "0" * 64, choices)
+    store.spaces.set_choices(target, "0" * 64, choices)
     return target
 
 
@@ -98,7 +98,7 @@ def _group(group: str) -> Group:
 
 def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[[Assignment], str]) -> None:
     """Finished evaluations with audits, samples and scores, each the answer of its trial."""
-    with store._writing("fill a study") as connection:
+    with store.database.writing("fill a study") as connection:
         first = (connection.scalar(text("select max(id) from bf_evaluation")) or 0) + 1
         for start in range(0, len(rows), CHUNK):
             piece = range(start, min(start + CHUNK, len(rows)))
@@ -123,7 +123,7 @@ where e.id >= :first and e.status = 'ok' and p.label = a.value
 
 def analyze(store: Store) -> None:
     """What autovacuum has done by the time that a study is so large."""
-    with store._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("vacuum analyze"))
 
 

@@ -155,12 +155,12 @@ def fill_study(url: str, count: int) -> None:
 
     start, knobs = time.perf_counter(), OnnxRuntimeBackend().knobs()
     with Store.open(url) as store:
-        study = store.study("s")
-        target = store.targets(study.id)[0]
-        codes = {(choice.group, choice.precision): choice.code for choice in store.choices(target.id)}
+        study = store.studies.load("s")
+        target = store.targets.of_study(study.id)[0]
+        codes = {(choice.group, choice.precision): choice.code for choice in store.spaces.choices(target.id)}
         free = {pair: code for pair, code in codes.items() if code is not None}
-        groups = [group.id for group in store.groups(study.id)]
-        there = store.evaluations(target.id)
+        groups = [group.id for group in store.studies.groups(study.id)]
+        there = store.evaluations.table(target.id)
         every, ranges = large_study.made_up(groups, count), target.ranges_digest or ""
         digests = [evaluation_digest(every.assignment(row), ranges, knobs) for row in range(count)]
         new = [row for row, digest in enumerate(digests) if digest not in set(there.digest)]
@@ -179,8 +179,8 @@ def copied(server: Server, url: str, sampler: str) -> str:
     name = f"copy_{sampler}_{time.time_ns()}"
     server._execute(f"CREATE DATABASE {name} TEMPLATE {url.rpartition('/')[2]}")
     with Store.open(server.url_of(name)) as store:
-        study = store.study("s")
-        store.update_study(study.id, config={**study.config, "sampler": sampler})
+        study = store.studies.load("s")
+        store.studies.update(study.id, config={**study.config, "sampler": sampler})
     return server.url_of(name)
 
 

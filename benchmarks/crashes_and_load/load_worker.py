@@ -31,6 +31,7 @@ from studies.events import Quiet
 from studies.run.session.joining import target_of
 from studies.run.session.setup import checked
 from studies.run.working import run_here
+from studies.store.repositories.claims import Claims
 from studies.store.store import Store
 from studies.store.targets import config_of
 from studies.trials.proposals import Proposals
@@ -84,7 +85,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
     clocks, born = Clocks(), psutil.Process().create_time()
     with ExitStack() as stack:
         stack.enter_context(replaying())
-        for owner, name in ((Proposals, "ask"), (Proposals, "tell"), (Store, "begin"), (Store, "record")):
+        for owner, name in ((Proposals, "ask"), (Proposals, "tell"), (Claims, "begin"), (Claims, "record")):
             stack.enter_context(patch.object(owner, name, clocks.timed(name, getattr(owner, name))))
         clock = clocks.timed("evaluate", EvaluatorProcess.evaluate)
         stack.enter_context(patch.object(EvaluatorProcess, "evaluate", clock))
@@ -115,9 +116,9 @@ def sleepers(url: str, workers: int, seconds: float, rounds: int) -> dict[str, f
     make `rounds` evaluations for each.
     """
     with Store.open(url) as store:
-        study = store.study(NAME)
-        [target] = store.targets(study.id)
-        before = store.counts(target.id).finished
+        study = store.studies.load(NAME)
+        [target] = store.targets.of_study(study.id)
+        before = store.statistics.counts(target.id).finished
         config = config_of(study, target, url).with_options({"trials": str(before + rounds * workers)})
     with sleeping(seconds), checked(config) as good:
         start = time.perf_counter()
@@ -125,7 +126,7 @@ def sleepers(url: str, workers: int, seconds: float, rounds: int) -> dict[str, f
         connections, codes = _watch(url, pids)
         taken = time.perf_counter() - start
     with Store.open(url, write=False) as store:
-        counts, left = store.counts(target.id), len(store.running(target.id))
+        counts, left = store.statistics.counts(target.id), len(store.claims.running(target.id))
         done = counts.finished - before
     assert (done, left) == (rounds * workers, 0), (done, left)
     return {
@@ -154,7 +155,7 @@ def _fork(url: str, good: Any) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         with Store.open(url) as store:
-            study = store.study(NAME)
+            study = store.studies.load(NAME)
             run_here(store, good, study, target_of(store, study, good), Quiet())
         os._exit(0)
     except BaseException:

@@ -78,10 +78,10 @@ def write_study(url: str, count: int) -> int:
     metric = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
     new = NewStudy("digits", str(MODEL), looked.model.digest, config.to_json(), {}, metric, {}, {}, "done")
     with Store.open(url, create=True) as store:
-        study = store.create_study(new)
-        store.set_groups(study, looked.model.groups, looked.model.edges)
-        target = store.add_target(study, looked.target, "digits")
-        store.settle_target(target, latency_band=0.02)
+        study = store.studies.create(new)
+        store.studies.set_groups(study, looked.model.groups, looked.model.edges)
+        target = store.targets.add(study, looked.target, "digits")
+        store.targets.settle(target, latency_band=0.02)
         synthetic.fill(store, target, range(count), [group.id for group in looked.model.groups], "", {})
     return len(looked.model.groups)
 
@@ -111,11 +111,11 @@ _RUNNING = "SELECT count(*) FROM bf_evaluation WHERE status = 'running'"
 def fill_both(url: str, count: int) -> None:
     """Evaluations in our tables and trials in Optuna's, up to `count` of each."""
     with Store.open(url) as store:
-        study = store.study("digits")
-        target = store.targets(study.id)[0]
-        variables = {choice.group for choice in store.choices(target.id) if choice.precision is Precision.INT8}
-        groups = [group.id for group in store.groups(study.id)]
-        first = int(store.evaluations(target.id).trial[:].max()) + 1
+        study = store.studies.load("digits")
+        target = store.targets.of_study(study.id)[0]
+        variables = {choice.group for choice in store.spaces.choices(target.id) if choice.precision is Precision.INT8}
+        groups = [group.id for group in store.studies.groups(study.id)]
+        first = int(store.evaluations.table(target.id).trial[:].max()) + 1
         trials = range(first, first + count - FIRST)
         made = synthetic.fill(store, target.id, trials, groups, target.ranges_digest or "", _knobs())
     add_trials(url, target.optuna_study, trials, made, variables)

@@ -118,7 +118,7 @@ def _gpu() -> str:
 def _groups(setting: Setting) -> dict[str, str]:
     """Id → name."""
     with setting.store() as (store, study, _):
-        return {group.id: group.name for group in store.groups(study.id)}
+        return {group.id: group.name for group in store.studies.groups(study.id)}
 
 
 # -- which mixes -----------------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ def letters(assignment: Assignment, groups: Collection[str]) -> str:
 def stored(setting: Setting) -> list[dict[str, Any]]:
     """Rows of the study, in the order they were evaluated; `role` names baselines, `final_loss` is on other images."""
     with setting.store() as (store, study, target):
-        groups = [group.id for group in store.groups(study.id)]
-        records = [store.load(int(number)) for number in store.evaluations(target.id).id]
+        groups = [group.id for group in store.studies.groups(study.id)]
+        records = [store.evaluations.load(int(number)) for number in store.evaluations.table(target.id).id]
     found = []
     for record in records:
         if record.status != "running":
@@ -122,7 +122,7 @@ def stages_name(apart: str) -> str:
 def dump(setting: Setting, out: Path) -> int:
     """Write groups, edges and every evaluation to a JSON file; how many."""
     with studies(setting)[0].store() as (store, study, target):
-        groups, edges = store.groups(study.id), store.edges(study.id)
+        groups, edges = store.studies.groups(study.id), store.studies.edges(study.id)
         about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
         place = {group.id: i for i, group in enumerate(groups)}
         about |= _told(store, target.id, place)
@@ -142,11 +142,11 @@ def _told(store: Store, target: int, place: Mapping[str, int]) -> dict[str, Any]
     """What the guided sampler was told: layers of the uniform engines in the order they ran, each [name, kind, place of
     its group, whether it only moves, ms], and [place, precision, relative output error alone] of the sensitivities."""
     profiles = {}
-    for number in store.baselines(target):
-        profile, label = store.profile(number), store.load(number).role.removeprefix("baseline:")
+    for number in store.evaluations.baselines(target):
+        profile, label = store.engines.profile(number), store.evaluations.load(number).role.removeprefix("baseline:")
         layers = [[t.name, t.kind, None if t.group is None else place[t.group], t.moves, t.ms] for t in profile]
         profiles[CODES[Precision.parse(label)]] = layers
-    errors = store.sensitivities(target)
+    errors = store.spaces.sensitivities(target)
     # JSON has no infinity: None stands for an output that is not finite.
     alone = [[place[g], CODES[p], e if math.isfinite(e) else None] for (g, p), e in errors.items()]
     return {"profiles": {letter: layers for letter, layers in profiles.items() if layers}, "sensitivities": alone}

@@ -228,9 +228,9 @@ def enqueue(url: str, trials: int) -> None:
     query = "select optuna_study from bf_study_target where space_digest is not null"
     [(name,)] = rows(url, query)
     with Store.open(url, write=False) as store:
-        [target] = store.targets(store.study(STUDY).id)
+        [target] = store.targets.of_study(store.studies.load(STUDY).id)
         codes = defaultdict(list)
-        for choice in store.choices(target.id):
+        for choice in store.spaces.choices(target.id):
             if choice.code is not None:
                 codes[choice.group].append(choice.code)
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -75,7 +75,7 @@ def _keep_engines(setting: Setting) -> None:
     """Copy the engines of the uniform assignments to where `engine_of` looks, as building them again takes minutes."""
     artifacts = Artifacts(artifacts_of(setting.config()))
     with setting.store() as (store, _, target):
-        table, assignments = store.evaluations(target.id), store.assignments(target.id)
+        table, assignments = store.evaluations.table(target.id), store.evaluations.assignments(target.id)
     for number, role, digest in zip(table.id, table.role, table.artifact, strict=True):
         out = _built(setting, assignments[int(number)])
         if role.startswith("baseline:") and digest and str(digest) in artifacts and not out.exists():
@@ -91,9 +91,11 @@ def _baselines_done(setting: Setting) -> bool:
     if not commands.exists(setting.study, setting.storage):
         return False
     with Store.open(setting.storage, write=False) as store:
-        targets = store.targets(store.study(setting.study).id)  # none where it was killed at its beginning
+        targets = store.targets.of_study(
+            store.studies.load(setting.study).id
+        )  # none where it was killed at its beginning
         settled = [t for t in targets if t.latency_band is not None]
-        return any(len(store.evaluations(target.id)) >= BASELINES for target in settled)
+        return any(len(store.evaluations.table(target.id)) >= BASELINES for target in settled)
 
 
 def record_baselines(setting: Setting) -> None:
@@ -101,7 +103,7 @@ def record_baselines(setting: Setting) -> None:
     model = setting.model()
     found = {row["role"].partition(":")[2]: row for row in rows.stored(setting) if row.get("role")}
     with setting.store() as (store, study, target):
-        groups = [group.id for group in store.groups(study.id)]
+        groups = [group.id for group in store.studies.groups(study.id)]
         setting.record("study", {"target": target.target.to_json(), "tie_band": target.latency_band})
     for row in found.values():
         row["changes"] = changes_of_precision(rows.assignment(row["a"], groups), model)
@@ -143,7 +145,7 @@ def engine_of(setting: Setting, keeper: EvaluatorProcess, label: str, what: Assi
     if isinstance(what, Path):
         return what
     with setting.store() as (store, _, target):
-        table, assignments = store.evaluations(target.id), store.assignments(target.id)
+        table, assignments = store.evaluations.table(target.id), store.evaluations.assignments(target.id)
         kept = {assignments[int(n)]: str(d) for n, d in zip(table.id, table.artifact, strict=True) if d}
     artifacts = Artifacts(artifacts_of(setting.config()))
     if what in kept and kept[what] in artifacts:
@@ -163,7 +165,7 @@ def uniform_engines(setting: Setting) -> dict[str, Path]:
 
 def _uniforms(setting: Setting) -> dict[str, Assignment | Path]:
     with setting.store() as (store, _, target):
-        table, assignments = store.evaluations(target.id), store.assignments(target.id)
+        table, assignments = store.evaluations.table(target.id), store.evaluations.assignments(target.id)
         named = zip(table.id, table.role, table.status, strict=True)
         found: dict[str, Assignment | Path] = {
             str(role).partition(":")[2]: assignments[int(number)]
@@ -226,8 +228,8 @@ def compare(setting: Setting) -> None:
     free = setting.result("uniform").get("together", {}).get("free")
     found = {"pick": now.picks.best, "match": matching(now, free["loss"]) if free else None}
     with setting.store() as (store, study, target):
-        assignments = store.assignments(target.id)
-        groups = [group.id for group in store.groups(study.id)]
+        assignments = store.evaluations.assignments(target.id)
+        groups = [group.id for group in store.studies.groups(study.id)]
     model = setting.model()
     for label, row in found.items():
         if row is not None:
@@ -247,7 +249,7 @@ def compare(setting: Setting) -> None:
 def _as_built(setting: Setting, evaluation_id: int) -> dict[str, Any]:
     """`build` in seconds and `moves` of the engine that the search built."""
     with setting.store() as (store, _, _target):
-        evaluation = store.load(evaluation_id).evaluation
+        evaluation = store.evaluations.load(evaluation_id).evaluation
     moves = None if evaluation.engine is None else evaluation.engine.moves
     return {key: value for key, value in (("build", evaluation.build_s), ("moves", moves)) if value is not None}
 

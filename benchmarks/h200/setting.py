@@ -139,8 +139,8 @@ class Setting:
     @contextmanager
     def store(self) -> Iterator[tuple[Store, StudyRecord, TargetRecord]]:
         with Store.open(self.storage, write=False) as store:
-            study = store.study(self.study)
-            yield store, study, store.targets(study.id)[0]
+            study = store.studies.load(self.study)
+            yield store, study, store.targets.of_study(study.id)[0]
 
     # -- results -----------------------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ def can_go_on(setting: Setting) -> bool:
     if not commands.exists(setting.study, setting.storage):
         return False
     with Store.open(setting.storage, write=False) as store:
-        return bool(store.targets(store.study(setting.study).id))
+        return bool(store.targets.of_study(store.studies.load(setting.study).id))
 
 
 def walls_of(file: Path) -> list[float]:

@@ -26,7 +26,7 @@ def drop(store: Store, artifacts: Artifacts, digests: Iterable[str]) -> None:
         ArtifactError: a file could not be removed; it and the rest go at the next `clear`.
     """
     for digest in digests:
-        store.forget_artifact(digest, artifacts.remove)
+        store.files.forget(digest, artifacts.remove)
 
 
 def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
@@ -41,11 +41,11 @@ def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
         ArtifactError: a file could not be removed.
     """
     artifacts.remove_half_written()
-    drop(store, artifacts, [digest for digest in sorted(store.unused_artifacts(STALE_S)) if digest in artifacts])
+    drop(store, artifacts, [digest for digest in sorted(store.files.unused(STALE_S)) if digest in artifacts])
     if own and artifacts.remote is None:
-        unknown = artifacts.old() - {record.digest for record in store.artifacts()}
+        unknown = artifacts.old() - {record.digest for record in store.files.all()}
         for digest in sorted(unknown):
-            store.forget_artifact(digest, artifacts.remove_old)
+            store.files.forget(digest, artifacts.remove_old)
 
 
 def clear_when_joining(store: Store, artifacts: Artifacts, lease: WorkerLease, progress: Events, *, own: bool) -> None:
@@ -71,7 +71,7 @@ def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterat
         return
     try:
         digest, size_bytes = _look_at(path)
-        store.add_artifact(digest, "engine", size_bytes)  # first, so that it is not lost sight of when we are killed
+        store.files.add(digest, "engine", size_bytes)  # first, so that it is not lost sight of when we are killed
         try:
             artifacts.put_file(path, "engine")
             yield digest
@@ -81,7 +81,7 @@ def kept_engine(store: Store, artifacts: Artifacts, path: Path | None) -> Iterat
             raise
         # Between our putting and recording it another study that had the same engine may have let go of it; or since
         # then somebody of ours, who knows that nobody needs it.
-        if not artifacts.is_shared(digest) and not store.forget_artifact(digest, artifacts.remove):
+        if not artifacts.is_shared(digest) and not store.files.forget(digest, artifacts.remove):
             artifacts.share(path, "engine")
     finally:
         path.unlink(missing_ok=True)

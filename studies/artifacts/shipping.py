@@ -69,13 +69,13 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
 
 def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Events) -> None:
     """Put what is not there yet, or was named anew, once a host's files were found to be the study's."""
-    known = {file.role for file in store.files(study.id)}
+    known = {file.role for file in store.files.inputs(study.id)}
     sources = {role: getattr(config, field) for role, field in ROLES.items() if getattr(config, field) is not None}
     lacking = {role for role, source in sources.items() if role not in known and Path(source).is_file()}
     if ships(config) and (lacking or set(config.given) & ROLES.keys()):
         artifacts = open_artifacts(config)
         files = put(artifacts, config, progress)
-        store.set_files(study.id, files)
+        store.files.set_inputs(study.id, files)
         put_again(artifacts, config, files, progress)
 
 
@@ -97,7 +97,7 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
     """
     if not ships(config):
         return config
-    files, artifacts = store.files(study.id), open_artifacts(config)
+    files, artifacts = store.files.inputs(study.id), open_artifacts(config)
     changes: dict[str, Any] = {}
     for role, field in ROLES.items():
         source = getattr(config, field)
@@ -115,7 +115,7 @@ def here(store: Store, study: StudyRecord, config: SearchConfig) -> SearchConfig
 
 def _check_place(store: Store, study: StudyRecord, files: Sequence[FileRecord], artifacts: Artifacts) -> None:
     """Refuse a place that has none of a study's files: a folder that this host does not share, say."""
-    ranges = [target.ranges_digest for target in store.targets(study.id)]
+    ranges = [target.ranges_digest for target in store.targets.of_study(study.id)]
     known = [*(file.digest for file in files), *(digest for digest in ranges if digest is not None)]
     if known and not any(digest in artifacts for digest in known):
         raise StudyError(

@@ -37,7 +37,7 @@ def reported_deletion(store: Store, study: StudyRecord) -> Iterator[None]:
 def _is_gone(store: Store, study: StudyRecord) -> bool:
     """Also where another one has its name now, and on SQLite its id."""
     try:
-        now = store.study(study.name)
+        now = store.studies.load(study.name)
     except StudyError:
         return True
     except BitfrontError:  # the database is away, which the first error says

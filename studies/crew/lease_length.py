@@ -27,15 +27,15 @@ def change_lease(store: Store, study: StudyRecord, target: TargetRecord, config:
     """
     if "lease" not in config.given or not store.shared:
         return
-    targets, now = store.targets(study.id), store.study(study.name)
+    targets, now = store.targets.of_study(study.id), store.studies.load(study.name)
     first = target.id == targets[0].id
     for record in targets:
         if record.id == target.id or (first and _OWN not in (record.options or {})):
             _check_alone(store, now, record, config.lease_s)
     if first:
-        store.add_config(study.id, {_OWN: config.lease_s}, seen=study.config)
+        store.studies.add_options(study.id, {_OWN: config.lease_s}, seen=study.config)
     else:
-        store.add_options(target.id, {_OWN: config.lease_s}, seen=target.options or {})
+        store.targets.add_options(target.id, {_OWN: config.lease_s}, seen=target.options or {})
 
 
 def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig) -> float:
@@ -44,8 +44,8 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
     Raises:
         StudyError: this run was given another one, and a run that began at the same moment too.
     """
-    now = next((record for record in store.targets(study.id) if record.id == target.id), target)
-    stored = config_of(store.study(study.name), now).lease_s
+    now = next((record for record in store.targets.of_study(study.id) if record.id == target.id), target)
+    stored = config_of(store.studies.load(study.name), now).lease_s
     if store.shared and "lease" in config.given and stored != config.lease_s:
         raise StudyError(
             f"running study {study.name!r}: --lease is {config.lease_s:g} s, and another run has just made it "
@@ -69,15 +69,15 @@ def at_work(store: Store, study: StudyRecord) -> list[AtWork]:
     Raises:
         StudyError: the study is gone.
     """
-    now = store.study(study.name)
-    lengths = {target.id: config_of(now, target).lease_s for target in store.targets(study.id)}
-    found = [AtWork(number, lease_s, tuple(store.live_workers(number, lease_s))) for number, lease_s in lengths.items()]
+    now = store.studies.load(study.name)
+    lengths = {target.id: config_of(now, target).lease_s for target in store.targets.of_study(study.id)}
+    found = [AtWork(number, lease_s, tuple(store.workers.live(number, lease_s))) for number, lease_s in lengths.items()]
     return [live for live in found if live.names]
 
 
 def _check_alone(store: Store, study: StudyRecord, target: TargetRecord, wanted_s: float) -> None:
     stored_s = config_of(study, target).lease_s
-    live = [] if stored_s == wanted_s else sorted(store.live_workers(target.id, max(stored_s, wanted_s)))
+    live = [] if stored_s == wanted_s else sorted(store.workers.live(target.id, max(stored_s, wanted_s)))
     if live:
         raise StudyError(
             f"running study {study.name!r}: --lease is {wanted_s:g} s, and the workers that are at it have "

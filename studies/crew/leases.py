@@ -57,17 +57,17 @@ class WorkerLease:
         self._thread = threading.Thread(target=self._beat, name="bitfront-heartbeat", daemon=True)
 
     def __enter__(self) -> WorkerLease:
-        self.name = self._store.join_worker(
+        self.name = self._store.workers.join(
             self._target, host=socket.gethostname(), device=self._device, pid=os.getpid(), state=self._state
         )
         try:
             if not self._store.shared:
-                self._store.end_others(self._target, self.name)  # it holds the study's lock
+                self._store.workers.end_others(self._target, self.name)  # it holds the study's lock
             self._last_beat = time.monotonic()
             self._thread.start()
         except BaseException:
             with suppress(Exception):
-                self._store.end_worker(self.name)
+                self._store.workers.end(self.name)
             raise
         return self
 
@@ -87,12 +87,12 @@ class WorkerLease:
             self._over.set()
             self._thread.join(_LAST_S)
             failed = isinstance(error, Exception) and not interrupted(error)
-            self._store.end_worker(self.name, "failed" if failed else "ended", self._spent())
+            self._store.workers.end(self.name, "failed" if failed else "ended", self._spent())
 
     def state(self, state: str) -> None:
         """Say what it is doing."""
         if state != self._state:
-            self._store.set_worker(self.name, state)
+            self._store.workers.set_state(self.name, state)
             self._state = state
 
     def store_time(self) -> None:
@@ -100,19 +100,19 @@ class WorkerLease:
         now, spent = time.monotonic(), self._spent()
         if spent and now >= self._last_spent + _SPENT_EVERY_S:
             self._last_spent = now
-            self._store.set_spent(self.name, spent)
+            self._store.workers.set_spent(self.name, spent)
 
     def _spent(self) -> dict[str, float]:
         return {} if self._watch is None else self._watch.seconds()
 
     def others(self) -> dict[str, str]:
         """The other workers of the target that are alive: name → state."""
-        live = self._store.live_workers(self._target, self.lease_s)
+        live = self._store.workers.live(self._target, self.lease_s)
         return {name: state for name, state in live.items() if name != self.name}
 
     def rank(self) -> int:
         """How many of the workers that are alive came before this one."""
-        live = list(self._store.live_workers(self._target, self.lease_s))
+        live = list(self._store.workers.live(self._target, self.lease_s))
         return live.index(self.name) if self.name in live else len(live)
 
     @property
@@ -129,13 +129,13 @@ class WorkerLease:
     @contextmanager
     def try_hold(self, task: str) -> Iterator[bool]:
         """Hold a task if no living worker does; whether it is held."""
-        held = self._store.take_task(self._target, task, self.name, self.lease_s)
+        held = self._store.tasks.take(self._target, task, self.name, self.lease_s)
         try:
             yield held
         finally:
             if held:
                 with suppress(Exception):  # as at the end
-                    self._store.release_task(self._target, task, self.name)
+                    self._store.tasks.release(self._target, task, self.name)
 
     @contextmanager
     def hold(self, task: str) -> Iterator[None]:
@@ -176,7 +176,7 @@ class WorkerLease:
         while not self._over.wait(pause_s):
             pause_s = self.poll_s / _BEATS
             with suppress(Exception):
-                self._store.beat(self.name, self._spent())
+                self._store.workers.beat(self.name, self._spent())
                 pause_s = self.lease_s / _BEATS
                 self._note_beat()
 

@@ -185,7 +185,9 @@ def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
         now, row = _place(work, number)
     if now.fails_final[row]:
         raise _not_finite(trial)
-    return _Confirmed(now, row, engine_of(work, now, row), work.ledger.store.load(number).evaluation.assignment)
+    return _Confirmed(
+        now, row, engine_of(work, now, row), work.ledger.store.evaluations.load(number).evaluation.assignment
+    )
 
 
 def _not_finite(trial: int) -> ArtifactError:

@@ -48,7 +48,7 @@ def _write_ranges(folder: Path, work: Work) -> None:
 
 
 def _recipe(work: Work, assignment: Assignment, timing: bool) -> Recipe:
-    groups = work.ledger.store.groups(work.ledger.study.id)
+    groups = work.ledger.store.studies.groups(work.ledger.study.id)
     return Recipe(
         versions=work.ledger.target.target.versions,
         knobs=work.ledger.knobs,

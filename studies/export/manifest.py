@@ -25,8 +25,8 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         trial: number of the trial that was chosen.
         pick: how it was chosen.
     """
-    record = work.ledger.store.load(int(now.table.id[row]))
-    names = {group.id: group for group in work.ledger.store.groups(work.ledger.study.id)}
+    record = work.ledger.store.evaluations.load(int(now.table.id[row]))
+    names = {group.id: group for group in work.ledger.store.studies.groups(work.ledger.study.id)}
     evaluation = record.evaluation
     return {
         "bitfront": __version__,

@@ -19,7 +19,7 @@ from studies.options.slots import Slot, slots_of
 from studies.run.session.setup import work_folder
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
-from studies.store.reading.counts import FinishedRow
+from studies.store.records import FinishedRow
 from studies.store.store import Store
 
 _LOOK_S = 0.2  # at the processes
@@ -47,7 +47,7 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: SearchEvents
         Fleet(name, url, slots, folder, progress.note, target) as fleet,
     ):
         watch = _Watch(store, name, progress)
-        with reported_deletion(store, store.study(name)):
+        with reported_deletion(store, store.studies.load(name)):
             while fleet.look():
                 watch.look()
                 time.sleep(_LOOK_S)
@@ -114,7 +114,9 @@ class _Watch:
     def _new(self, found: StudyStatus, start: float) -> list[FinishedRow]:
         """What was finished since the last time; at first nothing."""
         seconds = _OVERLAP_S + (0.0 if self._asked is None else start - self._asked)
-        rows = [row for target in found.targets for row in self._store.finished_since(target.target.id, seconds)]
+        rows = [
+            row for target in found.targets for row in self._store.statistics.finished_since(target.target.id, seconds)
+        ]
         new = [] if self._asked is None else [row for row in rows if row.id not in self._seen]
         self._asked, self._seen = start, {row.id for row in rows}
         return new

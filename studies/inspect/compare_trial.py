@@ -53,7 +53,7 @@ def compare_trial(
             progress.note(f"warning: {warning}")
         run = _Run(good, record, target, config, progress)
         found = run.compare(groups, samples)
-        known = {group.id: group for group in store.groups(study.id)}
+        known = {group.id: group for group in store.studies.groups(study.id)}
         parts = group_sides(found["groups"], known, assignment, good.model.edges, threshold_db) if groups else None
         return Comparison(
             study=study.name,
@@ -85,7 +85,7 @@ def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial:
 
 def _built(store: Store, study: StudyRecord, target: TargetRecord, trial: int) -> EvaluationRecord:
     """The evaluation of a trial, if an engine was ever built of it."""
-    record = store.evaluation(target.id, trial)
+    record = store.trials.load(target.id, trial)
     failure = record.evaluation.failure
     if record.status == RUNNING:
         raise StudyError(f"comparing trial {trial}: its evaluation is under way. Wait for it, or take another trial.")

@@ -65,5 +65,5 @@ def _profile_one(
         layers = tuple(work.bench.keeper.call("profile", {"engine": str(engine), "count": count}))
     except ProcessDiedError as death:
         raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
-    work.ledger.store.set_profile(record.id, layers, " ".join(notes))
+    work.ledger.store.engines.set_profile(record.id, layers, " ".join(notes))
     return layers, notes

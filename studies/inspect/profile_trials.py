@@ -47,8 +47,8 @@ def profile_trials(
         raise ConfigError(f"--count {count}: expected 1 to {_MOST_COUNT} inferences.")
     with Store.open(url, write=False) as store:
         records = [_measured(store, now, trial) for trial in trials]
-        groups = {group.id: group for group in store.groups(now.study.id)}
-        known = {} if again else {record.id: store.profile(record.id) for record in records}
+        groups = {group.id: group for group in store.studies.groups(now.study.id)}
+        known = {} if again else {record.id: store.engines.profile(record.id) for record in records}
     missing = {record.id: record for record in records if not known.get(record.id)}
     notes: dict[int, tuple[str, ...]] = {}
     if missing:
@@ -78,7 +78,7 @@ def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
 
 
 def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
-    record = store.evaluation(now.target.id, trial)
+    record = store.trials.load(now.target.id, trial)
     if record.status == RUNNING:
         raise StudyError(f"profiling trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
     failure = record.evaluation.failure

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.store.reading.queries import Reader
 from studies.store.records import FAILED, RUNNING, EvaluationTable
+from studies.store.store import Store
 
 _LONGEST = 300
 
@@ -35,7 +35,7 @@ class FailureSummary:
     url: str
 
 
-def summarize_failures(reader: Reader, table: EvaluationTable) -> FailureSummary | None:
+def summarize_failures(store: Store, table: EvaluationTable) -> FailureSummary | None:
     """What went wrong where nothing went right; None where any evaluation came through or none is finished."""
     failed = np.flatnonzero(table.status == FAILED)
     if not len(failed) or bool(np.isin(table.status, (FAILED, RUNNING), invert=True).any()):
@@ -43,7 +43,7 @@ def summarize_failures(reader: Reader, table: EvaluationTable) -> FailureSummary
     ways = [(str(table.stage[row]), str(table.kind[row])) for row in failed]
     way, count = Counter(ways).most_common(1)[0]
     first = int(failed[ways.index(way)])
-    failure = reader.load(int(table.id[first])).evaluation.failure
+    failure = store.evaluations.load(int(table.id[first])).evaluation.failure
     lines = failure.message.strip().splitlines() if failure is not None else []
     message = lines[0][:_LONGEST] if lines else "no message"
-    return FailureSummary(len(failed), *way, count, message, int(table.trial[first]), reader.url)
+    return FailureSummary(len(failed), *way, count, message, int(table.trial[first]), store.url)

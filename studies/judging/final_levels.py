@@ -18,11 +18,11 @@ from studies.store.reading.latencies import confirmed
 from studies.store.records import ExportRecord, FinalLevel, TargetRecord
 
 if TYPE_CHECKING:  # it imports the database, which the report is to do without
-    from studies.store.reading.queries import Reader
+    from studies.store.store import Store
 
 
 def find_final_levels(
-    reader: Reader, target: TargetRecord, reference_ms: float | None, ids: Sequence[int]
+    store: Store, target: TargetRecord, reference_ms: float | None, ids: Sequence[int]
 ) -> dict[int, tuple[FinalLevel, ...]]:
     """Look up the exports of the same assignments at other levels.
 
@@ -33,26 +33,26 @@ def find_final_levels(
     Returns:
         Evaluation id → the newest export at each level, the lowest level first. Evaluations without one are absent.
     """
-    exports = [export for export in reader.exports(target.id) if export.level != target.optimization_level]
+    exports = [export for export in store.evaluations.exports(target.id) if export.level != target.optimization_level]
     if not exports:
         return {}
     built: dict[str, dict[int, FinalLevel]] = {}
-    for export, latency_ms in zip(exports, _latencies_ms(reader, target, exports, reference_ms), strict=True):
+    for export, latency_ms in zip(exports, _latencies_ms(store, target, exports, reference_ms), strict=True):
         if export.level is not None:
             found = FinalLevel(export.id, export.level, float(latency_ms), export.build_s, export.not_obeyed)
             built.setdefault(export.assignment.digest, {})[found.level] = found  # the newest replaces older ones
-    known = {number: built.get(a.digest, {}) for number, a in reader.assignments(target.id, ids).items()}
+    known = {number: built.get(a.digest, {}) for number, a in store.evaluations.assignments(target.id, ids).items()}
     return {number: tuple(levels[level] for level in sorted(levels)) for number, levels in known.items() if levels}
 
 
 def _latencies_ms(
-    reader: Reader, target: TargetRecord, exports: Sequence[ExportRecord], reference_ms: float | None
+    store: Store, target: TargetRecord, exports: Sequence[ExportRecord], reference_ms: float | None
 ) -> NDArray[np.float64]:
     """(n,) the latency of each export that counts, as of any evaluation."""
     columns = np.array([(e.raw_ms, e.baseline_ms) for e in exports], dtype=np.float64)  # None becomes NaN
     raw_ms, baseline_ms = columns.T
     ids, doubts = np.array([(e.id, e.doubts) for e in exports], dtype=np.int64).T
-    again = confirmed(ids, baseline_ms, doubts, reader.rounds_again(target.id), reference_ms)
+    again = confirmed(ids, baseline_ms, doubts, store.measurements.rounds(target.id), reference_ms)
     latencies_ms: NDArray[np.float64] = np.where(np.isnan(again), scaled(raw_ms, baseline_ms, reference_ms), again)
     return latencies_ms
 

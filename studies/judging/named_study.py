@@ -20,7 +20,7 @@ from studies.store.targets import choose, config_of, names
 
 def named_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
     """The target of a study that `--target` names, the first where it names none; StudyError where there is none."""
-    targets = store.targets(study.id)
+    targets = store.targets.of_study(study.id)
     if not targets:
         raise StudyError(
             f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
@@ -38,7 +38,7 @@ def judged_by(
     store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None
 ) -> tuple[StudyRecord, TargetRecord, Limits]:
     """A study, the target of it that is meant, and the limits that it is judged by."""
-    study = store.study(name)
+    study = store.studies.load(name)
     target = named_target(store, study, wanted)
     names = {limit.option for limit in LIMITS.values()}
     given = {key: value for key, value in (options or {}).items() if key in names}
@@ -50,14 +50,14 @@ def placed(store: Store, now: Standing) -> Standing:
 
     That is what is doubtful, what did not run as asked, and what it takes at other optimization levels.
     """
-    known = store.targets(now.study.id)
+    known = store.targets.of_study(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
     told = now.told_rows()
     ids = [int(now.table.id[row]) for row in told]
     now.table.details.read(ids)
-    doubts = store.doubts(ids, now.table.reference_ms)
-    mismatches = store.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
+    doubts = store.measurements.doubts(ids, now.table.reference_ms)
+    mismatches = store.engines.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
     levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
     return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts, final_levels=levels)

@@ -122,8 +122,8 @@ def _share_spread(store: Store, now: Standing, rows: Sequence[int]) -> Spread | 
     base, worst = now.row_of("baseline:fp32"), max(rows, key=lambda row: float(now.table.loss[row]))
     if base is None:
         return None
-    found = [store.load(int(now.table.id[row])).evaluation.accuracy for row in (base, worst)]
-    codes = store.score_clusters(now.study.id).get("search")
+    found = [store.evaluations.load(int(now.table.id[row])).evaluation.accuracy for row in (base, worst)]
+    codes = store.studies.score_clusters(now.study.id).get("search")
     if codes is None or any(each is None or len(each.scores) != len(codes) for each in found):
         return None
     fp32, other = (each.scores for each in found if each is not None)

@@ -8,8 +8,7 @@ from typing import Protocol
 from studies.events import Events
 from studies.judging.standing import Standing
 from studies.judging.study_status import StudyStatus
-from studies.store.reading.counts import FinishedRow
-from studies.store.records import EvaluationRecord
+from studies.store.records import EvaluationRecord, FinishedRow
 
 
 class SearchEvents(Events, Protocol):

@@ -18,7 +18,6 @@ from studies.judging.quantiles import quantile
 from studies.judging.verdicts import Disagreement, Verdict
 from studies.options.limits import LATENCY_MS, LOSS, METRIC_VALUE, Limits
 from studies.store.reading.latencies import confirmed_ms
-from studies.store.reading.queries import Reader
 from studies.store.records import (
     EXPORT,
     OK,
@@ -29,6 +28,7 @@ from studies.store.records import (
     StudyRecord,
     TargetRecord,
 )
+from studies.store.store import Store
 
 # Outputs that correlate less with FP32's share less than 4 % of their variance. An INT8 engine that loses ten points of
 # top-1 still has 0.89. Of 64 samples of one value that have nothing to do with FP32's, 19 in 20 stay below this; larger
@@ -419,7 +419,7 @@ class Standing:
 
 
 def standing(
-    reader: Reader, study: StudyRecord, target: TargetRecord, limits: Limits, *, exports: bool = False
+    store: Store, study: StudyRecord, target: TargetRecord, limits: Limits, *, exports: bool = False
 ) -> Standing:
     """Read one target's evaluations from the store and judge them by `limits`.
 
@@ -427,8 +427,10 @@ def standing(
         exports: also those that an export built again; they are no part of the search, so they are neither counted nor
             on its front.
     """
-    table = reader.evaluations(target.id)
+    table = store.evaluations.table(target.id)
     if not exports:
         table = table.only(table.role != EXPORT)
-    failed = summarize_failures(reader, table)
-    return Standing(study, target, limits, table, reader.finals(target.id), confirmed_ms(table), failed=failed)
+    failed = summarize_failures(store, table)
+    return Standing(
+        study, target, limits, table, store.evaluations.finals(target.id), confirmed_ms(table), failed=failed
+    )

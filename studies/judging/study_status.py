@@ -12,8 +12,7 @@ from studies.judging.standing import Standing, standing
 from studies.judging.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits
-from studies.store.reading.counts import Tally
-from studies.store.records import DeathRecord, RunningRecord, StudyRecord, TargetRecord, TaskRecord, WorkerRecord
+from studies.store.records import DeathRecord, RunningRecord, StudyRecord, Tally, TargetRecord, TaskRecord, WorkerRecord
 from studies.store.store import Store
 from studies.store.targets import config_of
 
@@ -175,16 +174,18 @@ def study_status(store: Store, name: str) -> StudyStatus:
     Raises:
         StudyError: there is no such study.
     """
-    study = store.study(name)
-    return StudyStatus(study, store.url, tuple(target_status(store, study, t) for t in store.targets(study.id)))
+    study = store.studies.load(name)
+    return StudyStatus(
+        study, store.url, tuple(target_status(store, study, t) for t in store.targets.of_study(study.id))
+    )
 
 
 def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> TargetStatus:
     """Count one target of a study."""
     config = config_of(study, target)
-    workers = store.workers(target.id)
+    workers = store.workers.of_target(target.id)
     since = _since(store, workers, config.lease_s)
-    tally = store.tally(target.id, since)
+    tally = store.statistics.tally(target.id, since)
     front, picks = _front(store, study, target, config)
     return TargetStatus(
         target=target,
@@ -192,19 +193,19 @@ def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> Tar
         lease_s=config.lease_s,
         window_s=(tally.now - since).total_seconds(),
         tally=tally,
-        running=store.running(target.id),
+        running=store.claims.running(target.id),
         workers=workers,
-        tasks=store.tasks(target.id),
+        tasks=store.tasks.of_target(target.id),
         front=front,
         picks=picks,
-        deaths=store.deaths(target.id),
+        deaths=store.statistics.deaths(target.id),
         times=time_table(store, target.id),
     )
 
 
 def _since(store: Store, workers: tuple[WorkerRecord, ...], lease_s: float) -> datetime:
     """An hour ago; later where all that work now began later, so that a pause before is no part of their rate."""
-    hour_ago = store.now() - timedelta(seconds=HOUR_S)
+    hour_ago = store.statistics.now() - timedelta(seconds=HOUR_S)
     return max(hour_ago, min((worker.started_at for worker in workers if worker.live(lease_s)), default=hour_ago))
 
 

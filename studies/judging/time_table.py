@@ -11,8 +11,8 @@ from studies.options.quantities import format_duration_s
 from studies.run_clock import KINDS
 
 if TYPE_CHECKING:
-    from studies.store.lease_store import LeaseStore
     from studies.store.records import FinishRecord, WorkerTime
+    from studies.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class TimeTable:
         }
 
 
-def time_table(store: LeaseStore, study_target_id: int) -> TimeTable:
+def time_table(store: Store, study_target_id: int) -> TimeTable:
     """Where the time of a target's workers went until each last said so; those that run say it every few seconds."""
-    return table_of(store.worker_times(study_target_id))
+    return table_of(store.statistics.worker_times(study_target_id))
 
 
 def table_of(workers: Iterable[WorkerTime]) -> TimeTable:
@@ -112,12 +112,12 @@ class FinishedAfter:
     seconds: float
 
 
-def finished_after(store: LeaseStore, study_target_id: int) -> tuple[FinishedAfter, ...]:
+def finished_after(store: Store, study_target_id: int) -> tuple[FinishedAfter, ...]:
     """The finished evaluations of a target over time, in the order in which they were finished.
 
     Pauses between runs count. Where no worker told of its time, the first evaluation's start stands for the command's.
     """
-    rows = store.finish_times(study_target_id)
+    rows = store.statistics.finish_times(study_target_id)
     began = time_table(store, study_target_id).began or min((row.started_at for row in rows), default=None)
     return tuple(_after(row, began) for row in rows if began is not None)
 

@@ -54,14 +54,18 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
         )
     except ProcessDiedError as death:
         raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
-    work.ledger.store.add_round(work.ledger.target.id, {int(label): found["latency"][label] for label in engines})
+    work.ledger.store.measurements.add_round(
+        work.ledger.target.id, {int(label): found["latency"][label] for label in engines}
+    )
     for label, accuracy in found["accuracy"].items():
-        work.ledger.store.set_final(int(label), accuracy)
+        work.ledger.store.evaluations.set_final(int(label), accuracy)
     for row in rows:
         if message := found["failed"].get(str(now.table.id[row])):
-            work.ledger.store.set_final_failure(int(now.table.id[row]), work.ledger.study.metric["name"], message)
+            work.ledger.store.evaluations.set_final_failure(
+                int(now.table.id[row]), work.ledger.study.metric["name"], message
+            )
             work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
-    work.ledger.store.add_details(work.ledger.target.id, final_reference=found["reference"])
+    work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found["reference"])
     return len(found["failed"])
 
 
@@ -92,7 +96,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
         work.progress.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
     out = work.bench.folder / f"{now.table.id[row]}.engine"
     if not out.exists():
-        assignment = work.ledger.store.assignments(work.ledger.target.id)[int(now.table.id[row])]
+        assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
             work.bench.keeper.call("build", {"assignment": assignment, "out": str(out)})
         except ProcessDiedError as death:

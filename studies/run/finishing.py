@@ -69,7 +69,7 @@ class Finish:
 
     def _confirmed_by(self) -> str | None:
         """The worker that was the last to confirm finalists."""
-        targets = self._work.ledger.store.targets(self._work.ledger.study.id)
+        targets = self._work.ledger.store.targets.of_study(self._work.ledger.study.id)
         found: str | None = next(t.details.get(_CONFIRMED_BY) for t in targets if t.id == self._work.ledger.target.id)
         return found
 
@@ -82,19 +82,21 @@ class Finish:
             upkeep.prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
             settle_doubts(self._work)
             self._confirm()
-        self._work.ledger.store.add_details(self._work.ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})
+        self._work.ledger.store.targets.add_details(
+            self._work.ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name}
+        )
 
     def _give_back(self) -> None:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""
         store, lease, target = self._work.ledger.store, self._work.crew, self._work.ledger.target.id
-        while any(running.worker not in lease.others() for running in store.running(target)):
-            taken = store.take_over(target, lease.name, lease.lease_s)
+        while any(running.worker not in lease.others() for running in store.claims.running(target)):
+            taken = store.claims.take_over(target, lease.name, lease.lease_s)
             if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
                 lease.wait("waiting for what lost workers were at")
                 continue
             with suppress(KeyError):  # it is gone by now
-                trials = store.load(taken.id).trials
-                if store.abandon(taken.id, lease.name):
+                trials = store.evaluations.load(taken.id).trials
+                if store.claims.abandon(taken.id, lease.name):
                     for number in trials:
                         self._proposals.give_up(self._proposals.handle(number))
 

@@ -45,7 +45,7 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     Raises:
         ArtifactError: building, auditing or measuring it again failed.
     """
-    record = work.ledger.store.load(int(now.table.id[row]))
+    record = work.ledger.store.evaluations.load(int(now.table.id[row]))
     assignment = record.evaluation.assignment
     plain = evaluation_digest(assignment, work.ledger.target.ranges_digest or "", work.ledger.knobs)
     wanted = record.digest == plain or not other_level
@@ -67,9 +67,9 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
     number = 1
     while True:
         digest = digest_of({"rebuild_of": plain, "number": number})
-        record = work.ledger.store.find(work.ledger.target.id, digest)
+        record = work.ledger.store.evaluations.find(work.ledger.target.id, digest)
         if record is not None and record.status == RUNNING and _is_left_behind(work, record.id):
-            work.ledger.store.abandon(record.id)
+            work.ledger.store.claims.abandon(record.id)
             record = None
         if record is None:
             return None, digest
@@ -80,21 +80,25 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
 
 def _is_left_behind(work: Work, number: int) -> bool:
     """Whether the process that built it was killed: on SQLite only one at a time works on a study."""
-    ages_s = {running.id: running.heartbeat_age_s for running in work.ledger.store.running(work.ledger.target.id)}
+    ages_s = {
+        running.id: running.heartbeat_age_s for running in work.ledger.store.claims.running(work.ledger.target.id)
+    }
     age_s = ages_s.get(number)
     return not work.ledger.store.shared or age_s is None or age_s > work.crew.lease_s
 
 
 def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:
     with _abandoned_when_interrupted(work):
-        number = work.ledger.store.begin(work.ledger.target.id, assignment, digest, work.crew.name, None, EXPORT)
+        number = work.ledger.store.claims.begin(work.ledger.target.id, assignment, digest, work.crew.name, None, EXPORT)
         out = work.bench.folder / f"{number}.engine"
         evaluation = work.bench.keeper.evaluate(
-            assignment, out, EarlyLimits(reference_ms=work.ledger.store.reference_ms(work.ledger.target.id))
+            assignment,
+            out,
+            EarlyLimits(reference_ms=work.ledger.store.measurements.reference_ms(work.ledger.target.id)),
         )
         engine = Path(evaluation.artifact) if evaluation.artifact else None
         with kept_engine(work.ledger.store, work.ledger.artifacts, engine) as artifact:
-            work.ledger.store.record(number, evaluation, artifact, worker=work.crew.name)
+            work.ledger.store.claims.record(number, evaluation, artifact, worker=work.crew.name)
     failure = evaluation.failure
     if failure is not None:
         raise ArtifactError(
@@ -116,6 +120,6 @@ def _abandoned_when_interrupted(work: Work) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the error that brought us here says more
-            for running in work.ledger.store.running(work.ledger.target.id, work.crew.name):
-                work.ledger.store.abandon(running.id, work.crew.name)
+            for running in work.ledger.store.claims.running(work.ledger.target.id, work.crew.name):
+                work.ledger.store.claims.abandon(running.id, work.crew.name)
         raise

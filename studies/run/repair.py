@@ -28,12 +28,12 @@ class Repairs:
         self._heeded = self._allowed or work.problem.config.sampler == "guided"
         self.unbuildable: frozenset[tuple[str, Precision]] = frozenset()
         if self._heeded:
-            self.unbuildable = work.ledger.store.unbuildable(work.ledger.target.id)
+            self.unbuildable = work.ledger.store.spaces.unbuildable(work.ledger.target.id)
 
     def refresh(self) -> None:
         """Learn what other workers have learnt."""
         if self._heeded and self._work.ledger.store.shared:
-            self.unbuildable |= self._work.ledger.store.unbuildable(self._work.ledger.target.id)
+            self.unbuildable |= self._work.ledger.store.spaces.unbuildable(self._work.ledger.target.id)
 
     def buildable(self, asked: Assignment) -> Assignment:
         """What is built for a proposal: itself, or, if allowed, its repair where a part is known to be refused."""
@@ -53,7 +53,7 @@ class Repairs:
             repaired = self._work.problem.space.avoiding(evaluation.assignment, self.unbuildable | {pair})
         if pair is None or repaired is None:
             return None
-        self._work.ledger.store.mark_unbuildable(self._work.ledger.target.id, *pair)
+        self._work.ledger.store.spaces.mark_unbuildable(self._work.ledger.target.id, *pair)
         if self._heeded:
             self._heed(trial, pair, repaired, left)
         return repaired if left > 0 else None
@@ -63,7 +63,7 @@ class Repairs:
         size = self._work.problem.space.size_without(self.unbuildable)
         if done < size or not self.unbuildable:
             return done >= size
-        assignments = self._work.ledger.store.assignments(self._work.ledger.target.id).values()
+        assignments = self._work.ledger.store.evaluations.assignments(self._work.ledger.target.id).values()
         return sum(self.unbuildable.isdisjoint(assignment.items()) for assignment in assignments) >= size
 
     def _refused(self, evaluation: Evaluation) -> tuple[str, Precision] | None:

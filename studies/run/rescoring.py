@@ -67,7 +67,7 @@ class Rescoring:
             if not mine or number not in _numbers(self._standing()):  # another worker may just have done it
                 return mine
             try:
-                record = self._work.ledger.store.load(number)
+                record = self._work.ledger.store.evaluations.load(number)
             except KeyError:  # it was deleted just now
                 return True
             self._score(record)
@@ -86,7 +86,7 @@ class Rescoring:
             evaluation = work.bench.keeper.evaluate(
                 assignment,
                 work.bench.folder / f"{record.id}.engine",
-                EarlyLimits(reference_ms=work.ledger.store.reference_ms(work.ledger.target.id)),
+                EarlyLimits(reference_ms=work.ledger.store.measurements.reference_ms(work.ledger.target.id)),
                 lambda event, value: work.progress.stage(trial, Stage(value).value) if event == "stage" else None,
             )
         count_parts(evaluation, uniform=bool(record.role))
@@ -94,7 +94,7 @@ class Rescoring:
         self._proposals.enqueue(record.asked or assignment)
         if not self._replaced(record, evaluation):
             return
-        found = work.ledger.store.load(record.id)
+        found = work.ledger.store.evaluations.load(record.id)
         work.progress.note(f"trial {trial}, scored to the end: {outcome_text(found, self._standing())}")
         self._tell(found)
 
@@ -105,7 +105,7 @@ class Rescoring:
             with leftovers.kept_engine(
                 work.ledger.store, work.ledger.artifacts, upkeep.engine_of(work, evaluation)
             ) as artifact:
-                work.ledger.store.replace_stopped(record.id, evaluation, artifact, worker=work.crew.name)
+                work.ledger.store.claims.replace_stopped(record.id, evaluation, artifact, worker=work.crew.name)
         except LostEvaluationError:
             work.progress.note(f"evaluation {record.id}: another worker has scored it to the end meanwhile")
             return False
@@ -124,7 +124,7 @@ class Rescoring:
             known = (
                 record
                 if mine
-                else self._work.ledger.store.find(self._work.ledger.target.id, digest_in(self._work, asked))
+                else self._work.ledger.store.evaluations.find(self._work.ledger.target.id, digest_in(self._work, asked))
             )
             if known is None or known.status == RUNNING:
                 self._proposals.put_back(trial)
@@ -136,7 +136,7 @@ class Rescoring:
     def _answer(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> None:
         target = self._work.ledger.target.id
         try:
-            self._work.ledger.store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
+            self._work.ledger.store.trials.link(target, trial.number, known.id, asked=asked_unless_built(asked, known))
         except LostEvaluationError:  # it is gone, or another worker closed the trial
             return
         self._proposals.tell(trial, outcome(self._work, known))

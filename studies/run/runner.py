@@ -72,8 +72,8 @@ class Runner:
         """
         store = self.work.ledger.store
         if not store.shared:
-            for running in store.running(self.work.ledger.target.id):
-                store.abandon(running.id)
+            for running in store.claims.running(self.work.ledger.target.id):
+                store.claims.abandon(running.id)
         self.open_trials.settle(alone=not store.shared)
 
     def enqueue_baselines(self) -> None:
@@ -87,7 +87,9 @@ class Runner:
     def _missing_baselines(self) -> list[Assignment]:
         work = self.work
         baselines = [(a, digest_in(work, self.repairs.buildable(a))) for a in work.problem.space.baselines().values()]
-        return [a for a, digest in baselines if work.ledger.store.find(work.ledger.target.id, digest) is None]
+        return [
+            a for a, digest in baselines if work.ledger.store.evaluations.find(work.ledger.target.id, digest) is None
+        ]
 
     def settle_sensitivities(self, now: Standing) -> None:
         """Let the guided sampler know what each group adds to the error, before it first proposes by itself.
@@ -173,7 +175,7 @@ class Runner:
     def _wanted(self, there: int) -> int:
         """How many evaluations there should be; another worker may have raised that."""
         if there >= self._trials and self.work.ledger.store.shared:
-            study = self.work.ledger.store.study(self.work.ledger.study.name)
+            study = self.work.ledger.store.studies.load(self.work.ledger.study.name)
             self._trials = max(self._trials, config_of(study, self.work.ledger.target).trials)
         return self._trials
 
@@ -181,7 +183,7 @@ class Runner:
         """Do what is next: what a lost worker left, a trial, or waiting; where the study stands afterwards."""
         work = self.work
         if work.ledger.store.shared and work.crew.steady:
-            taken = work.ledger.store.take_over(work.ledger.target.id, work.crew.name, work.crew.lease_s)
+            taken = work.ledger.store.claims.take_over(work.ledger.target.id, work.crew.name, work.crew.lease_s)
             if taken is not None:
                 return self._go_on_with(taken, now)
             self._look_around()
@@ -235,14 +237,14 @@ class Runner:
     def _begun(self, trial: optuna.Trial, asked: Assignment, wanted: Assignment) -> int | None:
         """A new evaluation of a trial; None where one that is there answers it, or no more are wanted."""
         store, target, digest = self.work.ledger.store, self.work.ledger.target.id, digest_in(self.work, wanted)
-        known = store.find(target, digest)
+        known = store.evaluations.find(target, digest)
         if known is None:
             role, proposed = self._roles.get(asked.digest, ""), asked if asked != wanted else None
             worker, most = self.work.crew.name, self._trials
             try:
-                return store.begin(target, wanted, digest, worker, trial.number, role, asked=proposed, most=most)
+                return store.claims.begin(target, wanted, digest, worker, trial.number, role, asked=proposed, most=most)
             except KnownEvaluationError:  # another worker began it just now
-                known = store.find(target, digest)
+                known = store.evaluations.find(target, digest)
             except FullStudyError:  # others began the last ones
                 known = None
         if known is None or not self._answered(trial, asked, known):
@@ -261,7 +263,7 @@ class Runner:
         repaired = self.repairs.learn(trial.number, evaluation, left)
         if not self._record(number, evaluation, repaired=repaired is not None):
             return None, None
-        return replace(self.work.ledger.store.load(number), trial=trial.number), repaired
+        return replace(self.work.ledger.store.evaluations.load(number), trial=trial.number), repaired
 
     def _record(self, number: int, evaluation: Evaluation, *, repaired: bool = False) -> bool:
         """Store a result; False where another worker, which took this one for lost, was faster."""
@@ -270,9 +272,9 @@ class Runner:
             with leftovers.kept_engine(
                 store, self.work.ledger.artifacts, upkeep.engine_of(self.work, evaluation)
             ) as artifact:
-                store.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+                store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
         except LostEvaluationError:
-            note = store.note_late(number, worker) or "a result came late, of an evaluation that was given up"
+            note = store.claims.note_late(number, worker) or "a result came late, of an evaluation that was given up"
             self.work.progress.note(f"evaluation {number}: {note}")
             return False
         return True
@@ -281,9 +283,9 @@ class Runner:
         """Let an evaluation that is there answer a trial, at once or when it is finished; False where it is gone."""
         store, target = self.work.ledger.store, self.work.ledger.target.id
         try:
-            store.link_trial(target, trial.number, known.id, asked=asked_unless_built(asked, known))
+            store.trials.link(target, trial.number, known.id, asked=asked_unless_built(asked, known))
             # Read again: whoever finishes it tells those trials that are linked to it by then.
-            known = store.load(known.id) if known.status == RUNNING else known
+            known = store.evaluations.load(known.id) if known.status == RUNNING else known
         except (LostEvaluationError, KeyError):
             return False
         if known.status != RUNNING:
@@ -296,11 +298,11 @@ class Runner:
     def _go_on_with(self, taken: Taken, now: Standing) -> Standing:
         """Carry out what another worker began, unless it was lost with too many."""
         try:
-            record = self.work.ledger.store.load(taken.id)
+            record = self.work.ledger.store.evaluations.load(taken.id)
         except KeyError:
             return self.standing()
         if record.role == EXPORT or record.trial is None:
-            self.work.ledger.store.abandon(taken.id)  # of an export that was killed: nobody waits for it
+            self.work.ledger.store.claims.abandon(taken.id)  # of an export that was killed: nobody waits for it
             return self.standing()
         self.work.crew.state("searching")
         self.work.progress.note(f"trial {record.trial}: going on with it, worker {taken.worker} is gone")
@@ -314,7 +316,7 @@ class Runner:
         said = f"lost with its worker {times} times, at which stage is not known"
         failure = Failure(Stage.LOWER, FailureKind.CRASHED, said)
         if self._record(number, Evaluation(assignment, failure)):
-            record = replace(self.work.ledger.store.load(number), trial=trial.number)
+            record = replace(self.work.ledger.store.evaluations.load(number), trial=trial.number)
             self.proposals.tell(trial, outcome(self.work, record))
             self.open_trials.tell_others(record, trial.number)
             self.work.progress.evaluation(record, self.standing(), self._trials)
@@ -331,7 +333,7 @@ class Runner:
         work.crew.state("waiting")
         work.crew.wait("waiting for evaluations of other workers", now.done, self._trials)
         self.open_trials.settle()
-        counts = work.ledger.store.counts(work.ledger.target.id)
+        counts = work.ledger.store.statistics.counts(work.ledger.target.id)
         same = (counts.finished, counts.running) == (now.done, len(now.table) - now.done)
         return now if same else self.standing()
 
@@ -357,7 +359,7 @@ class Runner:
     def _evaluate(self, number: int, trial: int, assignment: Assignment, role: str) -> Evaluation:
         out = self.work.bench.folder / f"{number}.engine"
         # The rest is held against the baselines, whatever the limits are now or later: they are never stopped early.
-        reference_ms = self.work.ledger.store.reference_ms(self.work.ledger.target.id)
+        reference_ms = self.work.ledger.store.measurements.reference_ms(self.work.ledger.target.id)
         limits = EarlyLimits(reference_ms=reference_ms) if role else self._early_limits(reference_ms)
         with time_spent("evaluator"):
             evaluation = self.work.bench.keeper.evaluate(
@@ -393,9 +395,9 @@ class Runner:
 
     def _give_up_held(self, trial: optuna.Trial) -> None:
         store, worker = self.work.ledger.store, self.work.crew.name
-        for running in store.running(self.work.ledger.target.id, worker):
-            others = {*store.load(running.id).trials} - {trial.number}
-            if store.abandon(running.id, worker):
+        for running in store.claims.running(self.work.ledger.target.id, worker):
+            others = {*store.evaluations.load(running.id).trials} - {trial.number}
+            if store.claims.abandon(running.id, worker):
                 self.proposals.give_up(trial)
                 for other in others:
                     self.proposals.give_up(self.proposals.handle(other))

@@ -61,7 +61,7 @@ def prune(store: Store, artifacts: Artifacts, now: Standing, *, keep: str) -> No
     # One that ran when the table was read may have an engine by now, and stand on the front.
     held = (now.table.artifact != "") & (now.table.status != RUNNING)
     kept = now.kept | _unlimited(now).kept if keep == "front" else np.zeros_like(held)
-    released = store.release_artifacts([int(number) for number in now.table.id[held & ~kept]])
+    released = store.files.release_engines([int(number) for number in now.table.id[held & ~kept]])
     leftovers.drop(store, artifacts, released)
 
 

@@ -47,7 +47,7 @@ class Wanted:
         """Whose options the run starts from; None where the study has no target yet."""
         if self.new and self.target is not None:
             raise ConfigError("joining a study: give --target, for one that it has, or --new-target, not both.")
-        found = store.targets(study.id)
+        found = store.targets.of_study(study.id)
         return choose(found, self.target, study.name) if found else None
 
 
@@ -56,12 +56,12 @@ def join(
 ) -> SearchResult:
     """Work on a study that is there; `moved`: its files are from now on where the options say."""
     with Store.open(url) as store:
-        study = store.study(name)
+        study = store.studies.load(name)
         meant = which.of(store, study)
         stored = config_of(study, meant, url)
         config, slots = crew_of(stored.with_options(options))
         _check_split_seed(config, stored)
-        if meant is not None and not which.new and len(store.targets(study.id)) == 1:
+        if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config)
@@ -100,7 +100,7 @@ def _check_total(store: Store, config: SearchConfig, target: TargetRecord) -> No
     Raises:
         ConfigError: naming how many evaluations of the target are finished.
     """
-    finished = store.counts(target.id).finished if "trials" in config.given else 0
+    finished = store.statistics.counts(target.id).finished if "trials" in config.given else 0
     if config.trials < finished:
         raise ConfigError(
             f"--trials {config.trials}: expected the study's new total of evaluations, and {finished} are finished "
@@ -114,9 +114,9 @@ def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: SearchEvents
     reason = run_fleet(config.study, config.storage, slots, progress, fingerprint)
     with known_server(), Store.open(config.storage, write=False) as store:
         now = standing_of(store, config.study, None, fingerprint)
-        obedience = store.obedience(now.target.id)
-        deaths = store.deaths(now.target.id)
-        return SearchResult(now, reason, Mixes(store.assignments(now.target.id)), obedience, deaths)
+        obedience = store.statistics.obedience(now.target.id)
+        deaths = store.statistics.deaths(now.target.id)
+        return SearchResult(now, reason, Mixes(store.evaluations.assignments(now.target.id)), obedience, deaths)
 
 
 def run_here(
@@ -130,12 +130,12 @@ def run_here(
     """
     config = good.config
     pace = Pace(config.time_limit_s, limit_start(), good.described("data"))
-    if not store.counts(target.id).finished:
+    if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
     with prepared(store, good, study, progress, state="starting") as work:
         work.pace = pace
         remember(store, study, target, config, moved=moved)
-        store.update_study(study.id, state="running")
+        store.studies.update(study.id, state="running")
         database = optuna_storage(config.storage)
         state: str | None = "interrupted"
         try:
@@ -153,8 +153,11 @@ def run_here(
             close_optuna(database)
             with suppress(BitfrontError):  # the error that brought us here says more
                 _leave(work, state)
-        obedience = store.obedience(work.ledger.target.id)
-        mixes, deaths = Mixes(store.assignments(work.ledger.target.id)), store.deaths(work.ledger.target.id)
+        obedience = store.statistics.obedience(work.ledger.target.id)
+        mixes, deaths = (
+            Mixes(store.evaluations.assignments(work.ledger.target.id)),
+            store.statistics.deaths(work.ledger.target.id),
+        )
         return SearchResult(placed(store, runner.standing()), reason, mixes, obedience, deaths)
 
 
@@ -182,4 +185,4 @@ def _leave(work: Work, state: str | None) -> None:
     if state == "done":
         at_it.discard(work.ledger.target.id)  # those others only have to end
     if state is not None and not at_it:
-        work.ledger.store.update_study(work.ledger.study.id, state=state)
+        work.ledger.store.studies.update(work.ledger.study.id, state=state)

@@ -19,7 +19,7 @@ from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
     from studies.judging.study_status import StudyStatus
-    from studies.store.reading.counts import FinishedRow
+    from studies.store.records import FinishedRow
 
 _LINE_EVERY_S = 5.0
 

@@ -15,8 +15,7 @@ from studies.judging.time_table import time_rows, times_text
 from studies.judging.words.descriptions import replaced_text
 from studies.judging.words.unrelated import MARK
 from studies.options.quantities import format_duration_s, format_metric, format_ms
-from studies.store.reading.counts import FinishedRow
-from studies.store.records import FAILED, RunningRecord, WorkerRecord
+from studies.store.records import FAILED, FinishedRow, RunningRecord, WorkerRecord
 
 TIME_COLUMNS = ("seconds", "share", "spent on")
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")

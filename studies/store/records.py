@@ -23,7 +23,7 @@ OF_FINAL = "final: "  # and of the one that says why it could not be scored on t
 
 
 class KnownEvaluationError(BitfrontError):
-    """Internal: this digest is already running or finished on this target; use `Store.link_trial`."""
+    """Internal: this digest is already running or finished on this target; use `trials.link`."""
 
     def __init__(self, evaluation_id: int, status: str) -> None:
         super().__init__(f"evaluation {evaluation_id} has this digest already; it is {status}")
@@ -239,7 +239,7 @@ class EvaluationRecord:
             up by a trial, what that trial proposed.
         artifact: digest of the kept engine.
         evaluation: what was measured; empty of measures while `status` is running, when its `ok` means nothing.
-            `evaluation.artifact` is None, `evaluation.profile` empty (`Store.profile` reads it), and scores and
+            `evaluation.artifact` is None, `evaluation.profile` empty (`engines.profile` reads it), and scores and
             samples have passed through float32.
         rounds: every measurement; round 0 is `evaluation.latency`.
         final: accuracy on the final split; None where it was not scored, or could not be.
@@ -350,6 +350,44 @@ class Counts:
 
     finished: int
     running: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is finished on one target, exports left out; times by the database's clock.
+
+    Attributes:
+        finished, running: how many.
+        failures: (stage, kind) → how many.
+        recent: finished since the moment that was asked for.
+        first_started, last_finished: of any evaluation; None where there is none.
+        now: when this was counted.
+    """
+
+    finished: int
+    running: int
+    failures: dict[tuple[str, str], int]
+    recent: int
+    first_started: datetime | None
+    last_finished: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True)
+class FinishedRow:
+    """An evaluation that was finished lately; None for what was not reached."""
+
+    id: int
+    trial: int | None
+    worker: str
+    status: str
+    stage: str | None
+    kind: str | None
+    role: str
+    loss: float | None
+    samples: int | None
+    total_samples: int | None
+    latency_ms: float | None
 
 
 @dataclass(frozen=True)

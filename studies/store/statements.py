@@ -24,6 +24,28 @@ CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
 UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed
 
 
+def select_all(table: type[tables.Base], *conditions: Any) -> Any:
+    """A query for all columns of the rows that meet the conditions."""
+    return select(*table.__table__.c).where(*conditions)
+
+
+def lowest_trials(study_target_id: int) -> Any:
+    """Subquery: evaluation id and the lowest trial that it answers, of one target."""
+    t = tables.Trial
+    return (
+        select(t.evaluation_id, func.min(t.number).label("trial"))
+        .where(t.study_target_id == study_target_id)
+        .group_by(t.evaluation_id)
+        .subquery()
+    )
+
+
+def is_free(table: Any, worker: str, lease_s: float) -> Any:
+    """Of a lease or a task: its worker has not renewed it for too long, has ended, or is the one that asks."""
+    ended = select(tables.Worker.name).where(tables.Worker.ended_at.is_not(None))
+    return or_(table.worker == worker, table.heartbeat < tables.utc_ago(lease_s), table.worker.in_(ended))
+
+
 def insert_row(connection: Connection, table: type[Any], values: Mapping[str, Any]) -> int:
     """Insert one row into a table with a generated id; that id."""
     key: Any = connection.execute(insert(table).values(**values)).inserted_primary_key
@@ -387,3 +409,20 @@ def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:
     names = {"metric_value": "value", **{name: name for name in same}}
     values: dict[str, Any] = {column: finite(getattr(accuracy, name)) for column, name in names.items()}
     return {**values, "samples": accuracy.samples, "total_samples": accuracy.total}
+
+
+def changed_options(
+    known: Mapping[str, Any], told: Mapping[str, Any], seen: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a run changes of the options that are stored.
+
+    Between reading and writing a run checks its inputs and calibrates, while others may store what they were told. What
+    it was told just as it had read it is no change and overwrites nothing. Of two totals of trials the larger stays,
+    for workers that count to it are at work; of anything else the later word.
+    """
+    if seen is None:
+        return dict(told)
+    changed = {name: value for name, value in told.items() if name not in seen or value != seen[name]}
+    if "trials" in changed and known.get("trials") not in (None, seen.get("trials")):
+        changed["trials"] = max(changed["trials"], known["trials"])
+    return changed

@@ -162,10 +162,10 @@ def remember(
     table = option_table()
     given = {table[name].key for name in config.given} - ({*FILES, *_OF_THE_HOST} if not moved else set())
     told = json.loads(json.dumps({name: value for name, value in resolved(config).items() if name in given}))
-    first = target.id == store.targets(study.id)[0].id
+    first = target.id == store.targets.of_study(study.id)[0].id
     of_study = told if first else {name: told[name] for name in FILES if name in told}
     if of_study:
-        store.add_config(study.id, of_study, seen=study.config)
+        store.studies.add_options(study.id, of_study, seen=study.config)
     if not first:
         options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
-        store.add_options(target.id, options, seen=target.options or {})
+        store.targets.add_options(target.id, options, seen=target.options or {})

@@ -13,8 +13,8 @@ from search.forecast.forecasts import RECENT, Judged, Predicted
 from search.forecast.quality import NINETY, Quality, quality
 from studies.judging.standing import Standing
 from studies.options.quantities import format_percent
-from studies.store.reading.queries import Reader
 from studies.store.records import OK
+from studies.store.store import Store
 
 _SOME_SCALE = 1e6  # errors that are larger are relative to nothing
 
@@ -76,12 +76,12 @@ class Forecasts:
         return f"The {names} predicted poorly here: while that is so, half of the proposals come from TPE."
 
 
-def compared(reader: Reader, now: Standing) -> Forecasts | None:
+def compared(store: Store, now: Standing) -> Forecasts | None:
     """Every forecast of the standing's target with what the search measured; None where there is none.
 
     Latencies are those of the search, which the sampler was told, also where they were measured again later.
     """
-    told = reader.forecasts(now.target)
+    told = store.trials.forecasts(now.target)
     t = now.table
     known = np.array([int(number) in told for number in t.id], dtype=bool)
     timed = known & (t.status == OK) & np.isfinite(t.latency_ms)

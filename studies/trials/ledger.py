@@ -35,5 +35,5 @@ class Ledger:
 
     def reload_target(self) -> TargetRecord:
         """Read the target's own row again, which other workers may have changed."""
-        self.target = next(t for t in self.store.targets(self.study.id) if t.id == self.target.id)
+        self.target = next(t for t in self.store.targets.of_study(self.study.id) if t.id == self.target.id)
         return self.target

@@ -39,12 +39,12 @@ class OpenTrials:
             return 0
         # In this order: what was asked for by now was asked by a worker that is there, unless it is lost.
         live = self._work.crew.others()
-        links = self._work.ledger.store.links(self._work.ledger.target.id, *(trial.number for trial in trials))
+        links = self._work.ledger.store.trials.links(self._work.ledger.target.id, *(trial.number for trial in trials))
         loose = [trial for trial in trials if trial.number not in links]
         for trial in trials:
             number, status = links.get(trial.number, (0, ""))
             if status in (OK, FAILED):
-                self._tell(trial, self._work.ledger.store.load(number))
+                self._tell(trial, self._work.ledger.store.evaluations.load(number))
         lost = [trial for trial in loose if alone or self._is_lost(trial, live)]
         self._seen = {trial.number: self._seen.get(trial.number, time.monotonic()) for trial in loose}
         if not lost or not (alone or self._work.crew.steady):
@@ -81,12 +81,12 @@ class OpenTrials:
         """Tell what is known of its assignment, else close it and let that be proposed again."""
         asked, store, target = self._proposals.asked_by(trial), self._work.ledger.store, self._work.ledger.target.id
         built = None if asked is None else self._repairs.buildable(asked)
-        record = None if built is None else store.find(target, digest_in(self._work, built))
+        record = None if built is None else store.evaluations.find(target, digest_in(self._work, built))
         if asked is None or record is None:
             self._proposals.give_up(trial)
             return
         try:
-            store.link_trial(target, trial.number, record.id, asked=asked_unless_built(asked, record))
+            store.trials.link(target, trial.number, record.id, asked=asked_unless_built(asked, record))
         except LostEvaluationError:  # it was abandoned just now, or another worker closes the trial: look again later
             return
         if record.status in (OK, FAILED):

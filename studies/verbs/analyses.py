@@ -145,7 +145,7 @@ def compare(
 
     url = storage or default_url()
     with Store.open(url, write=False) as store:
-        study = store.study(name)
+        study = store.studies.load(name)
         meant = named_target(store, study, target)
         config = config_of(study, meant, url).with_options(options or {})
         return compare_trial(

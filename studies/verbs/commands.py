@@ -174,19 +174,19 @@ def front(
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, options, target)
         ids = None if whole else [int(now.table.id[row]) for row in now.told_rows()]
-        return now, Mixes(store.assignments(now.target.id, ids))
+        return now, Mixes(store.evaluations.assignments(now.target.id, ids))
 
 
 def show(name: str, trial: int, storage: str | None = None, target: str | None = None) -> TrialDetails:
     """One evaluation on a target, the first if none is named, as `bitfront show`."""
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, None, target)
-        record = store.evaluation(now.target.id, trial)
-        refused = store.refused(now.target.id, record.asked) if record.asked is not None else ()
-        groups = {group.id: group for group in store.groups(now.study.id)}
-        forecast = store.forecasts(now.target).get(record.id)
+        record = store.trials.load(now.target.id, trial)
+        refused = store.evaluations.refused(now.target.id, record.asked) if record.asked is not None else ()
+        groups = {group.id: group for group in store.studies.groups(now.study.id)}
+        forecast = store.trials.forecasts(now.target).get(record.id)
         levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())
-        return TrialDetails(record, groups, now, refused, store.profile(record.id), forecast, levels)
+        return TrialDetails(record, groups, now, refused, store.engines.profile(record.id), forecast, levels)
 
 
 def export(
@@ -271,7 +271,7 @@ def exists(name: str, storage: str | None = None) -> bool:
     """Whether there is a study of this name to go on with."""
     try:
         with Store.open(storage or default_url(), write=False) as store:
-            return any(summary.name == name for summary in store.studies())
+            return any(summary.name == name for summary in store.studies.summaries())
     except StudyError:
         return False
 
@@ -292,8 +292,8 @@ def report(
     from studies.show.report.page import write_report
 
     with Store.open(storage or default_url(), write=False) as store:
-        study = store.study(name)
-        every = [record.target.fingerprint for record in store.targets(study.id)]
+        study = store.studies.load(name)
+        every = [record.target.fingerprint for record in store.targets.of_study(study.id)]
         wanted: Sequence[str | None] = targets or every or [None]
         found = [standing_of(store, name, options, one) for one in wanted]
         write_report(build_report(store, found[0], found[1:]), out)
@@ -324,13 +324,13 @@ def watch(name: str, storage: str | None = None, every_s: float = 2.0) -> Iterat
 def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
     """Every study of a database, as `bitfront studies`."""
     with Store.open(storage or default_url(), write=False) as store:
-        return store.studies()
+        return store.studies.summaries()
 
 
 def targets(storage: str | None = None) -> dict[str, tuple[TargetRecord, ...]]:
     """The targets of every study of a database, by the study's name."""
     with Store.open(storage or default_url(), write=False) as store:
-        return {summary.name: store.targets(summary.id) for summary in store.studies()}
+        return {summary.name: store.targets.of_study(summary.id) for summary in store.studies.summaries()}
 
 
 def delete(name: str, storage: str | None = None) -> None:
@@ -345,8 +345,8 @@ def delete(name: str, storage: str | None = None) -> None:
 
     url = storage or default_url()
     with Store.open(url) as store:
-        study = store.study(name)
-        names = {target.optuna_study for target in store.targets(study.id)}
+        study = store.studies.load(name)
+        names = {target.optuna_study for target in store.targets.of_study(study.id)}
         config = SearchConfig.from_json(study.config, url)
         check_artifacts(config)
         artifacts = open_artifacts(config)
@@ -357,9 +357,9 @@ def delete(name: str, storage: str | None = None) -> None:
             for optuna_name in names & {s.study_name for s in database.get_all_studies()}:
                 optuna.delete_study(study_name=optuna_name, storage=database)
             close_optuna(database)
-            drop(store, artifacts, store.release_study(study.id))
+            drop(store, artifacts, store.files.release_study(study.id))
             clear(store, artifacts, own=config.artifacts is None)
-            drop(store, artifacts, store.delete_study(name))
+            drop(store, artifacts, store.studies.delete(name))
 
 
 def dashboard(storage: str | None = None, port: int = 8080) -> int:
@@ -468,7 +468,7 @@ def _refuse_existing(config: SearchConfig) -> None:
     if not check_usable(config.storage):
         return
     with Store.open(config.storage, write=False) as store:
-        if any(summary.name == config.study for summary in store.studies()):
+        if any(summary.name == config.study for summary in store.studies.summaries()):
             name = shlex.quote(config.study)
             raise StudyError(
                 f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "

@@ -33,24 +33,26 @@ def make(path: Path) -> None:
 
 def fill(store: Store) -> None:
     """One study on one target: an evaluation that ended well, one that failed, and one that a worker has in hand."""
-    study = store.create_study(STUDY)
-    store.set_groups(study, [group("g000"), group("g001")], [Edge("g000", "g001", "x", 3)])
-    target = store.add_target(study, TARGET, "demo/onnxruntime")
+    study = store.studies.create(STUDY)
+    store.studies.set_groups(study, [group("g000"), group("g001")], [Edge("g000", "g001", "x", 3)])
+    target = store.targets.add(study, TARGET, "demo/onnxruntime")
     offered = [(f"g00{g}", p) for g in range(2) for p in (Precision.FP32, Precision.INT8)]
-    store.set_choices(target, "b" * 64, [Choice(name, p, int(p is Precision.INT8), True) for name, p in offered])
-    store.set_sensitivities(target, [SensitivityRecord("g000", Precision.INT8, 1e-3, 0.0, 30.0, 0.01, 0.9, 0.0, 16)])
+    store.spaces.set_choices(target, "b" * 64, [Choice(name, p, int(p is Precision.INT8), True) for name, p in offered])
+    store.spaces.set_sensitivities(
+        target, [SensitivityRecord("g000", Precision.INT8, 1e-3, 0.0, 30.0, 0.01, 0.9, 0.0, 16)]
+    )
     good = finish(store, target, 0, 0, 2, artifact="c" * 64)
-    store.set_profile(good, LAYERS)
+    store.engines.set_profile(good, LAYERS)
     scored = measured(assignment(0, 2)).accuracy
     assert scored is not None
-    store.set_final(good, scored)
+    store.evaluations.set_final(good, scored)
     failure = Failure(Stage.BUILD, FailureKind.REFUSED, "no such kernel")
     bad = assignment(2, 0)
-    store.record(store.begin(target, bad, bad.digest, "w0", 1), Evaluation(bad, failure))
-    worker = store.join_worker(target, host="here", device="CPU", pid=1)
-    store.take_task(target, "band", worker, 60)
+    store.claims.record(store.claims.begin(target, bad, bad.digest, "w0", 1), Evaluation(bad, failure))
+    worker = store.workers.join(target, host="here", device="CPU", pid=1)
+    store.tasks.take(target, "band", worker, 60)
     open_ = assignment(2, 2)
-    store.begin(target, open_, open_.digest, worker, 2)
+    store.claims.begin(target, open_, open_.digest, worker, 2)
 
 
 def group(name: str) -> Group:

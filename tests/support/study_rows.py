@@ -81,8 +81,8 @@ def measured(chosen: Assignment, **changes: Any) -> Evaluation:
 
 def finish(store: Store, target: int, trial: int, *codes: int, artifact: str | None = None, **changes: Any) -> int:
     chosen = assignment(*codes)
-    evaluation_id = store.begin(target, chosen, chosen.digest, "w0", trial)
-    store.record(evaluation_id, measured(chosen, **changes), artifact)
+    evaluation_id = store.claims.begin(target, chosen, chosen.digest, "w0", trial)
+    store.claims.record(evaluation_id, measured(chosen, **changes), artifact)
     return evaluation_id
 
 
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 def count(store: Store, table: type[tables.Base]) -> int:
-    with store._engine.connect() as connection:
+    with store.database.engine.connect() as connection:
         return connection.scalar(select(func.count()).select_from(table)) or 0
 
 
@@ -104,7 +104,7 @@ def make_study(store: Store, **options: str) -> int:
     """A study named `s` with one target; the target's id."""
     config = from_options({"model": "model.onnx", "data": "data.npz", **options})
     new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, {}, {}, "running")
-    return store.add_target(store.create_study(new), TARGET, "s@1")
+    return store.targets.add(store.studies.create(new), TARGET, "s@1")
 
 
 def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: float, **changes: Any) -> Evaluation:
@@ -120,8 +120,8 @@ def evaluated(codes: tuple[int, ...], latency_ms: float, loss: float, half: floa
 
 def add(store: Store, target: int, trial: int, evaluation: Evaluation, role: str = "", worker: str = "w0") -> int:
     """Store an evaluation as that of a trial; its id."""
-    number = store.begin(target, evaluation.assignment, evaluation.assignment.digest, worker, trial, role)
-    store.record(number, evaluation)
+    number = store.claims.begin(target, evaluation.assignment, evaluation.assignment.digest, worker, trial, role)
+    store.claims.record(number, evaluation)
     return number
 
 

@@ -60,8 +60,8 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_intervals_can_be_computed_again_from_what_is_stored(clustered: Path) -> None:
     with Store.open(f"sqlite:///{clustered / DATABASE}", write=False) as store:
-        study = store.study("model")
-        codes = store.score_clusters(study.id)["search"]
+        study = store.studies.load("model")
+        codes = store.studies.score_clusters(study.id)["search"]
     fp32, int8, told = scores_of(f"sqlite:///{clustered / DATABASE}")
     assert len(codes) == len(fp32) == len(int8) == study.data["search"]
     assert len(set(codes.tolist())) == study.data["clusters"]["search"]
@@ -92,7 +92,7 @@ def test_data_without_clusters_have_none_to_tell(here: Path, tmp_path: Path) -> 
     assert shown["accuracy"]["clusters"] is None
     assert "cluster" not in ok("show", "model", 0)
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        assert store.score_clusters(store.study("model").id) == {}
+        assert store.studies.score_clusters(store.studies.load("model").id) == {}
 
 
 def test_a_metric_that_accumulates_is_resampled_by_blocks(here: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_metric_that_accumulates_is_resampled_by_blocks(here: Path, tmp_path: 
     write_clustered(tmp_path, np.arange(SAMPLES) // 6)
     ok(*search(tmp_path, "--metric", "mine:Share"))
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        codes = store.score_clusters(store.study("model").id)["search"]
+        codes = store.studies.score_clusters(store.studies.load("model").id)["search"]
     fp32, _, told = scores_of(f"sqlite:///{DATABASE}")
     # A batch has 4 rows, so a cluster of 6 takes a full one and one of 2.
     assert codes.tolist() == np.repeat(np.arange(10), 2).tolist()
@@ -170,9 +170,9 @@ class TestSplitSeed:
             given = () if seed is None else ("--split-seed", seed)
             ok(*search(tmp_path, "--study", f"s{seed}", *given))
             with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-                study = store.study(f"s{seed}")
+                study = store.studies.load(f"s{seed}")
                 assert study.config["split_seed"] == (seed or 0)
-                data[seed] = store.score_clusters(study.id)["search"].tolist()
+                data[seed] = store.studies.score_clusters(study.id)["search"].tolist()
         assert data[None] == data[0]
         assert data[0] != data[1]
 
@@ -181,7 +181,7 @@ class TestSplitSeed:
         (here / "study.toml").write_text("split-seed = 7\n")
         ok(*search(tmp_path, "--config", here / "study.toml"))
         with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-            assert store.study("model").config["split_seed"] == 7
+            assert store.studies.load("model").config["split_seed"] == 7
 
     @pytest.mark.parametrize("value", ["-1", "x", "4294967296"])
     def test_what_is_no_seed_is_refused(self, here: Path, tmp_path: Path, value: str) -> None:
@@ -200,4 +200,4 @@ class TestSplitSeed:
         ok("resume", "model", "--trials", 4, "--split-seed", 5, "--quiet")
         ok("resume", "model", "--trials", 5, "--quiet")
         with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-            assert store.study("model").config["split_seed"] == 5
+            assert store.studies.load("model").config["split_seed"] == 5

@@ -312,7 +312,7 @@ def test_a_database_can_be_used_at_once_after_an_interrupt(
     url, chance = fresh_url(kind, tmp_path), random.Random(5)
     with Store.open(url, create=True) as store:
         storage = optuna_storage(url)
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo")
         trials = storage.create_new_study([StudyDirection.MINIMIZE], "demo")
 
         def work() -> None:
@@ -321,19 +321,19 @@ def test_a_database_can_be_used_at_once_after_an_interrupt(
             while time.monotonic() < end:
                 trial = storage.create_new_trial(trials)
                 storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
-                store.add_details(target, seen=trial)
+                store.targets.add_details(target, seen=trial)
 
         for number in range(60):
             with pytest.raises(KeyboardInterrupt):
                 work()
-            store.add_details(target, after=number)
+            store.targets.add_details(target, after=number)
         close_optuna(storage)
 
 
 def test_a_worker_that_was_interrupted_has_not_failed(tmp_path: Path) -> None:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo")
         for earlier in (KeyboardInterrupt(), ValueError()):
             with pytest.raises(AttributeError), WorkerLease(store, target, lease_s=60):
                 raise_after(earlier)
-        assert [worker.state for worker in store.workers(target)] == ["ended", "failed"]
+        assert [worker.state for worker in store.workers.of_target(target)] == ["ended", "failed"]

@@ -140,8 +140,8 @@ def test_a_total_raised_while_a_search_begins_stays(workers: Workers) -> None:
     search_of_3 = workers.start(*search("--trials", 3, "--sampler", "random", "--metric", "mine:score"), first=HELD)
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
     with Store.open(workers.url) as store:
-        study = store.study("s")
-        store.add_config(study.id, {"trials": 5}, seen=study.config)
+        study = store.studies.load("s")
+        store.studies.add_options(study.id, {"trials": 5}, seen=study.config)
     workers.wait_until_held(search_of_3)
     workers.release(search_of_3)
     assert workers.wait() == [0], workers.all_said()
@@ -275,7 +275,7 @@ def test_a_lost_evaluation_is_gone_on_with_as_the_trial_that_it_was(made: Worker
 
 def make_lease_short(made: Workers) -> None:
     with Store.open(made.url) as store:
-        store.add_config(store.study("s").id, {"lease_s": 2.0})
+        store.studies.add_options(store.studies.load("s").id, {"lease_s": 2.0})
 
 
 def lose_one(made: Workers, *, takeovers: int) -> tuple[int, int]:
@@ -305,7 +305,7 @@ def test_what_a_worker_left_that_was_lost_just_before_a_limit_is_given_back(made
     make_lease_short(made)
     with Store.open(made.url) as store:
         (target,) = made.rows("select id from bf_study_target")[0]
-        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1, state="searching")
+        name = store.workers.join(target, host="elsewhere", device="CPU", pid=1, state="searching")
     now = "timezone('utc', now()) + interval '1 second'"
     made.change(f"update bf_lease set worker = :name, heartbeat = {now}", name=name)
     ok("resume", "s", "--trials", 8, "--time-limit", "1ms", "--quiet", "--storage", made.url)
@@ -319,14 +319,14 @@ def test_the_lease_is_not_changed_under_workers(made: Workers) -> None:
     (target,) = made.rows("select id from bf_study_target")[0]
     resume = ("resume", "s", "--lease", "7s", "--quiet", "--storage", made.url)
     with Store.open(made.url) as store:
-        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1)
+        name = store.workers.join(target, host="elsewhere", device="CPU", pid=1)
         refused = invoke(*resume)
         assert (refused.exit_code, name in refused.stderr) == (2, True), refused.stderr
         assert "--lease is 7 s, and the workers that are at it have 60 s" in refused.stderr
-        assert store.study("s").config["lease_s"] == 60.0
-        store.end_worker(name)
+        assert store.studies.load("s").config["lease_s"] == 60.0
+        store.workers.end(name)
         ok(*resume)
-        assert store.study("s").config["lease_s"] == 7.0
+        assert store.studies.load("s").config["lease_s"] == 7.0
 
 
 def test_a_study_ends_with_the_last_worker_of_any_target(made: Workers) -> None:
@@ -336,7 +336,7 @@ def test_a_study_ends_with_the_last_worker_of_any_target(made: Workers) -> None:
     ok("worker", "s", "--trials", 4, "--quiet", "--storage", made.url)
     assert made.value("select state from bf_study") == "running"
     with Store.open(made.url) as store:
-        store.end_worker(other)
+        store.workers.end(other)
     ok("worker", "s", "--trials", 5, "--quiet", "--storage", made.url)
     assert made.value("select state from bf_study") == "done"
 
@@ -354,8 +354,8 @@ def test_a_study_is_not_deleted_under_workers_of_a_target_with_a_longer_lease(ma
 def add_slow_worker(made: Workers) -> str:
     """A second target with a lease of 60 s, and a worker of it that was heard of 20 s ago; its name."""
     with Store.open(made.url) as store:
-        target = store.add_target(store.study("s").id, TARGET, "s@other", options={"lease_s": 60.0})
-        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1, state="searching")
+        target = store.targets.add(store.studies.load("s").id, TARGET, "s@other", options={"lease_s": 60.0})
+        name = store.workers.join(target, host="elsewhere", device="CPU", pid=1, state="searching")
     heard = "timezone('utc', now()) - interval '20 seconds'"
     made.change(f"update bf_worker set heartbeat = {heard} where name = :name", name=name)
     return name
@@ -378,10 +378,10 @@ def test_a_study_that_is_deleted_while_a_worker_checks_its_inputs(made: Workers)
 def test_a_study_is_not_deleted_under_its_workers(made: Workers) -> None:
     (target,) = made.rows("select id from bf_study_target")[0]
     with Store.open(made.url) as store:
-        name = store.join_worker(target, host="elsewhere", device="CPU", pid=1)
+        name = store.workers.join(target, host="elsewhere", device="CPU", pid=1)
         refused = invoke("delete", "s", "--yes", "--storage", made.url)
         assert (refused.exit_code, name in refused.stderr) == (2, True), refused.stderr
-        store.end_worker(name)
+        store.workers.end(name)
     ok("delete", "s", "--yes", "--storage", made.url)
     assert made.value("select count(*) from bf_study") == 0
     assert made.value("select count(*) from trials") == 0

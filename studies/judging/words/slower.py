@@ -22,7 +22,7 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
         best = min(others, key=lambda other: now.latency_ms[there[other]], default=precision)
         ratio = float(now.latency_ms[row] / now.latency_ms[there[best]])
         if ratio > 1 + now.band:
-            slow, fast = (store.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
+            slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
             found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}")
     return found
 

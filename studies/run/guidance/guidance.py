@@ -39,11 +39,11 @@ def make_guidance(work: Work) -> Guidance:
     return Guidance(
         layout=layout,
         priors=source.priors,
-        unbuildable=lambda: work.ledger.store.unbuildable(work.ledger.target.id),
+        unbuildable=lambda: work.ledger.store.spaces.unbuildable(work.ledger.target.id),
         aim=source.aim,
         latency_band=lambda: work.ledger.target.band,
         noise=_measured_noise(work, layout),
-        latencies=lambda: work.ledger.store.trial_latencies(work.ledger.target.id),
+        latencies=lambda: work.ledger.store.trials.latencies(work.ledger.target.id),
     )
 
 
@@ -66,7 +66,7 @@ class _Unrepaired(Space):
 
 def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
     """What the stored sensitivities say of each group; None while there are none."""
-    found = work.ledger.store.sensitivities(work.ledger.target.id)
+    found = work.ledger.store.spaces.sensitivities(work.ledger.target.id)
     return noise_prior(layout, _errors(layout, found)) if found else None
 
 
@@ -93,13 +93,13 @@ class _Source:
         self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
     def priors(self) -> Priors | None:
-        known = tuple(self._work.ledger.store.baselines(self._work.ledger.target.id))
+        known = tuple(self._work.ledger.store.evaluations.baselines(self._work.ledger.target.id))
         if not known:
             return None
         if self._noise is None:
             self._noise = _measured_noise(self._work, self._layout)
             self._made = None if self._noise is not None else self._made
-        reference_ms = self._work.ledger.store.reference_ms(self._work.ledger.target.id)
+        reference_ms = self._work.ledger.store.measurements.reference_ms(self._work.ledger.target.id)
         if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
             self._made = (known, reference_ms, self._priors([self._baseline(number) for number in known]))
         return self._made[2]
@@ -115,16 +115,16 @@ class _Source:
     def aim(self) -> Aim:
         """The limits; a bound on the metric itself is one on the loss once FP32 has been measured."""
         ledger, limits = self._work.ledger, self._work.ledger.limits
-        reference = ledger.store.reference_value(ledger.target.id) if limits.needs_reference else None
+        reference = ledger.store.evaluations.reference_value(ledger.target.id) if limits.needs_reference else None
         losses = limits.allowed_losses(reference, ledger.study.metric["higher_is_better"])
         return Aim(limits.most(LATENCY_MS), min(losses, default=None))
 
     def _baseline(self, number: int) -> Baseline:
         store = self._work.ledger.store
-        evaluation = store.load(number).evaluation
+        evaluation = store.evaluations.load(number).evaluation
         assert evaluation.latency is not None
         precisions = self._layout.precisions_of([evaluation.assignment])[0]
-        return Baseline(precisions, evaluation.latency.value_ms, store.profile(number))
+        return Baseline(precisions, evaluation.latency.value_ms, store.engines.profile(number))
 
 
 def _moved(before_ms: float | None, now_ms: float | None) -> bool:

@@ -45,8 +45,10 @@ def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
             or other.ranges_digest != work.ledger.target.ranges_digest
         ):
             continue
-        offered = {(choice.group, choice.precision) for choice in work.ledger.store.choices(other.id) if choice.offered}
-        rows = work.ledger.store.sensitivity_rows(other.id)
+        offered = {
+            (choice.group, choice.precision) for choice in work.ledger.store.spaces.choices(other.id) if choice.offered
+        }
+        rows = work.ledger.store.spaces.sensitivity_rows(other.id)
         if rows and wanted <= offered:
             return tuple(row for row in rows if (row.group, row.precision) in wanted)
     return ()
@@ -74,12 +76,14 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
 
 def offered_elsewhere(work: Work) -> frozenset[Precision]:
     """The precisions that the study's other targets offer, so that what they measured can be told here."""
-    choices = (choice for other in _others(work) for choice in work.ledger.store.choices(other.id))
+    choices = (choice for other in _others(work) for choice in work.ledger.store.spaces.choices(other.id))
     return frozenset(choice.precision for choice in choices if choice.offered)
 
 
 def _others(work: Work) -> list[TargetRecord]:
-    return [other for other in work.ledger.store.targets(work.ledger.study.id) if other.id != work.ledger.target.id]
+    return [
+        other for other in work.ledger.store.targets.of_study(work.ledger.study.id) if other.id != work.ledger.target.id
+    ]
 
 
 def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool, bool, bool, int]:
@@ -93,13 +97,13 @@ def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArra
     uniform = [row for row in now.baselines() if row in rows]
     if len(rows) < _LEAST_ROWS or not uniform:
         return None
-    known = work.ledger.store.assignments(other.id)
+    known = work.ledger.store.evaluations.assignments(other.id)
     numbers = [int(number) for number in now.table.id]
     baselines = [
         Baseline(
             layout.precisions_of([known[numbers[row]]])[0],
             float(now.latency_ms[row]),
-            work.ledger.store.profile(numbers[row]),
+            work.ledger.store.engines.profile(numbers[row]),
         )
         for row in uniform
     ]

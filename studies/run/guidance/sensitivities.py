@@ -46,7 +46,7 @@ def ensure(work: Work) -> Errors:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
     work.crew.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
-    return work.ledger.store.sensitivities(work.ledger.target.id)
+    return work.ledger.store.spaces.sensitivities(work.ledger.target.id)
 
 
 def take(work: Work) -> bool:
@@ -58,13 +58,13 @@ def take(work: Work) -> bool:
     found = known_sensitivities(work)
     if found:
         work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
-        work.ledger.store.set_sensitivities(work.ledger.target.id, found, replace=False)
+        work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, found, replace=False)
     return bool(found)
 
 
 def is_known(work: Work) -> bool:
     """Whether the target's sensitivities are in the database."""
-    return bool(work.ledger.store.sensitivities(work.ledger.target.id))
+    return bool(work.ledger.store.spaces.sensitivities(work.ledger.target.id))
 
 
 def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
         seconds_for(work.problem.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s)
     )
     rows, notes = run(work.bench.keeper, work.problem.space, seconds, work.progress)
-    work.ledger.store.set_sensitivities(work.ledger.target.id, rows, replace=again)
+    work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, rows, replace=again)
     return notes
 
 
@@ -150,7 +150,7 @@ def seconds_beside(config: SearchConfig) -> float:
 
 def _expected_s(work: Work) -> float | None:
     """From what the finished evaluations took, and the study's time limit."""
-    took = work.ledger.store.evaluations(work.ledger.target.id).total_s
+    took = work.ledger.store.evaluations.table(work.ledger.target.id).total_s
     took = took[took > 0]  # NaN where it was not recorded
     bounds = [float(took.mean()) * work.problem.config.trials] if len(took) else []
     if work.problem.config.time_limit_s is not None:
@@ -186,12 +186,12 @@ def of_study(
     from studies.store.targets import choose, config_of
 
     with Store.open(url, write=False) as store:
-        study = store.study(name)
-        targets = store.targets(study.id)
+        study = store.studies.load(name)
+        targets = store.targets.of_study(study.id)
         target = choose(targets, wanted, name) if targets else None
         config = config_of(study, target, url).with_options(options)
-        rows = store.sensitivity_rows(target.id) if target is not None and not again else ()
-        groups = store.groups(study.id)
+        rows = store.spaces.sensitivity_rows(target.id) if target is not None and not again else ()
+        groups = store.studies.groups(study.id)
     notes: tuple[str, ...] = ()
     if not rows:
         with Store.open(url) as store:
@@ -219,7 +219,7 @@ def _measure_study(
         complete_study(store, good, study.id)
         with prepared(store, good, study, progress) as work:
             notes = measure(work, again=again)
-            return store.sensitivity_rows(work.ledger.target.id), notes, store.groups(study.id)
+            return store.spaces.sensitivity_rows(work.ledger.target.id), notes, store.studies.groups(study.id)
 
 
 def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:

@@ -108,5 +108,5 @@ class SensitivityBeside:
     def _store(self, found: dict[str, Any]) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
         rows = tuple(SensitivityRecord(**row) for row in found["rows"])
-        self._work.ledger.store.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
+        self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
         return tuple(found["notes"])

@@ -64,7 +64,7 @@ def rows_that_matter(now: Standing) -> list[int]:
 def doubtful_rows(store: Store, now: Standing, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
     """Those of the rows whose latency is doubtful, with what is."""
     ids = {int(now.table.id[row]): row for row in rows}
-    found = store.doubts(list(ids), now.table.reference_ms)
+    found = store.measurements.doubts(list(ids), now.table.reference_ms)
     return {ids[number]: doubts for number, doubts in sorted(found.items())}
 
 
@@ -76,7 +76,7 @@ def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[i
     """
     rows, timed = [], _timed(now)
     for trial in trials:
-        record = store.evaluation(now.target.id, trial)
+        record = store.trials.load(now.target.id, trial)
         row = int(np.flatnonzero(now.table.id == record.id)[0])
         if not timed[row]:
             why = {RUNNING: "is under way", FAILED: "failed"}.get(record.status, "has no latency")
@@ -120,16 +120,16 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
         ArtifactError: an engine that was not kept cannot be built again.
     """
     numbers = [int(now.table.id[row]) for row in rows]
-    before = work.ledger.store.doubts(numbers, now.table.reference_ms)
+    before = work.ledger.store.measurements.doubts(numbers, now.table.reference_ms)
     tries = dict.fromkeys(numbers, 0)
     later, after, left = now, before, numbers
     for _ in range(max(TRIES, 1)):
         for batch in _batches(left):
             if _in_time(work, later, len(batch)):
-                work.ledger.store.add_round(work.ledger.target.id, _latencies(work, later, batch))
+                work.ledger.store.measurements.add_round(work.ledger.target.id, _latencies(work, later, batch))
                 tries |= {number: tries[number] + 1 for number in batch}
         later = standing(work.ledger.store, work.ledger.study, work.ledger.target, now.limits)
-        after = work.ledger.store.doubts(numbers, later.table.reference_ms)
+        after = work.ledger.store.measurements.doubts(numbers, later.table.reference_ms)
         left = [number for number in numbers if number in after and tries[number]]
         if not left:
             break

@@ -23,7 +23,7 @@ def drift(work: Work, now: Standing, row: int) -> float:
         did at first.
     """
     latency = rebuilt(work, assignment_of(work, now, row), now.table.reference_ms)
-    work.ledger.store.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
+    work.ledger.store.measurements.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
     usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
     return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
@@ -50,4 +50,4 @@ def timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> L
 
 def assignment_of(work: Work, now: Standing, row: int) -> Assignment:
     """What a row of the study's evaluations was built from."""
-    return work.ledger.store.assignments(work.ledger.target.id)[int(now.table.id[row])]
+    return work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]

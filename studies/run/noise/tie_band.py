@@ -119,7 +119,7 @@ class TieBand:
 
     def _one_more(self, now: Standing) -> bool:
         """Take the next repetition and store it; False where none is left."""
-        repeats = self._work.ledger.store.repeats(self._work.ledger.target.id)
+        repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         kind = next_kind(self._first(now, row), repeats)
         if kind is None:
@@ -132,7 +132,7 @@ class TieBand:
             self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
         with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
-        self._work.ledger.store.add_repeat(
+        self._work.ledger.store.targets.add_repeat(
             self._work.ledger.target.id, number, kind, latency, worker=self._work.crew.name
         )
         return True
@@ -143,7 +143,7 @@ class TieBand:
 
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""
-        latency = self._work.ledger.store.load(int(now.table.id[row])).evaluation.latency
+        latency = self._work.ledger.store.evaluations.load(int(now.table.id[row])).evaluation.latency
         assert latency is not None
         return scaled(latency.raw_ms, latency.baseline_ms)
 
@@ -164,7 +164,7 @@ class TieBand:
 
         On a target that is the processor itself, starting one would disturb what is measured meanwhile.
         """
-        repeats = self._work.ledger.store.repeats(self._work.ledger.target.id)
+        repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         wanted = next_kind(self._first(now, row), repeats) == PROCESS
         if wanted and self._fresh is None and not self._work.ledger.target.target.relative:
@@ -185,10 +185,10 @@ class TieBand:
     def _settled(self) -> Standing:
         """Store the band that the repetitions show, and say what it is."""
         work = self._work
-        repeats = work.ledger.store.repeats(work.ledger.target.id)
+        repeats = work.ledger.store.targets.repeats(work.ledger.target.id)
         now = work.ledger.standing()
         found = spreads(self._first(now, self._row(now, repeats)), repeats)
-        work.ledger.store.settle_target(
+        work.ledger.store.targets.settle(
             work.ledger.target.id, details=found, latency_band=max(LEAST_BAND, *found.values())
         )
         band = work.ledger.reload_target().latency_band

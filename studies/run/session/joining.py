@@ -49,7 +49,7 @@ def prepared(
     target = target_of(store, study, good)
     artifacts = open_artifacts(config)
     if artifacts.remote is not None:
-        artifacts.prune_copies({record.digest for record in store.artifacts()})
+        artifacts.prune_copies({record.digest for record in store.files.all()})
     with ExitStack() as held:
         held.enter_context(reported_deletion(store, study))
         if not store.shared:
@@ -70,7 +70,7 @@ def prepared(
 
 def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
     """The study's target that this process works on; StudyError where it is none of them."""
-    targets = store.targets(study.id)
+    targets = store.targets.of_study(study.id)
     found = own(targets, good.target)
     if found is None:
         raise foreign(study.name, targets, good.target)
@@ -78,7 +78,7 @@ def target_of(store: Store, study: StudyRecord, good: Checked) -> TargetRecord:
 
 
 def _now(store: Store, study: StudyRecord, target: TargetRecord) -> TargetRecord:
-    return next(t for t in store.targets(study.id) if t.id == target.id)
+    return next(t for t in store.targets.of_study(study.id) if t.id == target.id)
 
 
 def _is_settled(target: TargetRecord) -> bool:
@@ -128,7 +128,7 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
     _fix_space(store, target, space, digest)
     if digest not in artifacts:  # another study that had the same may have let go of them before we had them
-        store.add_artifact(digest, "ranges", len(data))
+        store.files.add(digest, "ranges", len(data))
         artifacts.put_bytes(data, "ranges")
     return space
 
@@ -139,7 +139,7 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
         return target.ranges_digest
     asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
     key = good.keeper.call("calibration_key", asked)
-    cached = store.artifact(key)
+    cached = store.files.find(key)
     if cached is not None and cached.digest in artifacts:
         progress.note("calibration: ranges of an earlier study with the same model and data")
         digest = cached.digest
@@ -168,7 +168,7 @@ def _calibrate(
         progress.note(f"calibration: {note}")
     data = json.dumps(found["ranges"], sort_keys=True).encode()
     digest = artifacts.put_bytes(data, "ranges")
-    store.add_artifact(digest, "ranges", len(data), key=key)
+    store.files.add(digest, "ranges", len(data), key=key)
     return digest
 
 
@@ -190,7 +190,7 @@ def _fix_space(store: Store, target: TargetRecord, space: Space, ranges_digest: 
             for group, choices in space.choices.items()
             for choice in choices
         ]
-        store.set_choices(target.id, space.digest, rows, ranges_digest)
+        store.spaces.set_choices(target.id, space.digest, rows, ranges_digest)
     elif target.space_digest != space.digest:
         raise StudyError(
             "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "

@@ -92,7 +92,7 @@ def choose_level(first_s: float, time_s: float) -> Choice:
 def _choose(work: Work, asked: int | None) -> None:
     choice = _by_first_build(work) if asked is None else Choice(asked, "as asked for")
     details = {"level_reason": choice.reason}
-    work.ledger.store.settle_target(work.ledger.target.id, details=details, optimization_level=choice.level)
+    work.ledger.store.targets.settle(work.ledger.target.id, details=details, optimization_level=choice.level)
     work.progress.note(level_texts(work.ledger.reload_target())[0])
 
 

@@ -274,10 +274,10 @@ def create_study(store: Store, good: Checked, progress: SearchEvents, files: Seq
         },
         environment=environment.collect(),
     )
-    study_id = store.create_study(new, good.described("score_clusters"))
-    study = store.study(config.study)
+    study_id = store.studies.create(new, good.described("score_clusters"))
+    study = store.studies.load(config.study)
     with reported_deletion(store, study):
-        store.set_files(study_id, files)
+        store.files.set_inputs(study_id, files)
         complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
     for text in new.metric["notes"]:
@@ -287,11 +287,11 @@ def create_study(store: Store, good: Checked, progress: SearchEvents, files: Seq
 
 def complete_study(store: Store, good: Checked, study_id: int) -> None:
     """Add groups and target to a study that has none: a new one, or one whose process was killed just then."""
-    if store.targets(study_id):
+    if store.targets.of_study(study_id):
         return
-    store.set_groups(study_id, good.model.groups, good.model.edges)
+    store.studies.set_groups(study_id, good.model.groups, good.model.edges)
     fingerprint = good.target.fingerprint
-    store.add_target(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
+    store.targets.add(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
 
 
 def resolved(config: SearchConfig) -> dict[str, Any]:
@@ -360,14 +360,14 @@ def _without_notes(metric: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_target(store: Store, study: StudyRecord, good: Checked, progress: SearchEvents) -> None:
     """Let the study have the target that this process is, with the options it was given; once is enough."""
-    known = own(store.targets(study.id), good.target)
+    known = own(store.targets.of_study(study.id), good.target)
     if known is None:
         told = resolved(good.config)
         if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
             told["optimization_level"] = study.config.get("optimization_level")
         options = options_of(study, told)
         name = f"{study.name}@{good.target.fingerprint[:12]}"
-        store.add_target(study.id, good.target, name, capability=good.capability, options=options)
+        store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
     else:
         progress.note(f"this host is a target of the study already, {known.target.fingerprint[:12]}; going on with it")
 

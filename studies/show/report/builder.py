@@ -40,14 +40,14 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         others: other targets of the study, to lay beside it.
     """
     metric, times = now.study.metric, time_table(store, now.target.id)
-    assignments = store.assignments(now.target.id)
-    groups = store.groups(now.study.id)
+    assignments = store.evaluations.assignments(now.target.id)
+    groups = store.studies.groups(now.study.id)
     names = {group.id: group.name for group in groups}
     trial_of = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
     # What was built again for an export belongs to no trial.
-    audits = [(number, row) for number, row in store.audits(now.target.id) if number in trial_of]
+    audits = [(number, row) for number, row in store.engines.audits(now.target.id) if number in trial_of]
     counts = Counter(row.answer for _, row in audits)
-    shown = {row: store.load(int(now.table.id[row])) for row in now.shown_rows()}
+    shown = {row: store.evaluations.load(int(now.table.id[row])) for row in now.shown_rows()}
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
@@ -67,7 +67,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         },
         opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
         unbuildable=[
-            (group, names[group], precision.label) for group, precision in sorted(store.unbuildable(now.target.id))
+            (group, names[group], precision.label)
+            for group, precision in sorted(store.spaces.unbuildable(now.target.id))
         ],
         mismatches=[
             _mismatch(trial_of[number], row, names[row.group])
@@ -217,7 +218,7 @@ def _failures(store: Store, now: Standing) -> list[FailureRow]:
             rows.append(FailureRow(int(now.table.trial[row]), "final", "non_finite", now.final_failure(row)))
         if now.table.status[row] != FAILED:
             continue
-        record: EvaluationRecord = store.load(int(now.table.id[row]))
+        record: EvaluationRecord = store.evaluations.load(int(now.table.id[row]))
         failure = record.evaluation.failure
         if failure is not None:
             rows.append(FailureRow(int(now.table.trial[row]), failure.stage.value, failure.kind.value, failure.message))
@@ -252,7 +253,7 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
         notes.append(f"{nobody[0].upper()}{nobody[1:]}. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
     notes += [
         f"{text[0].upper()}{text[1:]}."
-        for text in (*final_notes(now), regained_text(now), replaced_text(store.deaths(now.target.id)))
+        for text in (*final_notes(now), regained_text(now), replaced_text(store.statistics.deaths(now.target.id)))
         if text
     ]
     return notes

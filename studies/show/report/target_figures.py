@@ -142,7 +142,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
     Args:
         standings: of each target, judged by its limits; at least two.
     """
-    records = store.targets(standings[0].study.id)
+    records = store.targets.of_study(standings[0].study.id)
     named = dict(zip([r.id for r in records], targets.names([r.target for r in records]), strict=True))
     places = {record.id: place for place, record in enumerate(records, 1)}
     assignments: dict[str, Assignment] = {}
@@ -164,7 +164,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
 
 def _points(store: Store, now: Standing, assignments: dict[str, Assignment]) -> dict[str, Point]:
     """By digest of the assignment, which goes to `assignments`; complete evaluations alone."""
-    known, found = store.assignments(now.target.id), {}
+    known, found = store.evaluations.assignments(now.target.id), {}
     for row in np.flatnonzero(now.complete):
         assignment = known[int(now.table.id[row])]
         assignments[assignment.digest] = assignment

@@ -1,7 +1,7 @@
 """The `bf_` tables: what a study remembers. They stand beside Optuna's tables in one database.
 
-Only `database.py`, `statements.py`, `queries.py` and `store.py` read this module; rows leave them as the values of
-`records.py`. Once bitfront is released, a change of a table needs a step in `migrations.py` and a higher `VERSION`.
+Only the store reads this module; rows leave it as the values of `records.py`. Once bitfront is released, a change of a
+table needs a step in `migrations.py` and a higher `VERSION`.
 Times are UTC and come from the database, because the clocks of several hosts differ.
 Large columns stand last in their tables, so that SQLite reads the numbers without following overflow pages.
 """

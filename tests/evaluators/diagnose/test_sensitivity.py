@@ -358,7 +358,7 @@ def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
 
     monkeypatch.setattr(sensitivities, "run", run)
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo")
         finish(store, target, 0, 0, total_s=1.5)
         finish(store, target, 1, 2, total_s=2.5)
         config = SearchConfig(model="m", data="d", study="demo", **limits)
@@ -414,7 +414,9 @@ def test_the_sampler_is_told_what_the_pass_found(tmp_path: Path, monkeypatch: py
 
 def took_s() -> list[float]:
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        return [float(s) for s in store.evaluations(store.targets(store.study("s").id)[0].id).total_s]
+        return [
+            float(s) for s in store.evaluations.table(store.targets.of_study(store.studies.load("s").id)[0].id).total_s
+        ]
 
 
 # -- the evaluator -----------------------------------------------------------------------------------------------------
@@ -461,19 +463,19 @@ ROWS = (
 
 def test_rows_are_stored_replaced_and_deleted_with_their_study(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo")
-        assert store.sensitivities(target) == {}
-        store.set_sensitivities(target, ROWS[:1])
-        store.set_sensitivities(target, ROWS)
-        assert store.sensitivity_rows(target) == ROWS
-        assert store.sensitivities(target) == {
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo")
+        assert store.spaces.sensitivities(target) == {}
+        store.spaces.set_sensitivities(target, ROWS[:1])
+        store.spaces.set_sensitivities(target, ROWS)
+        assert store.spaces.sensitivity_rows(target) == ROWS
+        assert store.spaces.sensitivities(target) == {
             ("g000", INT8): 0.25,
             ("g001", FP16): np.inf,
             ("g001", INT8): 1e-5,
             ("g002", INT8): 1e-5,
         }
-        store.delete_study(STUDY.name)
-        assert store.sensitivity_rows(target) == ()
+        store.studies.delete(STUDY.name)
+        assert store.spaces.sensitivity_rows(target) == ()
 
 
 def judged(**changes: float) -> Sensitivities:
@@ -505,8 +507,8 @@ def test_a_study_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     copy_finished(tmp_path)
     with Store.open(f"sqlite:///{DATABASE}") as store:
-        target = store.targets(store.study("small").id)[0].id
-        store.set_sensitivities(target, [])
+        target = store.targets.of_study(store.studies.load("small").id)[0].id
+        store.spaces.set_sensitivities(target, [])
     first = json.loads(ok("sensitivity", "small", "--json", "--sensitivity-time", "10m"))
     assert {(row["node"], row["precision"], row["samples"] > 0) for row in first["groups"]} == {
         ("first", "int8", True),

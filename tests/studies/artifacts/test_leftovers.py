@@ -37,11 +37,11 @@ def names(artifacts: Artifacts) -> set[str]:
 
 
 def known(store: Store) -> dict[str, str]:
-    return {record.digest: record.kind for record in store.artifacts()}
+    return {record.digest: record.kind for record in store.files.all()}
 
 
 def other_target(store: Store) -> int:
-    return store.add_target(store.create_study(replace(STUDY, name="two")), TARGET, "two/cpu")
+    return store.targets.add(store.studies.create(replace(STUDY, name="two")), TARGET, "two/cpu")
 
 
 def test_an_engine_that_another_study_lets_go_of_meanwhile_is_put_again(
@@ -50,11 +50,11 @@ def test_an_engine_that_another_study_lets_go_of_meanwhile_is_put_again(
     with kept_engine(store, artifacts, built(tmp_path)) as digest:
         first = finish(store, target, 0, 1, artifact=digest)
     two, chosen = other_target(store), assignment(1)
-    number = store.begin(two, chosen, chosen.digest, "w2", 0)
+    number = store.claims.begin(two, chosen, chosen.digest, "w2", 0)
     with kept_engine(store, artifacts, built(tmp_path)) as digest:
-        drop(store, artifacts, store.release_artifacts([first]))
+        drop(store, artifacts, store.files.release_engines([first]))
         assert names(artifacts) == set()
-        store.record(number, measured(chosen), digest, worker="w2")
+        store.claims.record(number, measured(chosen), digest, worker="w2")
     assert names(artifacts) == {digest}
     assert known(store) == {digest: "engine"}
     assert list(tmp_path.glob("*.engine")) == []
@@ -67,7 +67,7 @@ def test_an_engine_that_nobody_needs_any_more_once_it_is_recorded_is_not_put_aga
 ) -> None:
     """Another worker of the study prunes just then."""
     with kept_engine(store, artifacts, built(tmp_path)) as digest:
-        drop(store, artifacts, store.release_artifacts([finish(store, target, 0, 1, artifact=digest)]))
+        drop(store, artifacts, store.files.release_engines([finish(store, target, 0, 1, artifact=digest)]))
     assert (names(artifacts), known(store)) == (set(), {})
 
 
@@ -76,13 +76,13 @@ def test_studies_that_keep_and_drop_one_engine_at_once(url: str, artifacts: Arti
 
     def work(name: str) -> None:
         with Store.open(url, create=True) as store:
-            target = store.add_target(store.create_study(replace(STUDY, name=name)), TARGET, name)
+            target = store.targets.add(store.studies.create(replace(STUDY, name=name)), TARGET, name)
             for trial in range(25):
                 with kept_engine(store, artifacts, built(tmp_path)) as digest:
                     number = finish(store, target, trial, trial % 3, trial // 3 % 3, trial // 9, artifact=digest)
                 if digest not in artifacts:
                     said.append(f"{name}: what trial {trial} refers to is gone")
-                drop(store, artifacts, store.release_artifacts([number]))
+                drop(store, artifacts, store.files.release_engines([number]))
         said.append("done")
 
     Store.open(url, create=True).close()
@@ -101,17 +101,17 @@ def test_what_is_not_recorded_goes_at_once_or_when_it_is_old(
 ) -> None:
     number = finish(store, target, 0, 1)
     with pytest.raises(LostEvaluationError), kept_engine(store, artifacts, built(tmp_path)):
-        store.record(number, measured(assignment(1)), "d" * 64, worker="late")
+        store.claims.record(number, measured(assignment(1)), "d" * 64, worker="late")
     assert (names(artifacts), known(store)) == (set(), {})
     with pytest.raises(KeyboardInterrupt), kept_engine(store, artifacts, built(tmp_path)):
         raise KeyboardInterrupt
     assert (names(artifacts), known(store)) == (set(), {})
-    store.add_artifact(artifacts.put_bytes(b"by a process that was killed then", "engine"), "engine", 1)
+    store.files.add(artifacts.put_bytes(b"by a process that was killed then", "engine"), "engine", 1)
     clear(store, artifacts, own=True)
     assert len(names(artifacts)) == 1, "somebody may be about to record it"
-    with database.writing(store._engine) as connection:
+    with database.writing(store.database.engine) as connection:
         connection.execute(update(tables.Artifact).values(created_at=tables.utc_ago(2 * STALE_S)))
-    store.add_artifact("c" * 64, "ranges", 1, key="for the next study of this model")
+    store.files.add("c" * 64, "ranges", 1, key="for the next study of this model")
     clear(store, artifacts, own=True)
     assert (names(artifacts), known(store)) == (set(), {"c" * 64: "ranges"})
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_removed_is_removed_later(
     path.unlink()
     path.mkdir()  # which no unlink removes
     with pytest.raises(ArtifactError, match="Could not remove artifact"):
-        drop(store, artifacts, store.release_artifacts([number]))
+        drop(store, artifacts, store.files.release_engines([number]))
     assert known(store) == {digest: "unused engine"}
     path.rmdir()
     path.write_bytes(b"the same engine")
@@ -172,4 +172,4 @@ def test_a_deletion_that_is_killed_is_finished_by_deleting_again(tmp_path: Path)
     assert (again.returncode, again.stderr) == (0, "")
     assert [path for path in engines.iterdir() if len(path.name) == 64] == []
     with Store.open(f"sqlite:///{tmp_path / 'bitfront.db'}") as store:
-        assert (known(store), store.studies()) == ({}, ())
+        assert (known(store), store.studies.summaries()) == ({}, ())

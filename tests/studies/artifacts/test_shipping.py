@@ -109,10 +109,10 @@ def test_a_host_that_has_nothing_works_on_a_study_in_s3(
     assert two.fetched() == expected
     assert list(two.folder.iterdir()) == []
     with Store.open(url, write=False) as store:
-        study = store.study("s")
+        study = store.studies.load("s")
         assert study.config["model"] == study.model_path == str(one.folder / "in/model.onnx")
         assert study.config["artifacts"] == bucket
-        assert [(f.role, f.name) for f in store.files(study.id)] == [
+        assert [(f.role, f.name) for f in store.files.inputs(study.id)] == [
             ("data", "data.npz"), ("model", "model.onnx"), ("model", "b.bin"), ("model", "weights/a.bin")
         ]  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_hosts_that_share_a_folder(hosts: tuple[Host, Host], url: str, tmp_path:
     (one.folder / "in/model.onnx").write_bytes(model)
     shutil.rmtree(two.cache)
     with Store.open(url, write=False) as store:
-        study = store.study("s")
+        study = store.studies.load("s")
         config = SearchConfig.from_json(study.config, url)
         assert shipping.here(store, study, config) == config  # what is here is used
     assert two.fetched() == {}
@@ -186,12 +186,12 @@ def test_a_folder_that_is_not_shared_is_noticed(hosts: tuple[Host, Host], url: s
     # Given by hand they are put there again.
     ok("worker", "s", "--trials", 4, "--model", "in/model.onnx", "--data", "in/data.npz")
     with Store.open(url, write=False) as store:
-        assert all((shared / file.digest).is_file() for file in store.files(store.study("s").id))
+        assert all((shared / file.digest).is_file() for file in store.files.inputs(store.studies.load("s").id))
 
 
 def workers_of(url: str) -> int:
     with Store.open(url, write=False) as store:
-        return len(store.workers(store.targets(store.study("s").id)[0].id))
+        return len(store.workers.of_target(store.targets.of_study(store.studies.load("s").id)[0].id))
 
 
 def test_files_that_another_study_lets_go_of_are_put_again(hosts: tuple[Host, Host], url: str, tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def shipped(one: Host, bucket: str) -> Iterator[tuple[Store, StudyRecord, Search
     config = SearchConfig(model, data, "s", f"sqlite:///{one.folder.parent / 'a.db'}", artifacts=bucket)
     files = shipping.put(open_artifacts(config), config, Quiet())
     with Store.open(config.storage, create=True) as store:
-        number = store.create_study(replace(STUDY, name="s", config=config.to_json()))
-        store.set_files(number, files)
+        number = store.studies.create(replace(STUDY, name="s", config=config.to_json()))
+        store.files.set_inputs(number, files)
         one.folder.rename(one.folder.with_name("gone"))
-        yield store, store.study("s"), config
+        yield store, store.studies.load("s"), config
 
 
 def test_what_arrives_damaged_is_refused(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_what_arrives_damaged_is_refused(hosts: tuple[Host, Host], monkeypatch: 
     bucket = object_stores.new_bucket("gs")
     one, two = hosts
     with shipped(one, bucket) as (store, study, config):
-        model = next(file for file in store.files(study.id) if file.role == "model")
+        model = next(file for file in store.files.inputs(study.id) if file.role == "model")
         place = parse(bucket)
         assert isinstance(place, Bucket)
         open_remote(place).write(model.digest, io.BytesIO(b"something else"))
@@ -239,14 +239,14 @@ def test_names_in_the_database_lead_nowhere_else(hosts: tuple[Host, Host], monke
     object_stores.use(monkeypatch, "s3")
     one, two = hosts
     with shipped(one, object_stores.new_bucket("s3")) as (store, study, config):
-        known = store.files(study.id)
+        known = store.files.inputs(study.id)
         two.here()
         for name in ("../model.onnx", "/tmp/model.onnx", "a/../../model.onnx"):
-            store.set_files(study.id, [replace(file, name=name) for file in known])
+            store.files.set_inputs(study.id, [replace(file, name=name) for file in known])
             with pytest.raises(ArtifactError, match=f"'{name}' is no path below a folder"):
                 shipping.here(store, study, config)
         assert two.fetched() == {}
-        store.set_files(study.id, known)
+        store.files.set_inputs(study.id, known)
         found = shipping.here(store, study, config)
         assert Path(found.model).read_bytes() == two.fetched()["model.onnx"]
         assert Path(found.model).is_relative_to(two.cache)
@@ -288,8 +288,8 @@ def test_a_study_in_a_file_ships_nothing(hosts: tuple[Host, Host]) -> None:
     one, _ = hosts
     copy_finished(one.here())
     with Store.open("sqlite:///bitfront.db", write=False) as store:
-        assert store.files(store.study("small").id) == ()
-        assert {artifact.kind for artifact in store.artifacts()} == {"ranges", "engine"}
+        assert store.files.inputs(store.studies.load("small").id) == ()
+        assert {artifact.kind for artifact in store.files.all()} == {"ranges", "engine"}
     assert not (one.cache / "bitfront").exists()
 
 

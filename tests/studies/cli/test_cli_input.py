@@ -669,8 +669,8 @@ def test_the_refusal_of_a_real_process(here: Path, inputs: Path) -> None:
 def change(config: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the stored configuration of the study `small`."""
     with Store.open(f"sqlite:///{DATABASE}") as store:
-        study = store.study("small")
-        store.update_study(study.id, config=config(study.config))
+        study = store.studies.load("small")
+        store.studies.update(study.id, config=config(study.config))
 
 
 def test_the_copied_study_is_complete(studied: Path) -> None:

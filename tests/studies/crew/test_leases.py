@@ -34,6 +34,7 @@ from studies.store.records import (
     Taken,
     TaskRecord,
 )
+from studies.store.repositories.workers import Workers
 from studies.store.store import Store
 from tests.support.servers.databases import postgresql_server, postgresql_url
 from tests.support.study_rows import ENGINE, STUDY, TARGET, assignment, count, finish, measured
@@ -44,12 +45,12 @@ T = TypeVar("T")
 
 
 def join(store: Store, target: int, pid: int = 1) -> str:
-    return store.join_worker(target, host="a host", device="CPU", pid=pid)
+    return store.workers.join(target, host="a host", device="CPU", pid=pid)
 
 
 def begin(store: Store, target: int, worker: str, number: int = 0, **options: Any) -> int:
     chosen = assignment(*(number // 3**place % 3 for place in range(6)))
-    return store.begin(target, chosen, chosen.digest, worker, number, **options)
+    return store.claims.begin(target, chosen, chosen.digest, worker, number, **options)
 
 
 def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
@@ -57,24 +58,24 @@ def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
 ) -> None:
     """It is held back until the row is there."""
     for name in ("_add_worker", "end_others"):
-        plain = getattr(Store, name)
+        plain = getattr(Workers, name)
 
         def interrupted(*args: Any, plain: Any = plain) -> None:
             plain(*args)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Store, name, interrupted)
+        monkeypatch.setattr(Workers, name, interrupted)
         monkeypatch.setattr(Store, "shared", property(lambda _: False))  # so that others are ended
         with pytest.raises(KeyboardInterrupt), WorkerLease(store, target, lease_s=LEASE_S):
             pass
         monkeypatch.undo()
-    assert [worker.state for worker in store.workers(target)] == ["ended", "ended"]
-    assert store.live_workers(target, LEASE_S) == {}
+    assert [worker.state for worker in store.workers.of_target(target)] == ["ended", "ended"]
+    assert store.workers.live(target, LEASE_S) == {}
 
 
 def grow_old(store: Store, table: type[Any], seconds: float = 2 * LEASE_S) -> None:
     """Let so much time pass since the heartbeats of a table."""
-    with database.writing(store._engine) as connection:
+    with database.writing(store.database.engine) as connection:
         connection.execute(update(table).values(heartbeat=tables.utc_ago(seconds)))
 
 
@@ -106,58 +107,58 @@ def wait_until(condition: Callable[[], Any], seconds: float = 90) -> Any:
 def test_workers_are_listed_with_what_they_have_done_and_are_at(store: Store, target: int) -> None:
     first, second = join(store, target, 11), join(store, target, 12)
     assert first != second
-    store.set_worker(first, "searching")
+    store.workers.set_state(first, "searching")
     for trial in (0, 1):
         chosen = assignment(trial)
-        number = store.begin(target, chosen, chosen.digest, first, trial)
-        store.record(number, measured(chosen), worker=first)
+        number = store.claims.begin(target, chosen, chosen.digest, first, trial)
+        store.claims.record(number, measured(chosen), worker=first)
     running = begin(store, target, second, 7)
-    store.link_trial(target, 9, running)
-    store.end_worker(first)
-    one, two = store.workers(target)
+    store.trials.link(target, 9, running)
+    store.workers.end(first)
+    one, two = store.workers.of_target(target)
     assert (one.name, one.host, one.device, one.pid, one.state) == (first, "a host", "CPU", 11, "ended")
     assert (one.evaluations, one.evaluation_id, one.trial) == (2, None, None)
     assert (two.evaluations, two.evaluation_id, two.trial) == (0, running, 7)
     assert one.ended_at is not None
     assert (one.live(LEASE_S), two.live(LEASE_S)) == (False, True)
-    assert store.live_workers(target, LEASE_S) == {second: "starting"}
+    assert store.workers.live(target, LEASE_S) == {second: "starting"}
 
 
 def test_a_worker_that_is_silent_counts_as_lost_until_it_is_heard_of_again(store: Store, target: int) -> None:
     name = join(store, target)
     grow_old(store, tables.Worker)
-    assert store.live_workers(target, LEASE_S) == {}
-    assert not store.workers(target)[0].live(LEASE_S)
-    assert store.workers(target)[0].live(3 * LEASE_S)
-    store.beat(name)
-    assert store.live_workers(target, LEASE_S) == {name: "starting"}
+    assert store.workers.live(target, LEASE_S) == {}
+    assert not store.workers.of_target(target)[0].live(LEASE_S)
+    assert store.workers.of_target(target)[0].live(3 * LEASE_S)
+    store.workers.beat(name)
+    assert store.workers.live(target, LEASE_S) == {name: "starting"}
 
 
 def test_a_beat_renews_all_that_a_worker_holds_and_nothing_else(store: Store, target: int) -> None:
     mine, other = join(store, target), join(store, target)
     held, foreign = begin(store, target, mine, 1), begin(store, target, other, 2)
     for worker, task in ((mine, "band"), (other, "reference")):
-        assert store.take_task(target, task, worker, LEASE_S)
+        assert store.tasks.take(target, task, worker, LEASE_S)
     for table in (tables.Worker, tables.Lease, tables.Task):
         grow_old(store, table)
-    store.beat(mine)
-    ages = {running.id: running.heartbeat_age_s or 0 for running in store.running(target)}
+    store.workers.beat(mine)
+    ages = {running.id: running.heartbeat_age_s or 0 for running in store.claims.running(target)}
     assert ages[held] < LEASE_S < ages[foreign]
-    assert {task.name: task.heartbeat_age_s < LEASE_S for task in store.tasks(target)} == {
+    assert {task.name: task.heartbeat_age_s < LEASE_S for task in store.tasks.of_target(target)} == {
         "band": True,
         "reference": False,
     }
-    assert [worker.live(LEASE_S) for worker in store.workers(target)] == [True, False]
+    assert [worker.live(LEASE_S) for worker in store.workers.of_target(target)] == [True, False]
 
 
 def test_counts_leave_exports_out(store: Store, target: int) -> None:
-    assert store.counts(target) == Counts(0, 0)
+    assert store.statistics.counts(target) == Counts(0, 0)
     finish(store, target, 0, 1)
     finish(store, target, 1, 2, failure=Failure(Stage.BUILD, FailureKind.REFUSED, "no"), latency=None, accuracy=None)
     begin(store, target, "w", 5)
     chosen = assignment(0, 1)
-    store.begin(target, chosen, chosen.digest, "w", None, EXPORT)
-    assert store.counts(target) == Counts(2, 1)
+    store.claims.begin(target, chosen, chosen.digest, "w", None, EXPORT)
+    assert store.statistics.counts(target) == Counts(2, 1)
 
 
 # -- take-over ---------------------------------------------------------------------------------------------------------
@@ -166,26 +167,26 @@ def test_counts_leave_exports_out(store: Store, target: int) -> None:
 def test_an_expired_evaluation_is_taken_over_as_it_is(store: Store, target: int) -> None:
     lost, taker, last = (join(store, target) for _ in range(3))
     chosen, asked = assignment(0, 2), assignment(2, 2)
-    number = store.begin(target, chosen, chosen.digest, lost, 7, "baseline:int8", asked=asked)
-    assert store.take_over(target, taker, LEASE_S) is None  # it is alive
+    number = store.claims.begin(target, chosen, chosen.digest, lost, 7, "baseline:int8", asked=asked)
+    assert store.claims.take_over(target, taker, LEASE_S) is None  # it is alive
     grow_old(store, tables.Lease)
-    assert store.take_over(target, taker, 3 * LEASE_S) is None
-    assert store.take_over(target, taker, LEASE_S) == Taken(number, lost, 1)
-    assert store.take_over(target, last, LEASE_S) is None  # and is renewed by that
-    record = store.load(number)
+    assert store.claims.take_over(target, taker, 3 * LEASE_S) is None
+    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, lost, 1)
+    assert store.claims.take_over(target, last, LEASE_S) is None  # and is renewed by that
+    record = store.evaluations.load(number)
     assert (record.status, record.trial, record.role, record.asked) == ("running", 7, "baseline:int8", asked)
     assert (record.worker, record.evaluation.assignment) == (taker, chosen)
     grow_old(store, tables.Lease)
-    assert store.take_over(target, last, LEASE_S) == Taken(number, taker, 2)
-    assert [(running.worker, running.takeovers) for running in store.running(target)] == [(last, 2)]
+    assert store.claims.take_over(target, last, LEASE_S) == Taken(number, taker, 2)
+    assert [(running.worker, running.takeovers) for running in store.claims.running(target)] == [(last, 2)]
 
 
 def test_the_oldest_expired_one_comes_first_and_only_of_this_target(store: Store, target: int) -> None:
-    other = store.add_target(store.study("demo").id, replace(TARGET, device="H200"), "demo/h200")
+    other = store.targets.add(store.studies.load("demo").id, replace(TARGET, device="H200"), "demo/h200")
     begin(store, other, "w", 1)
     numbers = [begin(store, target, "w", number) for number in (1, 2)]
     grow_old(store, tables.Lease)
-    taken = [store.take_over(target, taker, LEASE_S) for taker in ("one", "two", "three")]
+    taken = [store.claims.take_over(target, taker, LEASE_S) for taker in ("one", "two", "three")]
     assert [each.id for each in taken if each is not None] == numbers
 
 
@@ -193,15 +194,15 @@ def test_what_a_worker_holds_without_knowing_is_given_to_it_again(store: Store, 
     """As after a commit whose answer was lost: it would renew a lease for ever on what nobody evaluates."""
     name = join(store, target)
     number = begin(store, target, name)
-    assert store.take_over(target, name, LEASE_S) == Taken(number, name, 0)
+    assert store.claims.take_over(target, name, LEASE_S) == Taken(number, name, 0)
 
 
 def test_what_a_worker_left_when_it_ended_is_taken_over_at_once(store: Store, target: int) -> None:
     ended, taker = join(store, target), join(store, target)
     number = begin(store, target, ended)
-    assert store.take_over(target, taker, LEASE_S) is None
-    store.end_worker(ended, "failed")
-    assert store.take_over(target, taker, LEASE_S) == Taken(number, ended, 1)
+    assert store.claims.take_over(target, taker, LEASE_S) is None
+    store.workers.end(ended, "failed")
+    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, ended, 1)
 
 
 def test_of_many_that_look_one_takes_each(store: Store, target: int) -> None:
@@ -211,15 +212,15 @@ def test_of_many_that_look_one_takes_each(store: Store, target: int) -> None:
     def take_all(name: str) -> list[int]:
         """As a worker that finishes what it takes before it takes the next."""
         found = []
-        while (taken := store.take_over(target, name, LEASE_S)) is not None:
+        while (taken := store.claims.take_over(target, name, LEASE_S)) is not None:
             found.append(taken.id)
-            store.record(taken.id, measured(store.load(taken.id).evaluation.assignment), worker=name)
+            store.claims.record(taken.id, measured(store.evaluations.load(taken.id).evaluation.assignment), worker=name)
         return found
 
     taken = at_once(*((lambda name=f"w{i}": take_all(name)) for i in range(WORKERS)))
     assert sorted(itertools.chain(*taken)) == numbers
-    assert (store.counts(target), count(store, tables.Lease)) == (Counts(12, 0), 0)
-    with store._engine.connect() as connection:
+    assert (store.statistics.counts(target), count(store, tables.Lease)) == (Counts(12, 0), 0)
+    with store.database.engine.connect() as connection:
         assert connection.exec_driver_sql("select distinct takeovers from bf_evaluation").all() == [(1,)]
 
 
@@ -227,69 +228,69 @@ def test_the_first_result_counts_whoever_holds_the_lease(store: Store, target: i
     slow, taker = join(store, target), join(store, target)
     number = begin(store, target, slow, 4)
     grow_old(store, tables.Lease)
-    assert store.take_over(target, taker, LEASE_S) == Taken(number, slow, 1)
-    chosen = store.load(number).evaluation.assignment
-    store.record(number, measured(chosen, total_s=1.0), "1" * 64, worker=slow)
+    assert store.claims.take_over(target, taker, LEASE_S) == Taken(number, slow, 1)
+    chosen = store.evaluations.load(number).evaluation.assignment
+    store.claims.record(number, measured(chosen, total_s=1.0), "1" * 64, worker=slow)
     with pytest.raises(LostEvaluationError):
-        store.record(number, measured(chosen, total_s=9.0), "2" * 64, worker=taker)
-    note = store.note_late(number, taker)
+        store.claims.record(number, measured(chosen, total_s=9.0), "2" * 64, worker=taker)
+    note = store.claims.note_late(number, taker)
     assert note.startswith(f"a second result, of worker {taker}, came ")
     assert note.endswith(" s later and was dropped")
-    record = store.load(number)
+    record = store.evaluations.load(number)
     assert (record.worker, record.evaluation.total_s, record.artifact) == (slow, 1.0, "1" * 64)
     assert record.evaluation.notes == ("note", note)
     assert (count(store, tables.Lease), count(store, tables.Artifact)) == (0, 1)
-    assert store.forget_artifact("2" * 64)  # the engine of the dropped result may go
-    assert not store.forget_artifact("1" * 64)
-    assert store.note_late(number + 1, taker) == ""
+    assert store.files.forget("2" * 64)  # the engine of the dropped result may go
+    assert not store.files.forget("1" * 64)
+    assert store.claims.note_late(number + 1, taker) == ""
 
 
 def test_a_result_that_races_with_take_overs_is_stored_once(store: Store, target: int) -> None:
     for trial in range(10):
         number = begin(store, target, "slow", trial)
-        chosen = store.load(number).evaluation.assignment
+        chosen = store.evaluations.load(number).evaluation.assignment
         grow_old(store, tables.Lease)
 
         def record(worker: str, number: int = number, chosen: Any = chosen) -> str:
             try:
-                store.record(number, measured(chosen), worker=worker)
+                store.claims.record(number, measured(chosen), worker=worker)
             except LostEvaluationError:
                 return ""
             return worker
 
         def take(worker: str, number: int = number, record: Callable[[str], str] = record) -> str:
-            taken = store.take_over(target, worker, LEASE_S)
+            taken = store.claims.take_over(target, worker, LEASE_S)
             return record(worker) if taken is not None else ""
 
         calls = [lambda: record("slow"), *((lambda name=f"w{i}": take(name)) for i in range(3))]
         winners = [winner for winner in at_once(*calls) if winner]
-        assert winners == [store.load(number).worker]
-    assert (store.counts(target), count(store, tables.Lease)) == (Counts(10, 0), 0)
+        assert winners == [store.evaluations.load(number).worker]
+    assert (store.statistics.counts(target), count(store, tables.Lease)) == (Counts(10, 0), 0)
 
 
 def test_who_was_taken_for_lost_abandons_nothing(store: Store, target: int) -> None:
     number = begin(store, target, "slow")
     grow_old(store, tables.Lease)
-    assert store.take_over(target, "taker", LEASE_S) is not None
-    assert not store.abandon(number, "slow")
-    assert store.abandon(number, "taker")
+    assert store.claims.take_over(target, "taker", LEASE_S) is not None
+    assert not store.claims.abandon(number, "slow")
+    assert store.claims.abandon(number, "taker")
     assert [count(store, table) for table in (tables.Evaluation, tables.Lease, tables.Trial)] == [0, 0, 0]
-    assert not store.abandon(number, "taker")
+    assert not store.claims.abandon(number, "taker")
 
 
 def test_a_trial_waits_for_a_running_evaluation(store: Store, target: int) -> None:
     number = begin(store, target, "w", 3)
-    store.link_trial(target, 5, number)
-    assert store.links(target, 3, 5, 6) == {3: (number, "running"), 5: (number, "running")}
-    store.link_trial(target, 5, number)  # again changes nothing
-    store.record(number, measured(store.load(number).evaluation.assignment))
-    assert store.links(target, 5) == {5: (number, "ok")}
+    store.trials.link(target, 5, number)
+    assert store.trials.links(target, 3, 5, 6) == {3: (number, "running"), 5: (number, "running")}
+    store.trials.link(target, 5, number)  # again changes nothing
+    store.claims.record(number, measured(store.evaluations.load(number).evaluation.assignment))
+    assert store.trials.links(target, 5) == {5: (number, "ok")}
     other = finish(store, target, 8, 2)
     with pytest.raises(LostEvaluationError):
-        store.link_trial(target, 5, other)  # it has another one
+        store.trials.link(target, 5, other)  # it has another one
     with pytest.raises(LostEvaluationError):
-        store.link_trial(target, 6, other + 1)  # it is gone
-    assert store.links(target, 5, 6) == {5: (number, "ok")}
+        store.trials.link(target, 6, other + 1)  # it is gone
+    assert store.trials.links(target, 5, 6) == {5: (number, "ok")}
 
 
 # -- how many ----------------------------------------------------------------------------------------------------------
@@ -307,16 +308,16 @@ def test_no_more_are_begun_than_are_wanted(store: Store, target: int) -> None:
                 continue
             begun += 1
             if number % 2:
-                store.record(evaluation, measured(store.load(evaluation).evaluation.assignment))
+                store.claims.record(evaluation, measured(store.evaluations.load(evaluation).evaluation.assignment))
         return begun
 
     assert sum(at_once(*((lambda worker=worker: try_some(worker)) for worker in range(WORKERS)))) == 13
     assert count(store, tables.Evaluation) == 13
-    known = store.load(1).evaluation.assignment
+    known = store.evaluations.load(1).evaluation.assignment
     with pytest.raises(KnownEvaluationError):  # what is there is no question of room
-        store.begin(target, known, known.digest, "w", 99, most=13)
+        store.claims.begin(target, known, known.digest, "w", 99, most=13)
     chosen = assignment(0, 1)
-    store.begin(target, chosen, chosen.digest, "w", None, EXPORT)  # exports do not count
+    store.claims.begin(target, chosen, chosen.digest, "w", None, EXPORT)  # exports do not count
     with pytest.raises(FullStudyError):
         begin(store, target, "w", 700, most=13)
     begin(store, target, "w", 700, most=14)
@@ -326,27 +327,27 @@ def test_measuring_again_at_the_same_time_makes_rounds_of_their_own(store: Store
     number = finish(store, target, 0, 1)
     latency = measured(assignment(1)).latency
     assert isinstance(latency, Latency)
-    rounds = at_once(*[lambda: store.add_round(target, {number: latency})] * WORKERS)
+    rounds = at_once(*[lambda: store.measurements.add_round(target, {number: latency})] * WORKERS)
     assert sorted(rounds) == list(range(1, WORKERS + 1))
-    assert [found.number for found in store.load(number).rounds] == list(range(WORKERS + 1))
+    assert [found.number for found in store.evaluations.load(number).rounds] == list(range(WORKERS + 1))
 
 
 def test_several_may_complete_a_study_at_once(store: Store) -> None:
-    study = store.create_study(STUDY)
+    study = store.studies.create(STUDY)
     edges = [Edge(None, "g000", "x", size) for size in range(5)]
 
     def complete() -> int:
-        store.set_groups(study, [], edges)
-        return store.add_target(study, TARGET, "demo/cpu")
+        store.studies.set_groups(study, [], edges)
+        return store.targets.add(study, TARGET, "demo/cpu")
 
     found = at_once(*[complete] * WORKERS)
-    assert (len(set(found)), len(store.targets(study)), store.edges(study)) == (1, 1, tuple(edges))
+    assert (len(set(found)), len(store.targets.of_study(study)), store.studies.edges(study)) == (1, 1, tuple(edges))
 
 
 def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> None:
     url = f"{postgresql_url()}?options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
     with Store.open(url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
 
         def try_some(worker: int) -> int:
             begun = 0
@@ -361,39 +362,39 @@ def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> Non
 
 def test_of_what_is_found_out_once_the_first_word_stays(store: Store, target: int) -> None:
     """A worker that was stopped over it, and taken for lost, wakes when others use what its successor stored."""
-    at_once(*((lambda i=i: store.settle_target(target, ranges_digest=f"{i}" * 64)) for i in range(WORKERS)))
-    (first,) = store.targets(store.study("demo").id)
+    at_once(*((lambda i=i: store.targets.settle(target, ranges_digest=f"{i}" * 64)) for i in range(WORKERS)))
+    (first,) = store.targets.of_study(store.studies.load("demo").id)
     assert first.ranges_digest in [f"{i}" * 64 for i in range(WORKERS)]
-    store.settle_target(target, details={"rebuild": 0.01}, latency_band=0.01)
-    store.settle_target(target, details={"rebuild": 0.5, "late": True}, latency_band=0.5)
-    store.settle_target(target, ranges_digest="e" * 64)
-    (now,) = store.targets(store.study("demo").id)
+    store.targets.settle(target, details={"rebuild": 0.01}, latency_band=0.01)
+    store.targets.settle(target, details={"rebuild": 0.5, "late": True}, latency_band=0.5)
+    store.targets.settle(target, ranges_digest="e" * 64)
+    (now,) = store.targets.of_study(store.studies.load("demo").id)
     assert (now.ranges_digest, now.latency_band, now.details) == (first.ranges_digest, 0.01, {"rebuild": 0.01})
 
 
 def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> None:
     spaces = [(f"{i}" * 64, (Choice(f"g00{i}", Precision.INT8, 0, True),), f"{i + 1}" * 64) for i in range(WORKERS)]
-    at_once(*((lambda space=space: store.set_choices(target, *space)) for space in spaces))
-    (now,) = store.targets(store.study("demo").id)
-    assert (now.space_digest, store.choices(target), now.ranges_digest) in spaces
-    other = store.add_target(now.study_id, replace(TARGET, device="H200"), "demo/h200")
-    store.settle_target(other, ranges_digest="r" * 64)
-    store.set_choices(other, *spaces[0])
-    assert (store.targets(now.study_id)[1].space_digest, store.choices(other)) == (None, ())
+    at_once(*((lambda space=space: store.spaces.set_choices(target, *space)) for space in spaces))
+    (now,) = store.targets.of_study(store.studies.load("demo").id)
+    assert (now.space_digest, store.spaces.choices(target), now.ranges_digest) in spaces
+    other = store.targets.add(now.study_id, replace(TARGET, device="H200"), "demo/h200")
+    store.targets.settle(other, ranges_digest="r" * 64)
+    store.spaces.set_choices(other, *spaces[0])
+    assert (store.targets.of_study(now.study_id)[1].space_digest, store.spaces.choices(other)) == (None, ())
 
 
 def test_sensitivities_are_replaced_only_where_that_is_asked_for(store: Store, target: int) -> None:
     one, two, three = (SensitivityRecord("g000", Precision.INT8, e, 0.0, 60.0, 0.0, 1.0, 0.0, 64) for e in (1, 2, 3))
-    store.set_sensitivities(target, [one], replace=False)
-    store.set_sensitivities(target, [two], replace=False)
-    assert store.sensitivity_rows(target) == (one,)
-    store.set_sensitivities(target, [three])
-    assert store.sensitivity_rows(target) == (three,)
+    store.spaces.set_sensitivities(target, [one], replace=False)
+    store.spaces.set_sensitivities(target, [two], replace=False)
+    assert store.spaces.sensitivity_rows(target) == (one,)
+    store.spaces.set_sensitivities(target, [three])
+    assert store.spaces.sensitivity_rows(target) == (three,)
 
 
 def test_details_of_a_target_are_added_by_several(store: Store, target: int) -> None:
-    at_once(*((lambda key=f"k{i}": store.add_details(target, **{key: 1})) for i in range(WORKERS)))
-    (record,) = store.targets(store.study("demo").id)
+    at_once(*((lambda key=f"k{i}": store.targets.add_details(target, **{key: 1})) for i in range(WORKERS)))
+    (record,) = store.targets.of_study(store.studies.load("demo").id)
     assert record.details == {f"k{i}": 1 for i in range(WORKERS)}
 
 
@@ -401,29 +402,32 @@ def test_details_of_a_target_are_added_by_several(store: Store, target: int) -> 
 
 
 def test_a_task_has_one_worker_until_it_lets_go_or_is_lost(store: Store, target: int) -> None:
-    got = at_once(*((lambda name=f"w{i}": store.take_task(target, "band", name, LEASE_S)) for i in range(WORKERS)))
+    got = at_once(*((lambda name=f"w{i}": store.tasks.take(target, "band", name, LEASE_S)) for i in range(WORKERS)))
     assert Counter(got) == {True: 1, False: WORKERS - 1}
     first = f"w{got.index(True)}"
-    assert store.take_task(target, "band", first, LEASE_S)  # again is harmless
-    assert store.take_task(target, "reference", "other", LEASE_S)
-    store.release_task(target, "band", "other")
-    assert not store.take_task(target, "band", "other", LEASE_S)
+    assert store.tasks.take(target, "band", first, LEASE_S)  # again is harmless
+    assert store.tasks.take(target, "reference", "other", LEASE_S)
+    store.tasks.release(target, "band", "other")
+    assert not store.tasks.take(target, "band", "other", LEASE_S)
     grow_old(store, tables.Task)
-    got = at_once(*((lambda name=f"x{i}": store.take_task(target, "band", name, LEASE_S)) for i in range(WORKERS)))
+    got = at_once(*((lambda name=f"x{i}": store.tasks.take(target, "band", name, LEASE_S)) for i in range(WORKERS)))
     assert Counter(got) == {True: 1, False: WORKERS - 1}
     second = f"x{got.index(True)}"
-    store.release_task(target, "band", first)  # it is not its own any more
-    assert [(task.name, task.worker) for task in store.tasks(target)] == [("band", second), ("reference", "other")]
-    store.release_task(target, "band", second)
-    assert [task.name for task in store.tasks(target)] == ["reference"]
+    store.tasks.release(target, "band", first)  # it is not its own any more
+    assert [(task.name, task.worker) for task in store.tasks.of_target(target)] == [
+        ("band", second),
+        ("reference", "other"),
+    ]
+    store.tasks.release(target, "band", second)
+    assert [task.name for task in store.tasks.of_target(target)] == ["reference"]
 
 
 def test_the_tasks_of_a_worker_that_ends_are_free(store: Store, target: int) -> None:
     name = join(store, target)
-    assert store.take_task(target, "band", name, LEASE_S)
-    store.end_worker(name, "failed")
-    assert store.tasks(target) == ()
-    assert store.workers(target)[0].state == "failed"
+    assert store.tasks.take(target, "band", name, LEASE_S)
+    store.workers.end(name, "failed")
+    assert store.tasks.of_target(target) == ()
+    assert store.workers.of_target(target)[0].state == "failed"
 
 
 # -- the lease of a process --------------------------------------------------------------------------------------------
@@ -436,14 +440,14 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
             assert mine
             for table in (tables.Worker, tables.Lease, tables.Task):
                 grow_old(store, table)
-            wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.running(target)))
-            wait_until(lambda: store.live_workers(target, 2.0) == {lease.name: "searching"})
-            wait_until(lambda: [task.heartbeat_age_s < 2 for task in store.tasks(target)] == [True])
+            wait_until(lambda: all((running.heartbeat_age_s or 9) < 2 for running in store.claims.running(target)))
+            wait_until(lambda: store.workers.live(target, 2.0) == {lease.name: "searching"})
+            wait_until(lambda: [task.heartbeat_age_s < 2 for task in store.tasks.of_target(target)] == [True])
         lease.state("waiting")
-        assert store.live_workers(target, LEASE_S) == {lease.name: "waiting"}
-    (worker,) = store.workers(target)
-    assert (worker.state, worker.ended_at is not None, store.tasks(target)) == ("ended", True, ())
-    assert store.abandon(number, lease.name)
+        assert store.workers.live(target, LEASE_S) == {lease.name: "waiting"}
+    (worker,) = store.workers.of_target(target)
+    assert (worker.state, worker.ended_at is not None, store.tasks.of_target(target)) == ("ended", True, ())
+    assert store.claims.abandon(number, lease.name)
     wait_until(lambda: all(thread.name != "bitfront-heartbeat" for thread in threading.enumerate()))
 
 
@@ -451,27 +455,27 @@ def test_a_worker_that_fails_says_so(store: Store, target: int) -> None:
     for error, state in ((ValueError, "failed"), (KeyboardInterrupt, "ended")):
         with pytest.raises(error), WorkerLease(store, target, lease_s=LEASE_S) as lease:
             raise error
-        assert {worker.name: worker.state for worker in store.workers(target)}[lease.name] == state
+        assert {worker.name: worker.state for worker in store.workers.of_target(target)}[lease.name] == state
 
 
 def test_on_sqlite_a_worker_ends_what_killed_ones_left(tmp_path: Path) -> None:
     """It holds the lock of the study, so they cannot be alive."""
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         killed = join(store, target)
-        assert store.take_task(target, "calibration", killed, LEASE_S)
+        assert store.tasks.take(target, "calibration", killed, LEASE_S)
         with WorkerLease(store, target, lease_s=LEASE_S) as lease:
             assert lease.others() == {}
             with lease.try_hold("calibration") as mine:
                 assert mine
-        assert [worker.state for worker in store.workers(target)] == ["failed", "ended"]
+        assert [worker.state for worker in store.workers.of_target(target)] == ["failed", "ended"]
 
 
 def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: int) -> None:
     made: list[str] = []
 
     def known() -> bool:
-        return "answer" in store.targets(store.study("demo").id)[0].details
+        return "answer" in store.targets.of_study(store.studies.load("demo").id)[0].details
 
     def work() -> str:
         with WorkerLease(store, target, lease_s=LEASE_S) as lease:
@@ -479,7 +483,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
             def make() -> None:
                 made.append(lease.name)
                 time.sleep(0.3)
-                store.add_details(target, answer=len(made))
+                store.targets.add_details(target, answer=len(made))
 
             lease.once("calibration", known, make)
             assert known()
@@ -488,7 +492,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
     names = at_once(*[work] * 4) if store.shared else [work()]
     assert len(made) == 1
     assert made[0] in names
-    assert store.tasks(target) == ()
+    assert store.tasks.of_target(target) == ()
 
 
 def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int) -> None:
@@ -503,17 +507,17 @@ def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int
                 lease.once("calibration", lambda: bool(tried), make)
             except ValueError:
                 continue
-    assert (tried, store.tasks(target)) == (["made"], ())
+    assert (tried, store.tasks.of_target(target)) == (["made"], ())
 
 
 def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store, target: int) -> None:
     with WorkerLease(store, target, lease_s=2.0) as lease:
-        assert store.take_task(target, "band", "lost", 2.0)
+        assert store.tasks.take(target, "band", "lost", 2.0)
         held: list[TaskRecord] = []
 
         def wait_for_it() -> None:
             with lease.hold("band"):
-                held.extend(store.tasks(target))
+                held.extend(store.tasks.of_target(target))
 
         waiting = threading.Thread(target=wait_for_it)
         waiting.start()
@@ -524,22 +528,25 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
 
 def test_a_worker_outlives_a_server_that_dies() -> None:
     with postgresql_server() as server, Store.open(server.url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         with WorkerLease(store, target, lease_s=2.0) as lease:
             assert lease.steady
             server.kill()
             wait_until(lambda: not lease.steady)  # it could not beat, so it does not take silent ones for lost
             server.start()
             grow_old(store, tables.Worker)
-            wait_until(lambda: lease.name in store.live_workers(target, 2.0))
+            wait_until(lambda: lease.name in store.workers.live(target, 2.0))
             wait_until(lambda: lease.steady)
-        assert [worker.state for worker in store.workers(target)] == ["ended"]
+        assert [worker.state for worker in store.workers.of_target(target)] == ["ended"]
 
 
 def test_engines_come_with_results(store: Store, target: int) -> None:
     """What `record` stores besides is the same for a worker that took the evaluation over."""
     number = begin(store, target, "lost", 2)
     grow_old(store, tables.Lease)
-    assert store.take_over(target, "taker", LEASE_S) is not None
-    store.record(number, measured(store.load(number).evaluation.assignment), "3" * 64, worker="taker")
-    assert (store.engines(target), store.load(number).artifact) == ({number: ENGINE}, "3" * 64)
+    assert store.claims.take_over(target, "taker", LEASE_S) is not None
+    store.claims.record(
+        number, measured(store.evaluations.load(number).evaluation.assignment), "3" * 64, worker="taker"
+    )
+    record = store.evaluations.load(number)
+    assert (record.evaluation.engine, record.artifact) == (ENGINE, "3" * 64)

@@ -24,6 +24,7 @@ from studies.export import checks
 from studies.export.checks import MeasuredEngine, check_latency, default_tolerance, failure_text
 from studies.run import rebuild
 from studies.run.work import Bench, Work
+from studies.store.repositories.claims import Claims
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs
@@ -193,14 +194,14 @@ def test_a_rebuild_that_was_killed_is_made_anew(here: Path) -> None:
 
 
 def test_ctrl_c_just_as_a_rebuild_begins_leaves_no_row(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Store.begin
+    begin = Claims.begin
 
     def interrupted(*args: Any) -> int:
         begin(*args)
         raise KeyboardInterrupt
 
     lose_engines()
-    monkeypatch.setattr(Store, "begin", interrupted)
+    monkeypatch.setattr(Claims, "begin", interrupted)
     assert invoke("export", "small", "--trial", 0, "--out", "engine").exit_code == 130
     assert rows("select count(*) from bf_evaluation where role = 'export'") == [(0,)]
     assert not (here / "engine").exists()
@@ -249,8 +250,8 @@ def test_a_rebuild_that_was_not_obeyed_does_not_end_the_report(here: Path) -> No
     other = f"case asked when {INT8.id} then {FP32.id} else {INT8.id} end"
     rows(f"update bf_audit set got = {other} where evaluation_id in ({rebuilt})")
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        number = store.targets(store.study("small").id)[0].id
-        assert Answer.NOT_OBEYED in {row.answer for _, row in store.audits(number)}
+        number = store.targets.of_study(store.studies.load("small").id)[0].id
+        assert Answer.NOT_OBEYED in {row.answer for _, row in store.engines.audits(number)}
     ok("report", "small", "--out", "after.html")
     assert (here / "after.html").read_text() == (here / "before.html").read_text()
 

@@ -51,23 +51,23 @@ def filled(url: str, artifacts: Artifacts, tmp_path: Path) -> Iterator[Store]:
     """A study of these points with an engine each."""
     with Store.open(url, create=True) as store:
         fill(store, make_study(store), artifacts, tmp_path)
-        store.set_groups(store.study("s").id, [group(number) for number in range(3)], [])
+        store.studies.set_groups(store.studies.load("s").id, [group(number) for number in range(3)], [])
         yield store
 
 
 def fill(store: Store, target: int, artifacts: Artifacts, folder: Path) -> None:
     for trial, ((latency_ms, loss), codes) in enumerate(zip(POINTS, CODES, strict=True)):
         made = evaluated(codes, latency_ms, loss, 0.01)
-        number = store.begin(target, made.assignment, made.assignment.digest, "w0", trial, ROLES.get(trial, ""))
+        number = store.claims.begin(target, made.assignment, made.assignment.digest, "w0", trial, ROLES.get(trial, ""))
         engine = folder / f"{trial}.engine"
         engine.write_bytes(f"engine {target} {trial}".encode())
         with kept_engine(store, artifacts, engine) as digest:
-            store.record(number, made, digest)
+            store.claims.record(number, made, digest)
 
 
 def judged(store: Store, limits: Limits | None = None, target: int = 0) -> Standing:
-    study = store.study("s")
-    return standing(store, study, store.targets(study.id)[target], limits or Limits())
+    study = store.studies.load("s")
+    return standing(store, study, store.targets.of_study(study.id)[target], limits or Limits())
 
 
 def trials(rows: list[dict[str, Any]], mark: str) -> set[int]:
@@ -114,7 +114,7 @@ def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
     filled: Store, capsys: pytest.CaptureFixture[str], limits: Limits, label: str, best: int
 ) -> None:
     now = judged(filled, limits)
-    print_finished(SearchResult(now, "done", Mixes(filled.assignments(now.target.id)), {}), None)
+    print_finished(SearchResult(now, "done", Mixes(filled.evaluations.assignments(now.target.id)), {}), None)
     printed = capsys.readouterr().out
     assert f"{label}: trial {best}:" in printed
     assert re.search(rf"^{best} .*best", printed, re.MULTILINE)
@@ -168,7 +168,7 @@ def test_a_report_whose_picks_are_on_the_front_says_nothing_of_it(filled: Store)
 
 
 def test_targets_side_by_side_have_what_is_picked_on_one(filled: Store, artifacts: Artifacts, tmp_path: Path) -> None:
-    other = filled.add_target(filled.study("s").id, replace(TARGET, device="GPU"), "s@2")
+    other = filled.targets.add(filled.studies.load("s").id, replace(TARGET, device="GPU"), "s@2")
     fill(filled, other, artifacts, tmp_path)
     beside = side_by_side(filled, [judged(filled), judged(filled, target=1)])
     assert [row.trials for row in beside.shared] == [(1, 1), (3, 3), (0, 0)]

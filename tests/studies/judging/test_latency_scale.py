@@ -50,8 +50,8 @@ def test_a_baseline_is_off_by_more_than_five_percent() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as opened:
-        study = opened.create_study(replace(STUDY, metric=METRIC))
-        opened.settle_target(opened.add_target(study, TARGET, "demo/cpu"), latency_band=0.01)
+        study = opened.studies.create(replace(STUDY, metric=METRIC))
+        opened.targets.settle(opened.targets.add(study, TARGET, "demo/cpu"), latency_band=0.01)
         yield opened
 
 
@@ -63,15 +63,15 @@ def add(store: Store, trial: int, latency: Latency, role: str = "") -> int:
     codes = tuple(int(bit) for bit in f"{trial:06b}")
     chosen = assignment(*codes)
     accuracy = replace(measured(chosen).accuracy, loss=0.0, loss_low=0.0, loss_high=0.0, samples=8)  # type: ignore[type-var]
-    (target,) = store.targets(store.study(STUDY.name).id)
-    number = store.begin(target.id, chosen, chosen.digest, "w0", trial, role)
-    store.record(number, measured(chosen, latency=latency, accuracy=accuracy))
+    (target,) = store.targets.of_study(store.studies.load(STUDY.name).id)
+    number = store.claims.begin(target.id, chosen, chosen.digest, "w0", trial, role)
+    store.claims.record(number, measured(chosen, latency=latency, accuracy=accuracy))
     return number
 
 
 def judged(store: Store, budget_ms: float | None = None) -> Standing:
-    study = store.study(STUDY.name)
-    (target,) = store.targets(study.id)
+    study = store.studies.load(STUDY.name)
+    (target,) = store.targets.of_study(study.id)
     return standing(store, study, target, Limits(latency_budget_ms=budget_ms))
 
 
@@ -90,7 +90,7 @@ def test_a_first_baseline_that_was_off_heals_as_rows_come(store: Store, factor: 
     np.testing.assert_allclose(now.latency_ms, [4.0, 2.0, 1.0, 3.6])
     assert now.table.reference_ms == 4.0
     assert feasible(now) == [1, 2]
-    assert store.load(int(now.table.id[0])).evaluation.latency.value_ms == pytest.approx(4.0)  # type: ignore[union-attr]
+    assert store.evaluations.load(int(now.table.id[0])).evaluation.latency.value_ms == pytest.approx(4.0)  # type: ignore[union-attr]
 
 
 def test_a_busy_moment_between_scales_itself_out(store: Store) -> None:
@@ -98,7 +98,7 @@ def test_a_busy_moment_between_scales_itself_out(store: Store) -> None:
         add(store, trial, timed(2.0 * slow, 4.0 * slow))
     now = judged(store)
     np.testing.assert_allclose(now.latency_ms, 2.0)
-    doubts = store.doubts([int(number) for number in now.table.id], now.table.reference_ms)
+    doubts = store.measurements.doubts([int(number) for number in now.table.id], now.table.reference_ms)
     assert doubts == {int(now.table.id[2]): ("the baseline ran 60.0% slower than usual",)}
 
 
@@ -111,11 +111,11 @@ def test_doubtful_measurements_do_not_move_the_reference(store: Store) -> None:
 
 def test_rounds_that_measure_again_count_in_the_reference(store: Store) -> None:
     number = add(store, 0, timed(8.8, 8.8), "baseline:fp32")
-    (target,) = store.targets(store.study(STUDY.name).id)
+    (target,) = store.targets.of_study(store.studies.load(STUDY.name).id)
     for _ in range(2):
-        store.add_round(target.id, {number: timed(4.0, 4.0)})
+        store.measurements.add_round(target.id, {number: timed(4.0, 4.0)})
     now = judged(store)
-    assert (now.table.reference_ms, store.reference_ms(target.id)) == (4.0, 4.0)
+    assert (now.table.reference_ms, store.measurements.reference_ms(target.id)) == (4.0, 4.0)
     assert now.latency_ms[0] == pytest.approx(4.0)
 
 
@@ -123,7 +123,7 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
     number = add(store, 0, timed(2.0, 4.0, "drift"))
     for trial in (1, 2):
         add(store, trial, timed(3.0, 4.0))
-    (target,) = store.targets(store.study(STUDY.name).id)
+    (target,) = store.targets.of_study(store.studies.load(STUDY.name).id)
     for latency, counts in [
         (timed(2.4, 4.0, "spread"), 2.4),  # both are doubtful: the later one
         (timed(2.2, 4.0), 2.2),
@@ -131,9 +131,9 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
         (timed(2.6, 5.0), 2.2),  # beside a baseline that was slow
         (timed(2.1, 4.0), 2.1),
     ]:
-        store.add_round(target.id, {number: latency})
+        store.measurements.add_round(target.id, {number: latency})
         assert judged(store).latency_ms[0] == pytest.approx(counts)
-        assert store.trial_latencies(target.id) == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
+        assert store.trials.latencies(target.id) == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
 
 
 def test_without_baselines_latencies_are_as_timed(store: Store) -> None:
@@ -155,8 +155,8 @@ def test_a_search_whose_first_measurement_was_slow_heals(tmp_path: Path, monkeyp
     assert said.exit_code == 0, said.output
     assert "measuring the FP32 baseline" not in said.output
     with Store.open(f"sqlite:///{DATABASE}") as store:
-        study = store.study("s")
-        now = standing(store, study, store.targets(study.id)[0], Limits())
+        study = store.studies.load("s")
+        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
     table = now.table
     assert table.baseline_ms[0] > 5 * table.baseline_ms[1:].max(), "else nothing was planted"
     assert table.reference_ms is not None

@@ -32,16 +32,16 @@ def judged(
 ) -> Standing:
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
     metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True}
-    study = store.create_study(replace(STUDY, metric=metric, model=GRAPH))
-    target = store.add_target(study, replace(TARGET, relative=False), "demo/gpu")
-    store.settle_target(target, details={}, latency_band=0.01)
+    study = store.studies.create(replace(STUDY, metric=metric, model=GRAPH))
+    target = store.targets.add(study, replace(TARGET, relative=False), "demo/gpu")
+    store.targets.settle(target, details={}, latency_band=0.01)
     for trial, (precision, (latency_ms, engine)) in enumerate(uniforms.items()):
         chosen = assignment(precision, precision, *held)
         latency = replace(measured(chosen).latency, raw_ms=latency_ms, baseline_ms=None)
-        number = store.begin(target, chosen, chosen.digest, "w0", trial, f"baseline:{precision.label}")
-        store.record(number, measured(chosen, latency=latency, engine=engine), None)
-    record = store.study(STUDY.name)
-    return standing(store, record, store.targets(record.id)[0], Limits())
+        number = store.claims.begin(target, chosen, chosen.digest, "w0", trial, f"baseline:{precision.label}")
+        store.claims.record(number, measured(chosen, latency=latency, engine=engine), None)
+    record = store.studies.load(STUDY.name)
+    return standing(store, record, store.targets.of_study(record.id)[0], Limits())
 
 
 def test_a_region_that_int8_breaks_up_is_named(opened: Store) -> None:

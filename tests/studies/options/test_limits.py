@@ -55,8 +55,8 @@ def test_a_registered_limit_decides_what_is_feasible(
     copy_finished(tmp_path)
     monkeypatch.chdir(tmp_path)
     with Store.open("sqlite:///bitfront.db", write=False) as store:
-        study = store.study("small")
-        now = standing(store, study, store.targets(study.id)[0], Limits())
+        study = store.studies.load("small")
+        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
         sizes = now.table.size_bytes[:]
         bound = int(sizes[now.feasible].max()) - 1
         bounded = replace(now, limits=Limits(max_size_bytes=bound))

@@ -53,15 +53,15 @@ def store(url: str) -> Iterator[Store]:
 
 
 def judged(store: Store, limits: Limits = LIMIT) -> Standing:
-    study = store.study("s")
-    return standing(store, study, store.targets(study.id)[0], limits)
+    study = store.studies.load("s")
+    return standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def score(store: Store, trial: int, loss: float, half: float) -> Standing:
     """Let a trial have this loss on the final split."""
     now = judged(store)
     accuracy = Accuracy("top1", 0.9 - loss, loss, loss - half, loss + half, 8, 8, np.ones(8))
-    store.set_final(int(now.table.id[trial]), accuracy)
+    store.evaluations.set_final(int(now.table.id[trial]), accuracy)
     return judged(store)
 
 
@@ -213,13 +213,15 @@ def confirmed(
         for row in rows:
             loss = losses.get(row, float(now.table.loss[row]))
             accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
-            store.set_final(int(now.table.id[row]), accuracy)
+            store.evaluations.set_final(int(now.table.id[row]), accuracy)
         return 0
 
     monkeypatch.setattr(finalists, "confirm", confirm)
-    study = store.study("s")
+    study = store.studies.load("s")
     pace = SimpleNamespace(finalists_in_time=lambda now, wanted: wanted)
-    work: Any = SimpleNamespace(store=store, study=study, target=store.targets(study.id)[0], limits=limits, pace=pace)
+    work: Any = SimpleNamespace(
+        store=store, study=study, target=store.targets.of_study(study.id)[0], limits=limits, pace=pace
+    )
     Finish(work, cast(Any, None), cast(Any, None))._confirm()
     return batches
 
@@ -264,11 +266,11 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
         losses = dict.fromkeys(rows, 0.2 if rows == [1] else 0.0)
         for row, loss in losses.items():
             accuracy = Accuracy("top1", 0.9 - loss, loss, loss - 0.002, loss + 0.002, 8, 8, np.ones(8))
-            store.set_final(int(now.table.id[row]), accuracy)
+            store.evaluations.set_final(int(now.table.id[row]), accuracy)
         return 0
 
-    limits, study = Limits(max_drop=0.15), store.study("s")
-    target = store.targets(study.id)[0]
+    limits, study = Limits(max_drop=0.15), store.studies.load("s")
+    target = store.targets.of_study(study.id)[0]
     monkeypatch.setattr(export, "confirm", confirm)
     work: Any = SimpleNamespace(store=store, study=study, target=target, limits=limits)
     now, row = export.confirm_pick(work, judged(store, limits), "best")

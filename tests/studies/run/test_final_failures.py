@@ -81,8 +81,8 @@ def here(searched_once: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def judged(store: Store, limits: Limits | None = None, read: Any = standing) -> Standing:
-    study = store.study("s")
-    now: Standing = read(store, study, store.targets(study.id)[0], limits or Limits())
+    study = store.studies.load("s")
+    now: Standing = read(store, study, store.targets.of_study(study.id)[0], limits or Limits())
     return now
 
 

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def lease(store: Store) -> Iterator[WorkerLease]:
-    target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+    target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
     with WorkerLease(store, target, lease_s=LEASE_S, state="finishing") as lease:
         yield lease
 
@@ -37,7 +37,7 @@ def others_go_on(lease: WorkerLease) -> bool:
 
 
 def join(store: Store, lease: WorkerLease) -> str:
-    return store.join_worker(lease._target, host="h", device="CPU", pid=2, state="searching")
+    return store.workers.join(lease._target, host="h", device="CPU", pid=2, state="searching")
 
 
 def test_a_worker_that_was_lost_just_before_does_not_go_on(store: Store, lease: WorkerLease) -> None:
@@ -50,7 +50,7 @@ def test_one_that_says_that_it_is_alive_goes_on(store: Store, lease: WorkerLease
 
     def live() -> None:
         while not over.wait(LEASE_S / 10):
-            store.beat(other)
+            store.workers.beat(other)
 
     thread = threading.Thread(target=live)
     thread.start()
@@ -66,12 +66,12 @@ def test_a_worker_whose_own_signs_of_life_came_late_waits_until_it_knows(
 ) -> None:
     """As when the server was away for a moment: nobody could say that he was alive, and one was lost."""
     join(store, lease)
-    beat, back = store.beat, threading.Event()
+    beat, back = store.workers.beat, threading.Event()
 
     def late(name: str, spent: Mapping[str, float] | None = None) -> None:
         back.wait(60)
         beat(name, spent)
 
-    monkeypatch.setattr(store, "beat", late)
+    monkeypatch.setattr(store.workers, "beat", late)
     threading.Timer(0.95 * LEASE_S, back.set).start()
     assert not others_go_on(lease)

@@ -119,10 +119,10 @@ def test_finalists_that_do_not_fit_are_left_out_and_confirmed_later(
 def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) -> None:
     search(Quiet(), trials="4")
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        study = store.study("s")
-        [target] = store.targets(study.id)
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
         now = standing(store, study, target, Limits())
-        record = store.load(int(now.table.id[-1]))
+        record = store.evaluations.load(int(now.table.id[-1]))
     slow = replace(record.evaluation, stage_s={"load": 1.0, "run": 6.0, "score": 4.0})
     made = Pace(1000.0, time.monotonic(), {"search": 100, "final": 50})
     made.note(slow, 30.0)

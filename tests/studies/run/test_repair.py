@@ -252,7 +252,9 @@ from studies.cli import main as cli
 from studies.trials import proposals
 from studies.run.noise import repeatability
 from studies.store.reading import repeats
-from studies.store import store
+from studies.store.repositories.claims import Claims
+from studies.store.repositories.spaces import Spaces
+from studies.store.repositories.trials import Trials
 repeatability._REPEATS = repeats.BUILDS = 1
 repeats.PROCESSES = 0
 begun = set()
@@ -272,11 +274,11 @@ def begins(result, arguments, options):
     begun.add(result)
     return True
 
-after(store.Store, 'begin', 'repair begun', begins)
-after(store.Store, 'mark_unbuildable', 'marked', lambda *_: True)
-after(store.Store, 'record', 'refusal recorded', lambda r, a, o: o.get('repaired'))
-after(store.Store, 'record', 'repair recorded', lambda r, a, o: a[0] in begun)
-after(store.Store, 'link_trial', 'repeated and linked', lambda r, a, o: o.get('asked') is not None)
+after(Claims, 'begin', 'repair begun', begins)
+after(Spaces, 'mark_unbuildable', 'marked', lambda *_: True)
+after(Claims, 'record', 'refusal recorded', lambda r, a, o: o.get('repaired'))
+after(Claims, 'record', 'repair recorded', lambda r, a, o: a[0] in begun)
+after(Trials, 'link', 'repeated and linked', lambda r, a, o: o.get('asked') is not None)
 after(proposals.Proposals, 'tell', 'repair told', lambda *_: bool(begun))
 cli.main()
 """

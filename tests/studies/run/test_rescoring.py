@@ -38,8 +38,8 @@ def early(loss: float, half: float, samples: int = 4) -> Accuracy:
 
 
 def judged(store: Store, limits: Limits) -> Standing:
-    study = store.study("s")
-    return standing(store, study, store.targets(study.id)[0], limits)
+    study = store.studies.load("s")
+    return standing(store, study, store.targets.of_study(study.id)[0], limits)
 
 
 def trials(now: Standing, rows: Any) -> list[int]:
@@ -110,7 +110,7 @@ def test_what_may_keep_the_limits_is_named_with_what_to_do(filled: Store) -> Non
     now = judged(filled, Limits())
     assert regained_text(now).startswith("7 evaluations may keep these limits but were stopped early")
     assert "(trials 2, 3, 4, 5, 6, …)" in regained_text(now)
-    shown = front_json(now, Mixes(filled.assignments(target)))
+    shown = front_json(now, Mixes(filled.evaluations.assignments(target)))
     assert shown["stopped_early"] == [2, 3, 4, 5, 6, 8, 9]
 
 
@@ -120,51 +120,55 @@ def test_what_may_keep_the_limits_is_named_with_what_to_do(filled: Store) -> Non
 def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
     target = make_study(store)
     number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
-    before = store.load(number)
-    store.add_round(target, {number: before.evaluation.latency})
+    before = store.evaluations.load(number)
+    store.measurements.add_round(target, {number: before.evaluation.latency})
     audit = tuple(AuditRow(g, p, None, "other") for g, p in before.evaluation.assignment.items())
     whole = evaluated((1, 2), 2.1, 0.03, 0.004, audit=audit, size_bytes=7)
-    store.replace_stopped(number, whole, worker="w1")
-    found = store.load(number)
+    store.claims.replace_stopped(number, whole, worker="w1")
+    found = store.evaluations.load(number)
     assert plain(found.evaluation.accuracy) == plain(whole.accuracy)
     assert plain(found.evaluation.latency) == plain(whole.latency)
     assert (found.evaluation.audit, found.evaluation.size_bytes) == (audit, 7)
     assert (found.trials, found.digest, found.worker) == ((5,), before.digest, "w1")
-    again = store.rounds_again(target)
+    again = store.measurements.rounds(target)
     assert (list(again.evaluation_id), list(again.raw_ms)) == ([number], [2.0])  # what was measured again stays
     now = judged(store, Limits())
     assert (trials(now, now.complete), trials(now, now.stopped)) == ([5], [])
     with pytest.raises(LostEvaluationError):
-        store.replace_stopped(number, evaluated((1, 2), 2.2, 0.0, 0.0), worker="w2")
-    assert plain(store.load(number).evaluation.accuracy) == plain(whole.accuracy)
+        store.claims.replace_stopped(number, evaluated((1, 2), 2.2, 0.0, 0.0), worker="w2")
+    assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(whole.accuracy)
 
 
 def test_what_failed_on_the_final_data_is_judged_anew_when_it_was_built_again(store: Store) -> None:
     target = make_study(store)
     number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
-    store.set_final_failure(number, "top1", "outputs are infinite")
+    store.evaluations.set_final_failure(number, "top1", "outputs are infinite")
     assert judged(store, Limits()).fails_final.all()
-    store.replace_stopped(number, evaluated((1, 2), 2.1, 0.03, 0.004), worker="w1")
+    store.claims.replace_stopped(number, evaluated((1, 2), 2.1, 0.03, 0.004), worker="w1")
     now = judged(store, Limits())
-    assert (store.load(number).final_failure, trials(now, now.fails_final), now.picks.accurate) == ("", [], 0)
+    assert (store.evaluations.load(number).final_failure, trials(now, now.fails_final), now.picks.accurate) == (
+        "",
+        [],
+        0,
+    )
 
 
 def test_one_that_fails_when_it_is_scored_to_the_end_has_failed(store: Store) -> None:
     target = make_study(store)
     number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
-    evaluation = store.load(number).evaluation
+    evaluation = store.evaluations.load(number).evaluation
     failed = Failure(Stage.ACCURACY, FailureKind.NON_FINITE, "NaN on samples 4 to 8", "")
-    store.replace_stopped(
+    store.claims.replace_stopped(
         number, evaluated((1, 2), 2.1, 0.0, 0.0, failure=failed, accuracy=None, audit=evaluation.audit), worker="w1"
     )
-    found = store.load(number)
+    found = store.evaluations.load(number)
     assert (found.status, found.evaluation.failure) == ("failed", failed)
     assert found.evaluation.accuracy is None
     assert found.trials == (5,)
     now = judged(store, Limits())
     assert (now.stopped.any(), now.done) == (False, 1)
     with pytest.raises(LostEvaluationError):
-        store.replace_stopped(number, evaluation, worker="w2")
+        store.claims.replace_stopped(number, evaluation, worker="w2")
 
 
 # -- resuming ----------------------------------------------------------------------------------------------------------
@@ -247,16 +251,16 @@ def test_what_still_misses_the_limits_stays_and_the_rest_heeds_the_time_limit(he
 # Run by a process before anything else: when it first stores a result scored to the end, a signal before or after it.
 SIGNALLED = """
 import os, signal
-from studies.store.evaluation_store import EvaluationStore
-replace = EvaluationStore.replace_stopped
+from studies.store.repositories.claims import Claims
+replace = Claims.replace_stopped
 def signalled(self, *arguments, **named):
-    EvaluationStore.replace_stopped = replace
+    Claims.replace_stopped = replace
     if {after}:
         replace(self, *arguments, **named)
     os.kill(os.getpid(), signal.{signal})
     if not {after}:
         replace(self, *arguments, **named)
-EvaluationStore.replace_stopped = signalled
+Claims.replace_stopped = signalled
 """
 
 

@@ -15,7 +15,7 @@ import pytest
 from search.graph.model import load
 from search.space.choices import Space, make_space
 from search.values import Capability, Precision
-from studies.store.store import Store
+from studies.store.repositories.claims import Claims
 from studies.trials.proposals import Outcome, Proposals
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, tree, write_inputs
 from tests.support.crashes.kill_and_resume import untold
@@ -105,13 +105,13 @@ def test_begun_but_not_recorded(studied: Path) -> None:
 
 def test_ctrl_c_just_as_an_evaluation_begins(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is held back until the row is there, whose number nobody has been told then."""
-    begin = Store.begin
+    begin = Claims.begin
 
     def interrupted(*args: Any, **kwargs: Any) -> int:
         begin(*args, **kwargs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "begin", interrupted)
+    monkeypatch.setattr(Claims, "begin", interrupted)
     assert invoke("resume", "small", "--trials", 5).exit_code == 130
     assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 4)]
     assert states()[4:] == ["FAIL", "WAITING"]

@@ -35,16 +35,16 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     config = SearchConfig(model="model.onnx", data="data.npz", study="demo").to_json()
     with Store.open("sqlite:///bitfront.db", create=True) as store:
-        study = store.create_study(replace(STUDY, metric=METRIC, config=config))
-        store.set_groups(study, [group(0), group(1)], [])
-        target = store.add_target(study, TENSORRT, "demo/h200")
+        study = store.studies.create(replace(STUDY, metric=METRIC, config=config))
+        store.studies.set_groups(study, [group(0), group(1)], [])
+        target = store.targets.add(study, TENSORRT, "demo/h200")
         choices = [Choice(f"g00{g}", p, p.id, True) for g in range(2) for p in Precision]
-        store.set_choices(target, "c" * 64, choices)
+        store.spaces.set_choices(target, "c" * 64, choices)
         begin(store, target, 0, (0, 0), role="baseline:fp32", profile=LAYERS, latency=latency(3.0))
         refused = Failure(Stage.BUILD, FailureKind.REFUSED, "no implementation for /layer1/Conv")
-        lost = store.begin(target, assignment(2, 2), "e" * 64, "w0", None)
-        store.record(lost, measured(assignment(2, 2), failure=refused, audit=(), latency=None, accuracy=None))
-        store.mark_unbuildable(target, "g001", Precision.INT8)
+        lost = store.claims.begin(target, assignment(2, 2), "e" * 64, "w0", None)
+        store.claims.record(lost, measured(assignment(2, 2), failure=refused, audit=(), latency=None, accuracy=None))
+        store.spaces.mark_unbuildable(target, "g001", Precision.INT8)
         audit = (
             AuditRow("g000", Precision.INT8, Precision.INT8, "sm80_xmma", WORDS),
             AuditRow("g001", Precision.FP16, None, "Myelin"),
@@ -61,8 +61,8 @@ def latency(value_ms: float) -> Latency:
 
 def begin(store: Store, target: int, trial: int, codes: tuple[int, ...], **changes: Any) -> None:
     chosen, role, asked = assignment(*codes), changes.pop("role", ""), changes.pop("asked", None)
-    number = store.begin(target, chosen, chosen.digest, "w0", trial, role, asked=asked)
-    store.record(number, measured(chosen, **changes))
+    number = store.claims.begin(target, chosen, chosen.digest, "w0", trial, role, asked=asked)
+    store.claims.record(number, measured(chosen, **changes))
 
 
 def test_show_says_what_an_engine_is_made_of_and_what_surrounded_it(stored: Path) -> None:

@@ -63,7 +63,7 @@ def many(store: Store, target: int, count: int, seed: int) -> None:
             for again in range(2):
                 value = round(float(rng.uniform(0.5, 4)), 2)
                 latency = Latency(value, value, 0.01, 2.0, np.ones(2), np.ones(2), ())
-                store.add_round(target, {number: latency} if again else {number: made.latency})
+                store.measurements.add_round(target, {number: latency} if again else {number: made.latency})
 
 
 def shown(now: TargetStatus) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def shown(now: TargetStatus) -> dict[str, Any]:
 
 
 def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
-    study = store.study("s")
-    record = next(t for t in store.targets(study.id) if t.id == target)
+    study = store.studies.load("s")
+    record = next(t for t in store.targets.of_study(study.id) if t.id == target)
     found = standing(store, study, record, limits)
     rows = {name: getattr(found.picks, name) for name in NAMES}
     picks = {name: (found.table.trial[row], found.speedup(row)) for name, row in rows.items() if row is not None}
@@ -81,10 +81,10 @@ def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
 
 def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Standing]) -> dict[str, Any]:
     """What `front` prints, from a whole standing or from one of what may be on the front."""
-    study = store.study("s")
-    record = next(t for t in store.targets(study.id) if t.id == target)
+    study = store.studies.load("s")
+    record = next(t for t in store.targets.of_study(study.id) if t.id == target)
     now = read(store, study, record, limits)
-    return front_json(now, Mixes(store.assignments(target)))
+    return front_json(now, Mixes(store.evaluations.assignments(target)))
 
 
 @pytest.mark.parametrize(("kind", "seed"), [*((kind, 0) for kind in KINDS), ("sqlite", 1)])
@@ -92,20 +92,22 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         target = make_study(store)
         many(store, target, 250, seed)
-        study, sizes = store.study("s"), set()
+        study, sizes = store.studies.load("s"), set()
         for band in (None, 0.0, 0.01, 0.2):
-            with writing(store._engine) as connection:
+            with writing(store.database.engine) as connection:
                 connection.execute(update(tables.StudyTarget).values(latency_band=band))
             for given in LIMITS:
                 config = from_options({"model": "m", "data": "d", **given})
-                store.update_study(study.id, config=config.to_json())
+                store.studies.update(study.id, config=config.to_json())
                 limits = resolve_limits(config.limits, MetricScale("top1", ratio=True))
                 found = study_status(store, "s").targets[0]
                 assert shown(found) == expected(store, target, limits), (band, given)
                 sizes.add(found.front)
         assert {0, 1} < sizes
         assert max(sizes) > 3
-        assert store.obedience(target) == Counter((row.asked, row.answer) for _, row in store.audits(target))
+        assert store.statistics.obedience(target) == Counter(
+            (row.asked, row.answer) for _, row in store.engines.audits(target)
+        )
 
 
 def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
@@ -132,9 +134,9 @@ def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) ->
         speedups = [study_status(store, "s").targets[0].picks["fast"].speedup]
         for value in (5.0, 6.0):
             latency = Latency(value, value, 0.01, 2.0, np.ones(2), np.ones(2), ())
-            store.add_round(target, {base: latency})
+            store.measurements.add_round(target, {base: latency})
             speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
-        store.add_round(target, {number: replace(latency, raw_ms=1.5)})
+        store.measurements.add_round(target, {number: replace(latency, raw_ms=1.5)})
         speedups.append(study_status(store, "s").targets[0].picks["fast"].speedup)
         rows = fronted(store, target, Limits(), standing)["rows"]
     assert speedups == [2.0, 2.5, 3.0, 4.0]
@@ -145,7 +147,7 @@ def aged(store: Store, name: str, seconds: float) -> None:
     """Let a worker have started, been heard of and finished its evaluations so long ago."""
     ago = tables.utc_ago(seconds)
     w, e, lease = tables.Worker, tables.Evaluation, tables.Lease
-    with store._engine.begin() as connection:
+    with store.database.engine.begin() as connection:
         connection.execute(update(w).where(w.name == name).values(started_at=ago, heartbeat=ago))
         finished = e.finished_at.is_not(None)
         connection.execute(update(e).where(e.worker == name, finished).values(started_at=ago, finished_at=ago))
@@ -157,7 +159,7 @@ def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         target = make_study(store, trials="20", lease="30s")
         alive, lost, ended = (
-            store.join_worker(target, host=f"host{i}", device="cpu", pid=i, state="searching") for i in range(3)
+            store.workers.join(target, host=f"host{i}", device="cpu", pid=i, state="searching") for i in range(3)
         )
         for trial in range(6):
             add(
@@ -169,12 +171,12 @@ def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
             )
         failure = Failure(Stage.LATENCY, FailureKind.TIMEOUT, "too long", "")
         add(store, target, 6, Evaluation(assignment(1, 1, 1), failure), worker=alive)
-        store.begin(target, assignment(0, 1, 1), assignment(0, 1, 1).digest, alive, 7)
-        store.begin(target, assignment(1, 0, 1), assignment(1, 0, 1).digest, lost, 8)
-        assert store.take_task(target, "band", alive, 30)
+        store.claims.begin(target, assignment(0, 1, 1), assignment(0, 1, 1).digest, alive, 7)
+        store.claims.begin(target, assignment(1, 0, 1), assignment(1, 0, 1).digest, lost, 8)
+        assert store.tasks.take(target, "band", alive, 30)
         aged(store, lost, 100)
         aged(store, ended, 7200)
-        store.end_worker(ended)
+        store.workers.end(ended)
         now = study_status(store, "s")
     [found] = now.targets
     assert (found.tally.finished, found.wanted, found.tally.failures) == (7, 20, {("latency", "timeout"): 1})
@@ -196,16 +198,16 @@ def test_workers_running_tasks_and_failures(kind: str, tmp_path: Path) -> None:
 def test_the_stage_of_a_worker_is_its_task_or_its_state(tmp_path: Path) -> None:
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = make_study(store)
-        name = store.join_worker(target, host="h", device="cpu", pid=1, state="starting")
+        name = store.workers.join(target, host="h", device="cpu", pid=1, state="starting")
 
         def stages(state: str, task: str = "") -> str:
-            store.set_worker(name, state)
-            assert not task or store.take_task(target, task, name, 30)
+            store.workers.set_state(name, state)
+            assert not task or store.tasks.take(target, task, name, 30)
             now = study_status(store, "s")
             [block] = [block for block in blocks(now) if not isinstance(block, str) and block.header]
             [worker] = now.to_json()["targets"][0]["workers"]
             assert block.rows[0][1] == worker["stage"]
-            store.release_task(target, task, name)
+            store.tasks.release(target, task, name)
             return str(worker["stage"])
 
         assert stages("starting") == "starting"
@@ -222,11 +224,11 @@ def test_rates_leave_a_pause_out(tmp_path: Path) -> None:
     """What was done before the present workers began says nothing of how fast they are."""
     with Store.open(fresh_url("sqlite", tmp_path), create=True) as store:
         target = make_study(store, trials="20")
-        before, after = (store.join_worker(target, host="h", device="cpu", pid=1) for _ in range(2))
+        before, after = (store.workers.join(target, host="h", device="cpu", pid=1) for _ in range(2))
         for trial in range(8):
             add(store, target, trial, evaluated(tuple(map(int, f"{trial:03b}")), 2.0, 0.01, 0.0), worker=before)
         aged(store, before, 3000)
-        store.end_worker(before)
+        store.workers.end(before)
         aged(store, after, 20)
         quiet = study_status(store, "s").targets[0]
         for trial in range(8, 12):
@@ -265,8 +267,8 @@ def test_lines_of_what_was_finished(tmp_path: Path) -> None:
         )
         early = Accuracy("top1", 0.5, 0.25, 0.2, 0.3, 4, 8, np.ones(4))
         add(store, target, 2, evaluated((1, 1), 1.5, 0.25, 0.0, accuracy=early), worker="w-1")
-        lines = list(finished_lines(study_status(store, "s"), store.finished_since(target, 60)))
-        assert store.finished_since(target, -60) == ()
+        lines = list(finished_lines(study_status(store, "s"), store.statistics.finished_since(target, 60)))
+        assert store.statistics.finished_since(target, -60) == ()
     assert lines == [
         "1/9 trial 0 by w-1: 2.5 ms, loss 0 % (fp32 baseline)",
         "2/9 trial 1 by w-2: failed at build (refused)",

@@ -58,7 +58,7 @@ def test_the_kinds_of_a_real_search_add_up_to_its_time(tmp_path: Path, monkeypat
         commands.search(options)
     took_s = time.monotonic() - start
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        [target] = store.targets(store.study("s").id)
+        [target] = store.targets.of_study(store.studies.load("s").id)
         found, after = time_table(store, target.id), finished_after(store, target.id)
     assert found.busy_s == pytest.approx(found.wall_s)
     assert 0.9 * took_s - 0.5 <= found.wall_s <= took_s + 0.5  # closing files and processes comes after it
@@ -99,20 +99,20 @@ def test_a_worker_that_is_killed_leaves_what_it_stored_every_few_seconds(store: 
     with use_stopwatch(Stopwatch(time.monotonic() - 30, "start")) as watch:
         with watch.measure("builds"):
             lease = WorkerLease(store, target, lease_s=60.0)
-            lease.name = store.join_worker(target, host="here", device="cpu", pid=1)
+            lease.name = store.workers.join(target, host="here", device="cpu", pid=1)
             lease.store_time()
-            assert store.worker_times(target) == ()  # the first few seconds are not over
+            assert store.statistics.worker_times(target) == ()  # the first few seconds are not over
             lease._last_spent -= 10
             lease.store_time()
-        [found] = store.worker_times(target)
+        [found] = store.statistics.worker_times(target)
         assert found.name == lease.name
         assert found.seconds["start"] == pytest.approx(30, abs=1)
         assert "builds" in found.seconds
-        store.beat(lease.name)
-        assert store.worker_times(target) == (found,)
-        store.beat(lease.name, {"start": 31.0})
-        store.end_worker(lease.name, "failed", {"start": 32.0})
-    assert [dict(each.seconds) for each in store.worker_times(target)] == [{"start": 32.0}]
+        store.workers.beat(lease.name)
+        assert store.statistics.worker_times(target) == (found,)
+        store.workers.beat(lease.name, {"start": 31.0})
+        store.workers.end(lease.name, "failed", {"start": 32.0})
+    assert [dict(each.seconds) for each in store.statistics.worker_times(target)] == [{"start": 32.0}]
 
 
 def test_a_run_that_ends_by_an_error_keeps_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_the_default_is_a_file_in_the_current_folder(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     store = Store.open(default_url(), create=True)
     monkeypatch.chdir("/")
-    store.create_study(STUDY)
+    store.studies.create(STUDY)
     store.close()
     assert (tmp_path / "bitfront.db").is_file()
 
@@ -80,10 +80,10 @@ def test_the_default_is_a_file_in_the_current_folder(tmp_path: Path, monkeypatch
 def test_opening_twice_keeps_what_is_there(tmp_path: Path) -> None:
     for _ in range(2):
         with Store.open(url_of(tmp_path / "a.db"), create=True) as store:
-            if not store.studies():
-                store.create_study(STUDY)
+            if not store.studies.summaries():
+                store.studies.create(STUDY)
     with Store.open(url_of(tmp_path / "a.db"), write=False) as store:
-        assert [study.name for study in store.studies()] == ["demo"]
+        assert [study.name for study in store.studies.summaries()] == ["demo"]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -161,22 +161,22 @@ def asked(path: Path, query: str) -> list[tuple[object, ...]]:
 
 def test_the_stored_database_is_read_with_its_rows(old: Path, tmp_path: Path) -> None:
     with Store.open(url_of(old)) as store:
-        study = store.study("demo")
-        (target,) = store.targets(study.id)
-        assert [group.id for group in store.groups(study.id)] == ["g000", "g001"]
-        assert store.edges(study.id) == (Edge("g000", "g001", "x", 3),)
-        assert list(store.evaluations(target.id).status) == ["ok", "failed", "running"]
-        good = store.evaluation(target.id, 0)
+        study = store.studies.load("demo")
+        (target,) = store.targets.of_study(study.id)
+        assert [group.id for group in store.studies.groups(study.id)] == ["g000", "g001"]
+        assert store.studies.edges(study.id) == (Edge("g000", "g001", "x", 3),)
+        assert list(store.evaluations.table(target.id).status) == ["ok", "failed", "running"]
+        good = store.trials.load(target.id, 0)
         assert good.evaluation.assignment == assignment(0, 2)
         assert [row.got for row in good.evaluation.audit] == [Precision.FP32, Precision.INT8]
         assert good.evaluation.latency is not None
         assert list(good.evaluation.latency.samples_ms) == [1.25, 1.5]
-        assert store.profile(good.id) == LAYERS
-        failure = store.evaluation(target.id, 1).evaluation.failure
+        assert store.engines.profile(good.id) == LAYERS
+        failure = store.trials.load(target.id, 1).evaluation.failure
         assert failure is not None
         assert failure.message == "no such kernel"
-        assert store.sensitivities(target.id) == {("g000", Precision.INT8): 1e-3}
-        (worker,) = store.workers(target.id)
+        assert store.spaces.sensitivities(target.id) == {("g000", Precision.INT8): 1e-3}
+        (worker,) = store.workers.of_target(target.id)
         assert (worker.host, worker.trial) == ("here", 2)
 
 
@@ -192,7 +192,7 @@ def test_an_older_database_is_upgraded_with_its_rows(old: Path, newer: None, wri
     before = columns(old)
     optunas = asked(old, "SELECT version_num FROM alembic_version")
     with Store.open(url_of(old), write=write) as store:
-        assert [study.name for study in store.studies()] == ["demo"]
+        assert [study.name for study in store.studies.summaries()] == ["demo"]
     before["bf_study"].add(("toy", "INTEGER", True))
     assert columns(old) == before
     assert asked(old, "SELECT version FROM bf_schema") == [(toy_migration.NEXT,)]
@@ -235,7 +235,7 @@ if {newer}:
     toy_migration.install()
 for write in (True, False):
     try:
-        print([study.name for study in Store.open(sys.argv[1], write=write).studies()])
+        print([study.name for study in Store.open(sys.argv[1], write=write).studies.summaries()])
     except StudyError as error:
         print("read-only" in str(error))
 """
@@ -245,7 +245,7 @@ for write in (True, False):
 def test_a_read_only_database(shared_folder: Path, newer: bool, read: str) -> None:
     path = shared_folder / "a.db"
     with Store.open(url_of(path), create=True) as store:
-        store.create_study(STUDY)
+        store.studies.create(STUDY)
     path.chmod(0o444)
     shared_folder.chmod(0o555)
     command = [sys.executable, "-c", AS_NOBODY.format(nobody=NOBODY, newer=newer), url_of(path)]
@@ -257,14 +257,14 @@ def test_a_store_for_reading_cannot_write(tmp_path: Path) -> None:
     url = url_of(tmp_path / "a.db")
     Store.open(url, create=True).close()
     with Store.open(url, write=False) as store, pytest.raises(StudyError, match="create the study"):
-        store.create_study(STUDY)
+        store.studies.create(STUDY)
 
 
 def test_connection_settings_hold_for_ours_and_optunas(tmp_path: Path) -> None:
     url = url_of(tmp_path / "a.db")
     store = Store.open(url, create=True)
     storage = optuna_storage(url)
-    for engine in (store._engine, storage.engine):
+    for engine in (store.database.engine, storage.engine):
         with engine.connect() as connection:
             names = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
             assert [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names] == ["wal", 1, 30000, 1]

@@ -40,12 +40,12 @@ def target(store: Store) -> int:
     made = make_study(store)
     add(store, made, 3, evaluated((0, 0, 0), 4.0, 0.0, 0.01), "baseline:fp32")
     mixed = add(store, made, 4, evaluated((0, 2, 2), 2.0, 0.05, 0.01, engine=ENGINE, size_bytes=1 << 40, total_s=2.5))
-    store.link_trial(made, 1, mixed)
+    store.trials.link(made, 1, mixed)
     failed = evaluated((2, 2, 2), 1.0, 0.0, 0.0, failure=FAILURE, latency=None, accuracy=None, memory_bytes=None)
     add(store, made, 5, failed)
     add(store, made, 6, evaluated((2, 0, 2), 3.0, 0.02, 0.01, memory_bytes=1 << 41), "export")
     running = evaluated((0, 0, 2), 1.0, 0.0, 0.0).assignment
-    store.begin(made, running, running.digest, "w0", 7, "baseline:int8")
+    store.claims.begin(made, running, running.digest, "w0", 7, "baseline:int8")
     return made
 
 
@@ -58,7 +58,7 @@ def statements(store: Store) -> Iterator[list[str]]:
         if arguments[2].startswith("SELECT"):
             said.append(arguments[2])
 
-    engine: Engine = store._engine
+    engine: Engine = store.database.engine
     event.listen(engine, "before_cursor_execute", listen)
     yield said
     event.remove(engine, "before_cursor_execute", listen)
@@ -69,7 +69,7 @@ def numbers(array: Any) -> list[float | None]:
 
 
 def test_what_judging_needs_comes_back(store: Store, target: int) -> None:
-    table = store.evaluations(target)
+    table = store.evaluations.table(target)
     assert list(table.status) == ["ok", "ok", "failed", "ok", "running"]
     assert list(table.role) == ["baseline:fp32", "", "", "export", "baseline:int8"]
     assert numbers(table.raw_ms) == numbers(table.latency_ms) == [4.0, 2.0, None, 3.0, None]
@@ -82,14 +82,14 @@ def test_what_judging_needs_comes_back(store: Store, target: int) -> None:
 
 
 def test_details_come_back_in_every_way_of_asking(store: Store, target: int) -> None:
-    table = store.evaluations(target)
+    table = store.evaluations.table(target)
     assert list(table.trial) == [3, 1, 5, 6, 7]
     assert list(table.moves) == [-1, 4, -1, -1, -1]
     assert list(table.size_bytes) == [-1, 1 << 40, -1, -1, -1]
     assert (list(table.stage), list(table.kind)) == (["", "", "build", "", ""], ["", "", "refused", "", ""])
     assert list(table.artifact) == [""] * 5
     assert numbers(table.total_s)[1] == 2.5
-    few = store.evaluations(target)
+    few = store.evaluations.table(target)
     assert (int(few.trial[1]), str(few.kind[2]), int(few.moves[1]), str(few.artifact[0])) == (1, "refused", 4, "")
     some = np.array([False, True, False, True, False])
     assert (list(few.trial[some]), list(few.trial[[3, 1]]), list(few.trial[3:])) == ([1, 6], [6, 1], [6, 7])
@@ -102,9 +102,9 @@ def test_details_come_back_in_every_way_of_asking(store: Store, target: int) -> 
 def test_a_row_is_the_same_read_alone_and_with_the_whole_column(
     store: Store, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = store.evaluations(target)
+    alone = store.evaluations.table(target)
     monkeypatch.setattr(detail_columns, "MOST_ROWS", 2)
-    whole = store.evaluations(target)
+    whole = store.evaluations.table(target)
     for name in DETAILS:
         singly = [getattr(alone, name)[row] for row in range(len(alone))]
         np.testing.assert_array_equal(getattr(whole, name)[:], np.array(singly))
@@ -112,9 +112,9 @@ def test_a_row_is_the_same_read_alone_and_with_the_whole_column(
 
 
 def test_judging_reads_no_detail_and_a_detail_only_its_rows(store: Store, target: int) -> None:
-    study = store.study("s")
+    study = store.studies.load("s")
     with statements(store) as said:
-        now = standing(store, study, store.targets(study.id)[0], Limits())
+        now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
         assert now.front_rows()
         assert not [text for text in said if any(f".{name}" in text for name in ("digest", "build_s", "engine"))]
         assert not [text for text in said if "bf_trial" in text]
@@ -130,36 +130,36 @@ def test_who_asks_for_one_row_after_another_is_given_the_whole_column(
     store: Store, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(detail_columns, "MOST_SINGLE", 2)
-    table = store.evaluations(target)
+    table = store.evaluations.table(target)
     with statements(store) as said:
         assert [int(table.trial[row]) for row in range(5)] == [3, 1, 5, 6, 7]
     assert len(said) == 3
 
 
 def test_a_target_without_evaluations_has_empty_columns(store: Store) -> None:
-    table: EvaluationTable = store.evaluations(make_study(store))
+    table: EvaluationTable = store.evaluations.table(make_study(store))
     assert [len(getattr(table, name)[:]) for name in DETAILS] == [0] * len(DETAILS)
     assert (len(table), table.reference_ms, list(table.role)) == (0, None, [])
 
 
 def test_details_are_there_after_the_store_was_closed(store: Store, target: int) -> None:
-    now, _ = commands.front("s", storage=store._url.render_as_string(hide_password=False))
+    now, _ = commands.front("s", storage=store.database.url.render_as_string(hide_password=False))
     assert list(now.table.trial) == [3, 1, 5, 7]
-    table = store.evaluations(target)
+    table = store.evaluations.table(target)
     store.close()
     assert int(table.trial[1]) == 1
-    assert store._engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+    assert store.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
 
 
 def test_an_engine_that_came_after_the_standing_was_read_is_not_let_go_of(
     store: Store, target: int, tmp_path: Path
 ) -> None:
     """Another worker finishes what ran when this one looked; its evaluation may stand on the front."""
-    artifacts, study = Artifacts(tmp_path / "engines"), store.study("s")
-    now = standing(store, study, store.targets(study.id)[0], Limits())
+    artifacts, study = Artifacts(tmp_path / "engines"), store.studies.load("s")
+    now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
     engine = tmp_path / "engine"
     engine.write_bytes(b"engine")
     with kept_engine(store, artifacts, engine) as digest:
-        store.record(int(now.table.id[-1]), evaluated((0, 0, 2), 1.0, 0.0, 0.01), digest)
+        store.claims.record(int(now.table.id[-1]), evaluated((0, 0, 2), 1.0, 0.0, 0.01), digest)
     upkeep.prune(store, artifacts, now, keep="front")
-    assert list(store.evaluations(target).artifact) == ["", "", "", "", digest]
+    assert list(store.evaluations.table(target).artifact) == ["", "", "", "", digest]

@@ -62,45 +62,45 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
         said.append(method(*arguments, **options))
         return said[-1]
 
-    study = do(store.create_study, STUDY)
-    target = do(store.add_target, study, TARGET, "demo/cpu")
-    do(store.set_groups, study, [], [Edge(None, "g000", "image", 192)])
-    do(store.set_choices, target, "s" * 64, [Choice("g000", Precision.INT8, 0, True, "")])
-    do(store.mark_unbuildable, target, "g000", Precision.INT8)
-    do(store.update_study, study, state="running")
-    do(store.settle_target, target, details={"rebuild": 0.1}, latency_band=0.1)
-    do(store.add_details, target, seen=1)
+    study = do(store.studies.create, STUDY)
+    target = do(store.targets.add, study, TARGET, "demo/cpu")
+    do(store.studies.set_groups, study, [], [Edge(None, "g000", "image", 192)])
+    do(store.spaces.set_choices, target, "s" * 64, [Choice("g000", Precision.INT8, 0, True, "")])
+    do(store.spaces.mark_unbuildable, target, "g000", Precision.INT8)
+    do(store.studies.update, study, state="running")
+    do(store.targets.settle, target, details={"rebuild": 0.1}, latency_band=0.1)
+    do(store.targets.add_details, target, seen=1)
     step()
-    worker = store.join_worker(target, host="here", device="CPU", pid=1)
+    worker = store.workers.join(target, host="here", device="CPU", pid=1)
     said.append(worker)
-    do(store.set_worker, worker, "searching")
-    said.append(store.take_task(target, "calibration", worker, 60.0))
-    do(store.release_task, target, "calibration", worker)
-    first = do(store.begin, target, assignment(1), assignment(1).digest, worker, 0)
-    do(store.record, first, measured(assignment(1)), "e" * 64, worker=worker)
-    lost = do(store.begin, target, assignment(2), assignment(2).digest, worker, 1, most=2)
-    do(store.abandon, lost)
-    again = do(store.begin, target, assignment(2), assignment(2).digest, worker, 2)
-    do(store.record, again, measured(assignment(2), audit=()), "f" * 64, worker=worker, repaired=True)
-    do(store.link_trial, target, 3, first)
-    do(store.note_late, first, worker)
+    do(store.workers.set_state, worker, "searching")
+    said.append(store.tasks.take(target, "calibration", worker, 60.0))
+    do(store.tasks.release, target, "calibration", worker)
+    first = do(store.claims.begin, target, assignment(1), assignment(1).digest, worker, 0)
+    do(store.claims.record, first, measured(assignment(1)), "e" * 64, worker=worker)
+    lost = do(store.claims.begin, target, assignment(2), assignment(2).digest, worker, 1, most=2)
+    do(store.claims.abandon, lost)
+    again = do(store.claims.begin, target, assignment(2), assignment(2).digest, worker, 2)
+    do(store.claims.record, again, measured(assignment(2), audit=()), "f" * 64, worker=worker, repaired=True)
+    do(store.trials.link, target, 3, first)
+    do(store.claims.note_late, first, worker)
     latency = measured(assignment(1)).latency
     assert latency is not None
-    do(store.add_round, target, {first: latency})
-    do(store.set_profile, first, LAYERS)
+    do(store.measurements.add_round, target, {first: latency})
+    do(store.engines.set_profile, first, LAYERS)
     row = SensitivityRecord("g000", Precision.FP16, 1e-6, 0.0, 60.0, 0.001, 0.99, 0.0, 64)
-    do(store.set_sensitivities, target, [row])
-    do(store.add_artifact, "r" * 64, "ranges", 10, key="ranges of demo")
-    do(store.release_artifacts, [again])
-    do(store.forget_artifact, "f" * 64)
-    do(store.set_files, study, [FileRecord("model", 0, "model.onnx", "m" * 64, 10)])
-    do(store.add_options, target, {"trials": 4})
-    do(store.end_worker, worker)
-    do(store.end_others, target, "nobody")
-    other = do(store.create_study, replace(STUDY, name="other"))
-    do(store.set_files, other, [FileRecord("model", 0, "model.onnx", "n" * 64, 10)])
-    do(store.release_study, other)
-    do(store.delete_study, "other")
+    do(store.spaces.set_sensitivities, target, [row])
+    do(store.files.add, "r" * 64, "ranges", 10, key="ranges of demo")
+    do(store.files.release_engines, [again])
+    do(store.files.forget, "f" * 64)
+    do(store.files.set_inputs, study, [FileRecord("model", 0, "model.onnx", "m" * 64, 10)])
+    do(store.targets.add_options, target, {"trials": 4})
+    do(store.workers.end, worker)
+    do(store.workers.end_others, target, "nobody")
+    other = do(store.studies.create, replace(STUDY, name="other"))
+    do(store.files.set_inputs, other, [FileRecord("model", 0, "model.onnx", "n" * 64, 10)])
+    do(store.files.release_study, other)
+    do(store.studies.delete, "other")
     return said
 
 
@@ -180,7 +180,7 @@ def test_a_trial_of_optuna_that_is_cut_off_happens_once(url: str, answered: bool
 
 def test_a_server_that_restarts_is_waited_for(server: Server) -> None:
     with Store.open(server.url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         storage = optuna_storage(server.url)
         study = optuna.create_study(storage=storage, study_name="s", directions=["minimize"])
         for number, away in enumerate((server.stop, server.kill)):
@@ -194,7 +194,7 @@ def test_a_server_that_restarts_is_waited_for(server: Server) -> None:
             back.start()
             study.tell(study.ask(), 1.0)
             back.join()
-        assert list(store.evaluations(target).status) == ["ok", "ok"]
+        assert list(store.evaluations.table(target).status) == ["ok", "ok"]
         assert [trial.state.name for trial in study.get_trials()].count("COMPLETE") == 2
         storage.remove_session()
         storage.engine.dispose()
@@ -208,7 +208,7 @@ def test_a_server_that_stays_away_is_said_so(server: Server, monkeypatch: pytest
         trial = study.ask()
         server.stop()
         for action, call in {
-            "create the study": lambda: store.create_study(STUDY),
+            "create the study": lambda: store.studies.create(STUDY),
             "read the study": store.studies,
             "store a trial": lambda: study.tell(trial, 1.0),
         }.items():
@@ -216,7 +216,7 @@ def test_a_server_that_stays_away_is_said_so(server: Server, monkeypatch: pytest
                 call()
             assert PASSWORD not in str(raised.value)
         server.start()
-        assert store.studies() == ()
+        assert store.studies.summaries() == ()
         study.tell(trial, 1.0)
         storage.remove_session()
         storage.engine.dispose()
@@ -250,18 +250,18 @@ def test_who_is_ending_does_not_wait_for_long(server: Server, monkeypatch: pytes
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             with pytest.raises(RunError, match="Could not read the study"):
-                store.studies()
+                store.studies.summaries()
 
 
 def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
     with Store.open(url, create=True) as store:
-        ids = [store.create_study(replace(STUDY, name=name)) for name in "ab"]
+        ids = [store.studies.create(replace(STUDY, name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[str]()
 
         @retried
         def change(name: str, first: int, second: int) -> None:
             tries[name] += 1
-            with reported("change both", parse_url(url)), database.writing(store._engine) as connection:
+            with reported("change both", parse_url(url)), database.writing(store.database.engine) as connection:
                 for step, number in enumerate((first, second)):
                     study = tables.Study.id == number
                     connection.execute(update(tables.Study).where(study).values(state=f"of {name}"))
@@ -272,15 +272,15 @@ def test_the_victim_of_a_deadlock_runs_again(url: str) -> None:
             done = [pool.submit(change, "x", *ids), pool.submit(change, "y", *reversed(ids))]
             assert [future.result() for future in done] == [None, None]
         assert sum(tries.values()) == 3
-        assert len({study.state for study in store.studies()}) == 1
+        assert len({study.state for study in store.studies.summaries()}) == 1
 
 
 def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
     """One that a proxy or a cluster raises, whatever isolation was asked for."""
     url = fresh_url("postgresql", tmp_path)
     with Store.open(url, create=True) as store:
-        strict = store._engine.execution_options(isolation_level="SERIALIZABLE")
-        ids = [store.create_study(replace(STUDY, name=name)) for name in "ab"]
+        strict = store.database.engine.execution_options(isolation_level="SERIALIZABLE")
+        ids = [store.studies.create(replace(STUDY, name=name)) for name in "ab"]
         both, tries = threading.Barrier(2), Counter[int]()
 
         @retried
@@ -297,7 +297,7 @@ def test_a_serialization_failure_runs_again(tmp_path: Path) -> None:
             done = [pool.submit(move, *ids), pool.submit(move, *reversed(ids))]
             assert [future.result() for future in done] == [None, None]
         assert sum(tries.values()) >= 3
-        assert sorted(len(study.state) - len(STUDY.state) for study in store.studies()) == [1, 2]
+        assert sorted(len(study.state) - len(STUDY.state) for study in store.studies.summaries()) == [1, 2]
 
 
 def test_what_the_method_does_wrong_is_not_run_again(url: str) -> None:
@@ -306,7 +306,7 @@ def test_what_the_method_does_wrong_is_not_run_again(url: str) -> None:
     @retried
     def wrong() -> None:
         runs.append(repeated())
-        with reported("do it", parse_url(url)), database.writing(store._engine) as connection:
+        with reported("do it", parse_url(url)), database.writing(store.database.engine) as connection:
             connection.execute(text("select nothing from nowhere"))
 
     with Store.open(url, create=True) as store, pytest.raises(RunError, match="Could not do it"):
@@ -320,7 +320,7 @@ from sqlalchemy import update
 from studies.store.database import connections, database, tables
 connections.HOLD_S = 1
 from studies.store.store import Store
-with Store.open(sys.argv[1]) as store, database.writing(store._engine) as connection:
+with Store.open(sys.argv[1]) as store, database.writing(store.database.engine) as connection:
     connection.execute(update(tables.Study).values(state="mine"))
     print("holds the row", flush=True)
     sys.stdin.read()
@@ -329,7 +329,7 @@ with Store.open(sys.argv[1]) as store, database.writing(store._engine) as connec
 
 def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_ever(url: str) -> None:
     with Store.open(url, create=True) as store:
-        study = store.create_study(STUDY)
+        study = store.studies.create(STUDY)
         command = [sys.executable, "-c", STOPPED, url]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as child:  # type: ignore[call-overload]
@@ -337,13 +337,13 @@ def test_a_process_that_is_stopped_in_a_transaction_holds_nobody_up_for_ever(url
             assert child.stdout.readline() == "holds the row\n"
             child.send_signal(signal.SIGSTOP)
             try:
-                store.update_study(study, state="ours")
-                assert store.study("demo").state == "ours"
+                store.studies.update(study, state="ours")
+                assert store.studies.load("demo").state == "ours"
             finally:
                 child.send_signal(signal.SIGCONT)
                 child.stdin.close()
             assert child.wait(60) == 1
-        assert store.study("demo").state == "ours"
+        assert store.studies.load("demo").state == "ours"
 
 
 def test_only_servers_are_shared(url: str, tmp_path: Path) -> None:

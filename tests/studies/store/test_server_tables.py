@@ -45,7 +45,7 @@ if sys.argv[2] == "dashboard":
 with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
     if sys.argv[2] == "create":
         close_optuna(optuna_storage(sys.argv[1]))
-    print(len(store.studies()))
+    print(len(store.studies.summaries()))
 """
 
 
@@ -90,7 +90,7 @@ def shape(url: str) -> dict[str, set[tuple[str, bool]]]:
 def put_study(url: str) -> None:
     """A study of the present version with two evaluations."""
     with Store.open(url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         finish(store, target, 0, 1)
 
 
@@ -108,7 +108,7 @@ def test_a_new_sqlite_file_that_another_is_writing_is_waited_for(tmp_path: Path)
     done = threading.Timer(0.3, other.rollback)
     done.start()
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
-        assert store.studies() == ()
+        assert store.studies.summaries() == ()
     done.join()
     other.close()
 
@@ -126,12 +126,12 @@ def test_many_processes_upgrade_older_tables_at_once(
     assert shape(url) == before
     monkeypatch.setattr(database, "VERSION", toy_migration.NEXT)
     with Store.open(url) as store:
-        (study,) = store.studies()
-        (target,) = store.targets(study.id)
-        there = len(store.evaluations(target.id))
+        (study,) = store.studies.summaries()
+        (target,) = store.targets.of_study(study.id)
+        there = len(store.evaluations.table(target.id))
         finish(store, target.id, 99, 1, 2)
-        assert len(store.evaluations(target.id)) == there + 1
-        store.delete_study(study.name)
+        assert len(store.evaluations.table(target.id)) == there + 1
+        store.studies.delete(study.name)
         assert rows(url, "select * from bf_sample") == []
 
 
@@ -144,9 +144,9 @@ def test_a_reader_upgrades_older_tables_and_writes_nothing_else(
     monkeypatch.setitem(migrations.STEPS, tables.VERSION, toy_migration.add_toy)
     monkeypatch.setattr(database, "VERSION", toy_migration.NEXT)
     with Store.open(url, write=False) as store:
-        assert len(store.studies()) == 1
+        assert len(store.studies.summaries()) == 1
         with pytest.raises(StudyError, match=r"Could not create the study.*a user who may write"):
-            store.create_study(STUDY)
+            store.studies.create(STUDY)
     assert rows(url, "select version from bf_schema") == [(toy_migration.NEXT,)]
 
 
@@ -171,7 +171,7 @@ def test_tables_half_made_by_a_process_that_died_are_completed() -> None:
     with pytest.raises(StudyError, match="is empty"):
         Store.open(url, write=False)
     with Store.open(url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         finish(store, target, 0, 1)
     assert rows(url, "select version from bf_schema") == [(tables.VERSION,)]
 
@@ -222,10 +222,10 @@ def test_a_user_as_the_documentation_makes_one_is_enough(kind: str, block: int, 
     engine.dispose()
     url = make_url(admin).set(username=name, password="a password", database=name).render_as_string(False)
     with Store.open(url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         finish(store, target, 0, 1)
         close_optuna(optuna_storage(url))
-        assert list(store.evaluations(target).status) == ["ok"]
+        assert list(store.evaluations.table(target).status) == ["ok"]
 
 
 def test_mariadb_may_be_called_by_its_name() -> None:

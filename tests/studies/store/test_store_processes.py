@@ -31,8 +31,8 @@ from studies.store.database import database, tables
 from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
-evaluation_id = store.begin(target, chosen, chosen.digest, "killed", 0)
-with database.writing(store._engine) as connection:
+evaluation_id = store.claims.begin(target, chosen, chosen.digest, "killed", 0)
+with database.writing(store.database.engine) as connection:
     statements.link(connection, target, 99, evaluation_id, reused=True)
     print("ready", flush=True)
     sys.stdin.read()
@@ -45,11 +45,11 @@ def test_a_killed_worker_leaves_one_running_row_and_half_of_nothing(store: Store
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=60)
-    (running,) = store.running(target)
+    (running,) = store.claims.running(target)
     assert (running.worker, running.trial) == ("killed", 0)
     with pytest.raises(StudyError, match="trials 0 to 0"):
-        store.evaluation(target, 99)
-    assert store.abandon(running.id)
+        store.trials.load(target, 99)
+    assert store.claims.abandon(running.id)
     finish(store, target, 1, 2)
 
 
@@ -64,11 +64,11 @@ sys.stdin.readline()
 for code in range(27):
     chosen = Assignment({f"g{i}": Precision.of_id(code // 3**i % 3) for i in range(3)})
     try:
-        evaluation_id = store.begin(target, chosen, chosen.digest, str(me), code * 4 + me)
+        evaluation_id = store.claims.begin(target, chosen, chosen.digest, str(me), code * 4 + me)
     except KnownEvaluationError as known:
-        store.link_trial(target, code * 4 + me, known.evaluation_id)
+        store.trials.link(target, code * 4 + me, known.evaluation_id)
         continue
-    store.record(evaluation_id, Evaluation(chosen))
+    store.claims.record(evaluation_id, Evaluation(chosen))
     won.append(code)
 print(json.dumps(won))
 """
@@ -85,7 +85,7 @@ def test_processes_that_race_share_the_work(store: Store, target: int, url: str)
         child.stdin.flush()
     won = [json.loads(child.communicate(timeout=120)[0]) for child in children]
     assert sorted(code for part in won for code in part) == list(range(27))
-    assert (list(store.evaluations(target).status), count(store, tables.Trial)) == (["ok"] * 27, 81)
+    assert (list(store.evaluations.table(target).status), count(store, tables.Trial)) == (["ok"] * 27, 81)
 
 
 FULL_DISK = """
@@ -96,11 +96,11 @@ from search.values import Assignment, Evaluation, Latency, Precision
 from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
-evaluation_id = store.begin(target, chosen, chosen.digest, "w0", 0)
+evaluation_id = store.claims.begin(target, chosen, chosen.digest, "w0", 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 many = Latency(1.0, 1.0, 0.1, None, np.ones(1_000_000), np.empty(0))
 try:
-    store.record(evaluation_id, Evaluation(chosen, latency=many))
+    store.claims.record(evaluation_id, Evaluation(chosen, latency=many))
 except RunError as error:
     print(error)
 """
@@ -109,22 +109,22 @@ except RunError as error:
 def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     with Store.open(url, create=True) as store:
-        target = store.add_target(store.create_study(STUDY), TARGET, "demo/cpu")
+        target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
     said, _ = start_child(FULL_DISK, url, str(target)).communicate(timeout=60)
     assert "Could not record an evaluation" in said
     assert "`resume` goes on" in said
     with Store.open(url) as store:
-        (running,) = store.running(target)
-        store.record(running.id, measured(assignment(2)))
-        assert list(store.evaluations(target).status) == ["ok"]
+        (running,) = store.claims.running(target)
+        store.claims.record(running.id, measured(assignment(2)))
+        assert list(store.evaluations.table(target).status) == ["ok"]
 
 
 def test_a_database_that_went_away_is_a_failed_run(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = Store.open(f"sqlite:///{path}", create=True)
-    with database.writing(store._engine) as connection:
+    with database.writing(store.database.engine) as connection:
         connection.execute(insert(tables.Schema).values(version=0))
         tables.Base.metadata.drop_all(connection)
     with pytest.raises(RunError, match="Could not read the study in sqlite"):
-        store.studies()
+        store.studies.summaries()
     store.close()

@@ -79,7 +79,7 @@ def refused(*arguments: Any, says: list[str]) -> str:
 
 def fingerprints() -> list[str]:
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
-        return [record.target.fingerprint for record in store.targets(store.study("small").id)]
+        return [record.target.fingerprint for record in store.targets.of_study(store.studies.load("small").id)]
 
 
 def test_another_target_is_refused_with_both_and_the_way_out(here: Path) -> None:
@@ -255,30 +255,30 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
     """Others may have been told something else since it read the study."""
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.create_study(replace(STUDY, config=config))
-        study = store.study("demo")
+        store.studies.create(replace(STUDY, config=config))
+        study = store.studies.load("demo")
         for name, target in (("a", H200), ("b", L4)):
-            store.add_target(study.id, target, name, options=None if name == "a" else {"threads": 2})
-        first, second = store.targets(study.id)
-        store.add_config(study.id, {"trials": 500})
+            store.targets.add(study.id, target, name, options=None if name == "a" else {"threads": 2})
+        first, second = store.targets.of_study(study.id)
+        store.studies.add_options(study.id, {"trials": 500})
 
         def run(target: TargetRecord, *, moved: bool = True, **options: str) -> dict[str, Any]:
             targets.remember(store, study, target, targets.config_of(study, target).with_options(options), moved=moved)
-            return store.study("demo").config
+            return store.studies.load("demo").config
 
         assert run(first) == {**config, "trials": 500}
         assert run(second) == {**config, "trials": 500}
         assert run(first, moved=False, model="/elsewhere.onnx", device="cuda:1") == {**config, "trials": 500}
         assert run(first, **{"max-drop": "1%"})["max_drop"] == {"value": 0.01, "unit": "", "percent": True}
         assert run(second, trials="90", data="/moved.npz")["trials"] == 500
-        found = store.study("demo")
+        found = store.studies.load("demo")
         assert (found.config["data"], found.config["model"], found.model_path) == (
             "/moved.npz",
             "/m.onnx",
             "model.onnx",
         )
-        assert run(first, model="/new.onnx")["model"] == store.study("demo").model_path == "/new.onnx"
-        assert [record.options for record in store.targets(study.id)] == [None, {"threads": 2, "trials": 90}]
+        assert run(first, model="/new.onnx")["model"] == store.studies.load("demo").model_path == "/new.onnx"
+        assert [record.options for record in store.targets.of_study(study.id)] == [None, {"threads": 2, "trials": 90}]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -286,40 +286,43 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
     """A run that was told 60 when it began stores that while another raises the total, whichever comes first."""
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
         config = {"model": "/m.onnx", "data": "/d.npz", "study": "demo", "backend": "onnxruntime", "trials": 60}
-        store.create_study(replace(STUDY, config=config))
-        study = store.study("demo")
-        store.add_target(study.id, H200, "a")
-        store.add_target(study.id, L4, "b", options={"trials": 70})
+        store.studies.create(replace(STUDY, config=config))
+        study = store.studies.load("demo")
+        store.targets.add(study.id, H200, "a")
+        store.targets.add(study.id, L4, "b", options={"trials": 70})
 
         def run(place: int, **options: str) -> None:
             """As it was read before anybody stored anything."""
             told = targets.config_of(study, known[place]).with_options(options)
             targets.remember(store, study, known[place], told)
 
-        known = store.targets(study.id)
+        known = store.targets.of_study(study.id)
         for place, now in ((0, "60"), (1, "70")):
             told = [{"trials": now}, {"trials": "500"}, {"trials": "90"}, {"trials": "40"}, {"max-drop": "1%"}]
             with ThreadPoolExecutor(len(told)) as pool:
                 list(pool.map(lambda options, place=place: run(place, **options), told))
-            options = [store.study("demo").config, *(t.options or {} for t in store.targets(study.id)[1:])][place]
+            options = [
+                store.studies.load("demo").config,
+                *(t.options or {} for t in store.targets.of_study(study.id)[1:]),
+            ][place]
             assert (options["trials"], options["max_drop"]["value"]) == (500, 0.01)
-        known = store.targets(study.id)
-        study = store.study("demo")
+        known = store.targets.of_study(study.id)
+        study = store.studies.load("demo")
         run(0, trials="40")
-        assert store.study("demo").config["trials"] == 40, "nobody else changed it, so it may be lowered"
+        assert store.studies.load("demo").config["trials"] == 40, "nobody else changed it, so it may be lowered"
 
 
 def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'a.db'}", create=True) as store:
         config = {"model": "m.onnx", "data": "d.npz", "study": "demo", "trials": 60, "threads": 1, "device": "auto"}
-        store.create_study(replace(STUDY, config=config))
-        study = store.study("demo")
+        store.studies.create(replace(STUDY, config=config))
+        study = store.studies.load("demo")
         told = {**config, "threads": 2, "device": "cuda:3", "quiet": True, "artifacts": "x", "model": "elsewhere"}
         options = targets.options_of(study, told)
         assert options == {"threads": 2, "device": "cuda"}
-        numbers = [store.add_target(study.id, H200, "a"), store.add_target(study.id, L4, "b", options=options)]
-        assert store.add_target(study.id, L4, "c", options={"threads": 9}) == numbers[1]
-        first, second = store.targets(study.id)
+        numbers = [store.targets.add(study.id, H200, "a"), store.targets.add(study.id, L4, "b", options=options)]
+        assert store.targets.add(study.id, L4, "c", options={"threads": 9}) == numbers[1]
+        first, second = store.targets.of_study(study.id)
         assert (targets.config_of(study, first).threads, targets.config_of(study, second).threads) == (1, 2)
         assert (targets.config_of(study, second).device, targets.config_of(study, None).device) == ("cuda", "auto")
 

@@ -38,12 +38,12 @@ def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opened(name: str = "small") -> tuple[Store, Standing]:
     store = Store.open(URL, write=False)
-    study = store.study(name)
+    study = store.studies.load(name)
     return store, standing(store, study, target_of(store, name), Limits())
 
 
 def target_of(store: Store, name: str = "small") -> TargetRecord:
-    return store.targets(store.study(name).id)[0]
+    return store.targets.of_study(store.studies.load(name).id)[0]
 
 
 def told() -> dict[int, dict[str, Any]]:
@@ -66,7 +66,7 @@ def change(statement: str, *values: Any) -> None:
 def test_forecasts_are_those_of_optuna_s_trials(studied: Path) -> None:
     store, now = opened()
     trials = {int(number): int(trial) for number, trial in zip(now.table.id, now.table.trial, strict=True)}
-    found = {trials[number]: each.to_json() for number, each in store.forecasts(now.target).items()}
+    found = {trials[number]: each.to_json() for number, each in store.trials.forecasts(now.target).items()}
     assert found
     assert found == told()
     part = forecasts.compared(store, now)
@@ -130,7 +130,7 @@ def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert result.exit_code == 0, result.output
     assert "forecasts" not in result.output
     store, now = opened()
-    assert store.forecasts(now.target) == {}
+    assert store.trials.forecasts(now.target) == {}
     assert forecasts.compared(store, now) is None
     store.close()
     assert "forecast" not in ok("show", "small", 3)
@@ -144,7 +144,7 @@ def test_a_database_without_optuna_s_tables_has_none(studied: Path) -> None:
     connection.execute("drop table trial_user_attributes")
     connection.close()
     store, now = opened()
-    assert store.forecasts(now.target) == {}
+    assert store.trials.forecasts(now.target) == {}
     store.close()
 
 

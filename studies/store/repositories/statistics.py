@@ -1,11 +1,10 @@
-"""Counting a study in the database: what `status` says of it must not take longer the longer the study is."""
+"""How a search goes, counted by the database: what `status` says must not take longer the longer a study is."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,52 +12,32 @@ from sqlalchemy import and_, case, func, select
 
 from evaluators.measure.latency_scale import scaled
 from search.values import Answer, AuditRow, Precision
-from studies.store import records
+from studies.store import records, statements
 from studies.store.database import tables
 from studies.store.database.retries import retried
-from studies.store.reading.queries import Reader
+from studies.store.database.transactions import Database
+from studies.store.reading.evaluation_rows import failure_of
+from studies.store.reading.rounds import read_reference_ms
+from studies.store.records import FinishedRow, Tally
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What is finished on one target, exports left out; times by the database's clock.
+class Statistics:
+    """Counts and times of one target; no assignment, sample or score is read."""
 
-    Attributes:
-        finished, running: how many.
-        failures: (stage, kind) → how many.
-        recent: finished since the moment that was asked for.
-        first_started, last_finished: of any evaluation; None where there is none.
-        now: when this was counted.
-    """
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    finished: int
-    running: int
-    failures: dict[tuple[str, str], int]
-    recent: int
-    first_started: datetime | None
-    last_finished: datetime | None
-    now: datetime
-
-
-@dataclass(frozen=True)
-class FinishedRow:
-    """An evaluation that was finished lately; None for what was not reached."""
-
-    id: int
-    trial: int | None
-    worker: str
-    status: str
-    stage: str | None
-    kind: str | None
-    role: str
-    loss: float | None
-    samples: int | None
-    total_samples: int | None
-    latency_ms: float | None
-
-
-class Tallies(Reader):
-    """Aggregates that the database computes; no assignment, sample or score is read."""
+    def counts(self, study_target_id: int) -> records.Counts:
+        """How many evaluations are finished, and how many are running."""
+        e = tables.Evaluation
+        query = (
+            select(e.status, func.count())
+            .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
+            .group_by(e.status)
+        )
+        by_status = {row[0]: int(row[1]) for row in self._database.rows(query)}
+        running = by_status.pop(records.RUNNING, 0)
+        return records.Counts(sum(by_status.values()), running)
 
     @retried
     def tally(self, study_target_id: int, since: datetime) -> Tally:
@@ -72,12 +51,12 @@ class Tallies(Reader):
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .group_by(e.status, e.stage, e.kind)
         )
-        return _tally(self._rows(query) or [(None, None, None, 0, 0, None, None, self.now())])
+        return _tally(self._database.rows(query) or [(None, None, None, 0, 0, None, None, self.now())])
 
     @retried
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self._rows(select(tables.utc_now()))[0][0]
+        found: datetime = self._database.rows(select(tables.utc_now()))[0][0]
         return found
 
     @retried
@@ -91,7 +70,7 @@ class Tallies(Reader):
             .group_by(a.asked, a.got)
         )
         found: Counter[tuple[Precision, Answer]] = Counter()
-        for asked, got, count in self._rows(query):
+        for asked, got, count in self._database.rows(query):
             row = AuditRow("", Precision.of_id(asked), None if got is None else Precision.of_id(got), "")
             found[row.asked, row.answer] += count
         return dict(found)
@@ -108,8 +87,11 @@ class Tallies(Reader):
             .where(e.finished_at > tables.utc_ago(seconds))
             .order_by(e.finished_at, e.id)
         )
-        rows = self._rows(query)
-        reference_ms = self.reference_ms(study_target_id) if any(row[1] is not None for row in rows) else None
+        rows = self._database.rows(query)
+        reference_ms = None
+        if any(row[1] is not None for row in rows):
+            with self._database.reading("read the baselines") as connection:
+                reference_ms = read_reference_ms(connection, study_target_id)
         columns = ("id", "trial", *names)
         return tuple(
             FinishedRow(
@@ -117,6 +99,39 @@ class Tallies(Reader):
             )
             for row in rows
         )
+
+    def deaths(self, study_target_id: int) -> tuple[records.DeathRecord, ...]:
+        """Evaluator processes that ended in the middle of an evaluation and were replaced, in order of evaluations."""
+        e, trials = tables.Evaluation, statements.lowest_trials(study_target_id)
+        query = (
+            select(e.id, trials.c.trial, e.deaths)
+            .outerjoin(trials, trials.c.evaluation_id == e.id)
+            .where(e.study_target_id == study_target_id, e.replaced > 0)
+            .order_by(e.id)
+        )
+        return tuple(
+            records.DeathRecord(row.id, row.trial, failure_of(**death))
+            for row in self._database.rows(query)
+            for death in row.deaths
+        )
+
+    def finish_times(self, study_target_id: int) -> tuple[records.FinishRecord, ...]:
+        """When the evaluations of a target ran, in the order in which they were finished; exports left out."""
+        e = tables.Evaluation
+        query = (
+            select(e.id, e.role, e.status == records.OK, e.started_at, e.finished_at)
+            .where(e.study_target_id == study_target_id, e.role != records.EXPORT, e.finished_at.is_not(None))
+            .order_by(e.finished_at, e.id)
+        )
+        rows = self._database.rows(query)
+        return tuple(records.FinishRecord(row[0], row[1], bool(row[2]), row[3], row[4]) for row in rows)
+
+    def worker_times(self, study_target_id: int) -> tuple[records.WorkerTime, ...]:
+        """What the workers of a target spent their time on, oldest first; those that did not say are absent."""
+        w = tables.Worker
+        told = (w.study_target_id == study_target_id, w.spent_at.is_not(None))
+        rows = self._database.rows(select(w.name, w.spent_at, w.spent).where(*told).order_by(w.id))
+        return tuple(records.WorkerTime(*row) for row in rows)
 
 
 def _latency_ms(raw_ms: float | None, baseline_ms: float | None, reference_ms: float | None) -> float | None:

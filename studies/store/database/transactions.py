@@ -1,0 +1,66 @@
+"""Transactions on one study database, as everything that reads or writes it makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.engine import URL
+
+from studies.store.database import tables
+from studies.store.database.connections import writing
+from studies.store.database.database_url import hide_password
+from studies.store.database.retries import reported, retried
+
+Row = Any  # SQLAlchemy 2.0 and 2.1 type rows and selects in ways that exclude each other
+Query = Any
+
+
+class Database:
+    """A study database; safe to use from several threads, each transaction has a connection of its own."""
+
+    def __init__(self, engine: Engine, url: URL) -> None:
+        """Take over an engine of `open_engine`."""
+        self.engine = engine
+        self.url = url
+        self._closed = False
+
+    @property
+    def shown_url(self) -> str:
+        """Where the database is, fit for messages and reports: without its password."""
+        return hide_password(self.url)
+
+    @contextmanager
+    def reading(self, action: str) -> Iterator[Connection]:
+        """One transaction that only reads; errors say that it was to `action`."""
+        try:
+            with reported(action, self.url), self.engine.connect() as connection:
+                yield connection
+        finally:
+            if self._closed:  # details of evaluations may be asked for later
+                self.engine.dispose()
+
+    @contextmanager
+    def writing(self, action: str) -> Iterator[Connection]:
+        """One transaction that writes: committed at the end, rolled back by any exception."""
+        with reported(action, self.url), writing(self.engine) as connection:
+            yield connection
+
+    @retried
+    def rows(self, query: Query) -> Sequence[Row]:
+        """All rows of one query."""
+        with self.reading("read the study") as connection:
+            return connection.execute(query).all()
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        found: datetime = self.rows(select(tables.utc_now()))[0][0]
+        return found
+
+    def close(self) -> None:
+        """Close all connections; what is read later has a connection for that alone."""
+        self._closed = True
+        self.engine.dispose()

@@ -1,0 +1,141 @@
+"""One evaluation from its rows in all tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, select
+
+from evaluators.measure.latency_scale import baseline_doubt, scaled
+from search.values import (
+    Accuracy,
+    Assignment,
+    AuditRow,
+    EngineSummary,
+    Evaluation,
+    Failure,
+    FailureKind,
+    Latency,
+    Precision,
+    Stage,
+)
+from studies.store import records
+from studies.store.database import tables
+from studies.store.reading.rounds import read_reference_ms
+from studies.store.statements import select_all
+
+Row = Any
+
+
+def read_evaluation(connection: Connection, evaluation_id: int) -> records.EvaluationRecord:
+    e, t, s = tables.Evaluation, tables.Trial, tables.Score
+    row = connection.execute(select_all(e, e.id == evaluation_id)).one_or_none()
+    if row is None:
+        raise KeyError(evaluation_id)
+    trials = connection.scalars(select(t.number).where(t.evaluation_id == evaluation_id).order_by(t.number)).all()
+    scores = {r.split: _accuracy(r) for r in connection.execute(select_all(s, s.evaluation_id == evaluation_id))}
+    reference_ms = None if row.baseline_ms is None else read_reference_ms(connection, row.study_target_id)
+    rounds, final = _rounds(connection, evaluation_id, reference_ms), scores.get("final")
+    return records.EvaluationRecord(
+        **{name: getattr(row, name) for name in ("id", "study_target_id", "digest", "status", "role", "worker")},
+        **{name: getattr(row, name) for name in ("artifact", "started_at", "finished_at")},
+        trial=trials[0] if trials else None,
+        trials=tuple(trials),
+        asked=asked_assignment(row),
+        evaluation=_measured(row, _audit(connection, evaluation_id), rounds, scores.get("search")),
+        rounds=rounds,
+        final=final if final is not None and final.samples else None,
+        final_failure=final_failure(row.notes),
+    )
+
+
+def final_failure(notes: Sequence[str] | None) -> str:
+    """Why an evaluation could not be scored on the final split; empty where nothing says so."""
+    return next((note.removeprefix(records.OF_FINAL) for note in notes or () if note.startswith(records.OF_FINAL)), "")
+
+
+def asked_assignment(row: Row) -> Assignment | None:
+    return None if row.asked_assignment is None else Assignment.from_json(row.asked_assignment)
+
+
+def _measured(
+    row: Row, audit: tuple[AuditRow, ...], rounds: Sequence[records.Round], accuracy: Accuracy | None
+) -> Evaluation:
+    failure = None
+    if row.status == records.FAILED:
+        failure = failure_of(row.stage, row.kind, row.message, row.log)
+    return Evaluation(
+        assignment=Assignment.from_json(row.assignment),
+        failure=failure,
+        audit=audit,
+        latency=next((r.latency for r in rounds if r.number == 0), None),
+        accuracy=accuracy,
+        notes=tuple(note for note in row.notes or () if not note.startswith(records.OF_FINAL)),
+        engine=None if row.engine is None else EngineSummary(**row.engine),
+        stage_s=row.stage_s or {},
+        deaths=tuple(failure_of(**death) for death in row.deaths or ()),
+        **{name: getattr(row, name) for name in ("size_bytes", "memory_bytes", "build_s", "total_s", "attempts")},
+    )
+
+
+def failure_of(stage: str, kind: str, message: str | None, log: str | None) -> Failure:
+    return Failure(Stage(stage), FailureKind(kind), message or "", log or "")
+
+
+def _audit(connection: Connection, evaluation_id: int) -> tuple[AuditRow, ...]:
+    a = tables.Audit
+    rows = connection.execute(select_all(a, a.evaluation_id == evaluation_id).order_by(a.group))
+    return tuple(audit_row(row) for row in rows)
+
+
+def audit_row(row: Row) -> AuditRow:
+    got = None if row.got is None else Precision.of_id(row.got)
+    return AuditRow(row.group, Precision.of_id(row.asked), got, row.kernel, row.details or {})
+
+
+def _rounds(connection: Connection, evaluation_id: int, reference_ms: float | None) -> tuple[records.Round, ...]:
+    s = tables.Sample
+    rows = connection.execute(select_all(s, s.evaluation_id == evaluation_id).order_by(s.round)).all()
+    baselines = {row.round: _floats(row.samples) for row in rows if row.role == "baseline"}
+    return tuple(_round(row, baselines.get(row.round), reference_ms) for row in rows if row.role == "candidate")
+
+
+def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float | None) -> records.Round:
+    details, doubt = row.details or {}, baseline_doubt(row.baseline_ms, reference_ms)
+    raw_ms, beside = _number(row.raw_ms), _number(row.baseline_ms)
+    latency = Latency(
+        value_ms=float(scaled(raw_ms, beside, reference_ms)),
+        raw_ms=raw_ms,
+        spread=_number(row.spread),
+        baseline_ms=row.baseline_ms,
+        samples_ms=_floats(row.samples),
+        baseline_samples_ms=np.empty(0) if baseline is None else baseline,
+        warnings=(*(row.warnings or ()), *([doubt] if doubt else [])),
+        around_ms=details.get("around_ms", {}),
+        conditions=details.get("conditions", {}),
+    )
+    return records.Round(row.round, latency, row.created_at)
+
+
+def _accuracy(row: Row) -> Accuracy:
+    numbers = {name: _number(getattr(row, name)) for name in ("value", "loss", "loss_low", "loss_high")}
+    return Accuracy(
+        metric=row.metric,
+        samples=row.samples,
+        total=row.total,
+        scores=_floats(row.scores),
+        resemblance=row.resemblance,
+        **numbers,
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _floats(blob: bytes) -> NDArray[np.float64]:
+    return np.frombuffer(blob, dtype="<f4").astype(np.float64)

@@ -1,0 +1,249 @@
+"""Evaluations in flight: claimed under a lease, taken over, recorded once or abandoned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, true, update
+from sqlalchemy.exc import IntegrityError
+
+from search.values import Assignment, Evaluation
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import repeated, retried
+from studies.store.database.transactions import Database
+from studies.store.records import KnownEvaluationError, LostEvaluationError
+
+Row = Any
+MAX_NAME = 200
+
+
+class Claims:
+    """The way of an evaluation from its claim by a worker to its result."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @retried
+    def begin(
+        self,
+        study_target_id: int,
+        assignment: Assignment,
+        digest: str,
+        worker: str,
+        trial: int | None,
+        role: str = "",
+        *,
+        asked: Assignment | None = None,
+        most: int | None = None,
+    ) -> int:
+        """Claim an evaluation: a running row, its lease, and the link from the Optuna trial. Its id.
+
+        Args:
+            digest: of assignment, ranges and builder knobs.
+            worker: names the participant that holds the lease; no host or user names.
+            trial: Optuna number; None for what no trial asked for, such as a rebuild at export.
+            asked: what was proposed, where `assignment` is its repair.
+            most: how many evaluations the target may have, running ones included and those of exports not.
+
+        Raises:
+            KnownEvaluationError: the digest is running or finished on this target; nothing was written.
+            FullStudyError: there are `most` already; nothing was written.
+            ValueError: the trial has another evaluation already.
+        """
+        values = {
+            "study_target_id": study_target_id,
+            "digest": digest,
+            "status": records.RUNNING,
+            "role": role,
+            "worker": worker[:MAX_NAME],
+            "assignment": assignment.to_json(),
+            "asked_assignment": None if asked is None else asked.to_json(),
+        }
+        try:
+            with self._database.writing("begin an evaluation") as connection:
+                if most is not None:
+                    statements.check_room(connection, study_target_id, digest, most)
+                evaluation_id = statements.insert_row(connection, tables.Evaluation, values)
+                lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
+                connection.execute(insert(tables.Lease).values(lease))
+                if trial is not None:
+                    statements.link(connection, study_target_id, trial, evaluation_id, reused=False)
+                return evaluation_id
+        except IntegrityError:
+            known = self._status(study_target_id, digest)
+            if known is None:
+                raise ValueError(f"trial {trial} has an evaluation already, or there is no such target") from None
+            if repeated() and (known.status, known.worker) == (records.RUNNING, worker):
+                return int(known.id)
+            raise KnownEvaluationError(known.id, known.status) from None
+
+    def _status(self, study_target_id: int, digest: str) -> Row | None:
+        e = tables.Evaluation
+        this = (e.study_target_id == study_target_id, e.digest == digest)
+        return next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
+
+    @retried
+    def take_over(self, study_target_id: int, worker: str, lease_s: float) -> records.Taken | None:
+        """Give a worker one running evaluation whose lease has expired; None when there is none, or others were faster.
+
+        Its row, its trial and what it asked for stay as they are. What the worker holds by its name is given to it too:
+        it asks between evaluations, so that is one which it does not know it has.
+        """
+        e, lease = tables.Evaluation, tables.Lease
+        query = (
+            select(e.id)
+            .outerjoin(lease, lease.evaluation_id == e.id)
+            .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
+            .where(or_(lease.heartbeat.is_(None), statements.is_free(lease, worker, lease_s)))
+            .order_by(e.id)
+        )
+        for row in self._database.rows(query):
+            with self._database.writing("take an evaluation over") as connection:
+                taken = _take(connection, row.id, worker, lease_s)
+            if taken is not None:
+                return taken
+        return None
+
+    def running(self, study_target_id: int, worker: str | None = None) -> tuple[records.RunningRecord, ...]:
+        """Evaluations in flight, or left behind by a worker that died; oldest first.
+
+        Args:
+            worker: only those that it is at.
+        """
+        e, lease, trials = tables.Evaluation, tables.Lease, statements.lowest_trials(study_target_id)
+        query = (
+            select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
+            .add_columns(tables.utc_now().label("now"))
+            .outerjoin(lease, lease.evaluation_id == e.id)
+            .outerjoin(trials, trials.c.evaluation_id == e.id)
+            .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
+            .where(true() if worker is None else e.worker == worker)
+            .order_by(e.id)
+        )
+        return tuple(_running(row) for row in self._database.rows(query))
+
+    @retried
+    def abandon(self, evaluation_id: int, worker: str | None = None) -> bool:
+        """Remove a running evaluation with its lease and trial links; False when it is not running.
+
+        Args:
+            worker: who abandons it; then nothing happens where another one has taken it over.
+        """
+        e, lease = tables.Evaluation, tables.Lease
+        with self._database.writing("abandon an evaluation") as connection:
+            if worker is not None:
+                statements.lock(connection, e, evaluation_id)
+                if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) != worker:
+                    return repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None
+            gone = statements.changed(connection, delete(e).where(e.id == evaluation_id, e.status == records.RUNNING))
+            return gone or (repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None)
+
+    @retried
+    def record(
+        self,
+        evaluation_id: int,
+        evaluation: Evaluation,
+        artifact: str | None = None,
+        *,
+        worker: str = "",
+        repaired: bool = False,
+    ) -> None:
+        """Finish a running evaluation: measures, audit, profile, search scores, samples of round 0; its lease goes.
+
+        Call it before Optuna is told. The first result counts, whoever holds the lease.
+
+        Args:
+            artifact: digest of the engine file, when `Artifacts` keeps it.
+            worker: whose result it is; empty for the one that the row names already.
+            repaired: its trial and its role go on to a repair of the assignment, so the row is left without them.
+
+        Raises:
+            LostEvaluationError: the row is no longer running; nothing was written.
+        """
+        values = {**statements.measures(evaluation), "artifact": artifact, **({"worker": worker} if worker else {})}
+        with self._database.writing("record an evaluation") as connection:
+            e = tables.Evaluation
+            running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
+            if not statements.changed(connection, running.values(values)):
+                if repeated() and statements.is_result_of(connection, evaluation_id, worker):
+                    return
+                raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
+            if repaired:
+                connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
+                connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
+            statements.insert_result(connection, evaluation_id, evaluation, artifact)
+            connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
+
+    @retried
+    def replace_stopped(
+        self, evaluation_id: int, evaluation: Evaluation, artifact: str | None = None, *, worker: str
+    ) -> None:
+        """Put a new result of the same assignment in the place of one that was stopped early; its trials stay.
+
+        The first such result counts. It keeps the time at which the evaluation was first finished, for it is no new
+        one. What was the engine's before is left for `leftovers.drop`.
+
+        Args:
+            evaluation: of all samples, or a failure.
+            artifact, worker: as of `record`.
+
+        Raises:
+            LostEvaluationError: the evaluation is gone, or not one that was stopped early any more; nothing was
+                written.
+        """
+        e = tables.Evaluation
+        values = {**statements.unmeasured(), **statements.measures(evaluation), "artifact": artifact, "worker": worker}
+        del values["finished_at"]
+        with self._database.writing("store an evaluation scored to the end") as connection:
+            stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
+            if not statements.changed(connection, update(e).where(*stopped).values(values)):
+                if repeated() and statements.is_result_of(connection, evaluation_id, worker):
+                    return
+                raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
+            statements.delete_result(connection, evaluation_id)
+            statements.insert_result(connection, evaluation_id, evaluation, artifact)
+
+    @retried
+    def note_late(self, evaluation_id: int, worker: str) -> str:
+        """Add to a finished evaluation's notes that another result came late and was dropped; the note.
+
+        Empty, with nothing changed, where the evaluation is gone.
+        """
+        e = tables.Evaluation
+        with self._database.writing("note a late result") as connection:
+            statements.lock(connection, e, evaluation_id)
+            query = select(e.notes, e.finished_at, tables.utc_now().label("now")).where(e.id == evaluation_id)
+            row: Row = connection.execute(query).one_or_none()
+            if row is None or row.finished_at is None:
+                return ""
+            note = f"a second result, of worker {worker}, came "
+            if repeated() and row.notes and row.notes[-1].startswith(note):
+                return str(row.notes[-1])
+            note += f"{(row.now - row.finished_at).total_seconds():.1f} s later and was dropped"
+            connection.execute(update(e).where(e.id == evaluation_id).values(notes=[*(row.notes or ()), note]))
+            return note
+
+
+def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: float) -> records.Taken | None:
+    """As `take_over`, of one evaluation. Rows are locked in the order of `record`: the evaluation, then its lease."""
+    e, lease = tables.Evaluation, tables.Lease
+    running = and_(e.id == evaluation_id, e.status == records.RUNNING)
+    row: Row = connection.execute(select(e.worker, e.takeovers).where(running).with_for_update()).one_or_none()
+    if row is None:
+        return None
+    now = tables.utc_now()
+    free = (lease.evaluation_id == evaluation_id, statements.is_free(lease, worker, lease_s))
+    renewed = update(lease).where(*free).values(worker=worker, acquired=now, heartbeat=now)
+    if not statements.changed(connection, renewed):
+        if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) is not None:
+            return None
+        connection.execute(insert(lease).values(evaluation_id=evaluation_id, worker=worker))
+    takeovers = int(row.takeovers) + (row.worker != worker)
+    connection.execute(update(e).where(running).values(worker=worker, takeovers=takeovers))
+    return records.Taken(evaluation_id, row.worker, takeovers)
+
+
+def _running(row: Row) -> records.RunningRecord:
+    age = None if row.heartbeat is None else (row.now - row.heartbeat).total_seconds()
+    return records.RunningRecord(row.id, row.digest, row.trial, row.worker, age, row.takeovers)

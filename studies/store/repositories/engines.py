@@ -1,0 +1,62 @@
+"""What is known of built engines: the audit of their groups, and what each layer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from search.values import AuditRow, LayerTime, Precision
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+from studies.store.reading.evaluation_rows import audit_row
+
+
+class Engines:
+    """Audits and profiles of the engines of evaluations."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
+        """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
+        p = tables.Profile
+        rows = self._database.rows(statements.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
+        return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)
+
+    @retried
+    def set_profile(self, evaluation_id: int, layers: Sequence[LayerTime], note: str = "") -> None:
+        """Store what each layer of an evaluation's engine takes, in the order they run, replacing what is there.
+
+        Args:
+            note: what is noteworthy of this profile; it stands among the evaluation's notes, instead of an earlier one.
+        """
+        with self._database.writing("store a profile") as connection:
+            statements.replace_profile(connection, evaluation_id, layers)
+            statements.replace_note(connection, evaluation_id, records.OF_PROFILE, note)
+
+    def audits(self, study_target_id: int) -> tuple[tuple[int, AuditRow], ...]:
+        """(evaluation id, audit of one group) over every audited evaluation of one target."""
+        a, e = tables.Audit.__table__, tables.Evaluation
+        query = (
+            select(a.c.evaluation_id, a.c["group"], a.c.asked, a.c.got, a.c.kernel, a.c.details)
+            .join(e, e.id == a.c.evaluation_id)
+            .where(e.study_target_id == study_target_id)
+            .order_by(a.c.evaluation_id)
+        )
+        return tuple((row.evaluation_id, audit_row(row)) for row in self._database.rows(query))
+
+    def mismatches(self, ids: Sequence[int]) -> dict[int, tuple[tuple[str, Precision], ...]]:
+        """Evaluation id → (group, what it ran in) of the groups that did not run in what was asked, by group."""
+        a = tables.Audit
+        query = (
+            select(a.evaluation_id, a.group, a.got)
+            .where(a.evaluation_id.in_(list(ids)), a.got.is_not(None), a.got != a.asked)
+            .order_by(a.evaluation_id, a.group)
+        )
+        found: dict[int, tuple[tuple[str, Precision], ...]] = {}
+        for number, group, got in self._database.rows(query):
+            found[number] = (*found.get(number, ()), (group, Precision.of_id(got)))
+        return found

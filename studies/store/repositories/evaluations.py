@@ -1,0 +1,163 @@
+"""Evaluations as they are stored: one whole, or columns of all of one target; and their scores on the final split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Text, cast, select
+
+from evaluators.measure.latency_scale import scaled
+from search.values import Accuracy, Assignment
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+from studies.store.reading.detail_columns import DetailColumn, Details, column_of
+from studies.store.reading.evaluation_columns import DETAILS, detail_column, detail_rows, judged_columns
+from studies.store.reading.evaluation_rows import final_failure, read_evaluation
+from studies.store.reading.rounds import round_table, rounds_query, usual_baseline
+
+Row = Any
+
+
+class Evaluations:
+    """What is stored of evaluations, running and failed ones too."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @retried
+    def load(self, evaluation_id: int) -> records.EvaluationRecord:
+        """Everything stored of an evaluation by its id, as `evaluations` gives it; KeyError when it is gone."""
+        with self._database.reading("read an evaluation") as connection:
+            return read_evaluation(connection, evaluation_id)
+
+    @retried
+    def find(self, study_target_id: int, digest: str) -> records.EvaluationRecord | None:
+        """Everything stored of the evaluation with this digest, running ones too; None when there is none."""
+        e = tables.Evaluation
+        with self._database.reading("look an evaluation up") as connection:
+            query = select(e.id).where(e.study_target_id == study_target_id, e.digest == digest)
+            evaluation_id = connection.scalar(query)
+            return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
+
+    def table(self, study_target_id: int) -> records.EvaluationTable:
+        """All evaluations of one target as columns, running and failed ones too.
+
+        Only what judging needs is read of all of them; the other columns are read when they are asked for.
+        """
+        columns, again = self._judged_columns(study_target_id)
+        searched = columns["role"] != records.EXPORT
+        own = np.isin(again.evaluation_id, columns["id"][searched])
+        reference_ms = usual_baseline(
+            columns["baseline_ms"][searched], columns["doubts"][searched], again.baseline_ms[own], again.clean[own]
+        )
+        latency_ms = scaled(columns["raw_ms"], columns["baseline_ms"], reference_ms)
+        details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
+        others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
+        every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}
+        return records.EvaluationTable(**every, reference_ms=reference_ms, details=details, again=again)
+
+    @retried
+    def _judged_columns(self, study_target_id: int) -> tuple[dict[str, NDArray[Any]], records.RoundTable]:
+        with self._database.reading("read the evaluations") as connection:
+            columns = judged_columns(connection, study_target_id)
+            return columns, round_table(connection.execute(rounds_query(study_target_id)).all())
+
+    @retried
+    def _detail_rows(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        with self._database.reading("read evaluations") as connection:
+            return detail_rows(connection, ids)
+
+    @retried
+    def _detail_column(self, study_target_id: int, name: str) -> tuple[Sequence[int], Sequence[Any]]:
+        with self._database.reading("read evaluations") as connection:
+            return detail_column(connection, study_target_id, name)
+
+    def assignments(self, study_target_id: int, ids: Sequence[int] | None = None) -> records.Assignments:
+        """Evaluation id → assignment for one target, or for a few of it; texts are read now, parsed when asked for."""
+        e = tables.Evaluation
+        query = select(e.id, cast(e.assignment, Text)).where(e.study_target_id == study_target_id).order_by(e.id)
+        if ids is not None:
+            query = query.where(e.id.in_(list(ids)))
+        return records.Assignments({row[0]: row[1] for row in self._database.rows(query)})
+
+    def baselines(self, study_target_id: int) -> tuple[int, ...]:
+        """Ids of the uniform assignments' evaluations that went well, oldest first."""
+        e = tables.Evaluation
+        good = (e.study_target_id == study_target_id, e.status == records.OK, e.role.startswith("baseline:"))
+        return tuple(int(row.id) for row in self._database.rows(select(e.id).where(*good).order_by(e.id)))
+
+    def reference_value(self, study_target_id: int) -> float | None:
+        """The metric of uniform FP32 on the search split; None before it has been evaluated."""
+        e = tables.Evaluation
+        float_one = (e.study_target_id == study_target_id, e.status == records.OK, e.role == "baseline:fp32")
+        rows = self._database.rows(select(e.metric_value).where(*float_one))
+        return next((float(row.metric_value) for row in rows), None)
+
+    def exports(self, study_target_id: int) -> tuple[records.ExportRecord, ...]:
+        """What exports built again on one target and went well, oldest first."""
+        e = tables.Evaluation.__table__
+        names = ("id", "assignment", "raw_ms", "baseline_ms", "doubts", "build_s", "not_obeyed")
+        ok = (e.c.study_target_id == study_target_id, e.c.status == records.OK, e.c.role == records.EXPORT)
+        level = e.c.engine["optimization_level"].as_integer()
+        query = select(*(e.c[name] for name in names), level.label("level")).where(*ok).order_by(e.c.id)
+        return tuple(
+            records.ExportRecord(**{**row._mapping, "assignment": Assignment.from_json(row.assignment)})
+            for row in self._database.rows(query)
+        )
+
+    def refused(self, study_target_id: int, asked: Assignment) -> tuple[records.EvaluationRecord, ...]:
+        """The refused evaluations of a proposal that was repaired, in order: its own, then those of its repairs."""
+        e, t = tables.Evaluation, tables.Trial
+        linked = select(t.evaluation_id).where(t.study_target_id == study_target_id)
+        query = (
+            select(e.id, e.assignment, e.asked_assignment)
+            .where(e.study_target_id == study_target_id, e.status == records.FAILED, e.id.not_in(linked))
+            .order_by(e.id)
+        )
+        codes = asked.to_json()
+        found = [row.id for row in self._database.rows(query) if codes in (row.assignment, row.asked_assignment)]
+        return tuple(self.load(evaluation_id) for evaluation_id in found)
+
+    def finals(self, study_target_id: int) -> records.FinalTable:
+        """Scores on the final split of those evaluations of one target that have them or failed there, as columns."""
+        s, e = tables.Score.__table__, tables.Evaluation
+        names = ("evaluation_id", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
+        query = (
+            select(*(s.c[name] for name in names), e.notes)
+            .join(e, e.id == s.c.evaluation_id)
+            .where(e.study_target_id == study_target_id, s.c.split == "final")
+            .order_by(s.c.evaluation_id)
+        )
+        rows = self._database.rows(query)
+        failures = np.array([final_failure(row.notes) for row in rows], dtype=np.str_)
+        return records.FinalTable(**_columns(names, [row[:-1] for row in rows]), failure=failures)
+
+    @retried
+    def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:
+        """Store the accuracy on the final split, replacing what is there of it."""
+        with self._database.writing("store a final score") as connection:
+            statements.replace_final(connection, evaluation_id, accuracy)
+
+    @retried
+    def set_final_failure(self, evaluation_id: int, metric: str, message: str) -> None:
+        """Store that it could not be scored on the final split, replacing what is there of it.
+
+        Args:
+            metric: name of the metric that it should have been scored by.
+            message: why; not empty.
+        """
+        nothing = Accuracy(metric, math.nan, math.nan, math.nan, math.nan, 0, 0, np.empty(0))
+        with self._database.writing("store a failure on the final data") as connection:
+            statements.replace_final(connection, evaluation_id, nothing, message)
+
+
+def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return {name: column_of(name, values) for name, values in zip(names, columns, strict=True)}

@@ -1,0 +1,122 @@
+"""Files that the database knows: engines, ranges, inputs of studies; and which of them nothing refers to any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import delete, select, update
+
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+
+Row = Any
+
+
+class Files:
+    """The files among the artifacts, by their digests."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def inputs(self, study_id: int) -> tuple[records.FileRecord, ...]:
+        """The files of a study that lie among the artifacts, by role and position; empty until `set_files`."""
+        f = tables.File
+        columns = (f.role, f.position, f.name, f.digest, f.size_bytes)
+        query = select(*columns).where(f.study_id == study_id).order_by(f.role, f.position)
+        return tuple(records.FileRecord(*row) for row in self._database.rows(query))
+
+    @retried
+    def set_inputs(self, study_id: int, files: Sequence[records.FileRecord]) -> None:
+        """Store which files of a study lie among the artifacts, replacing what is there."""
+        with self._database.writing("store the study's files") as connection:
+            statements.lock(connection, tables.Study, study_id)
+            for file in sorted(files, key=lambda file: file.digest):  # in one order, else two that store deadlock
+                row = {"digest": file.digest, "kind": file.role, "key": None, "size_bytes": file.size_bytes}
+                statements.hold_artifact(connection, row)
+            statements.replace_rows(connection, tables.File, {"study_id": study_id}, [vars(file) for file in files])
+
+    def find(self, key: str) -> records.ArtifactRecord | None:
+        """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
+        rows = self._database.rows(statements.select_all(tables.Artifact, tables.Artifact.key == key))
+        return _artifact(rows[0]) if rows else None
+
+    def all(self) -> tuple[records.ArtifactRecord, ...]:
+        """Every artifact the database knows, of all studies, those too whose files are yet to be removed."""
+        a = tables.Artifact
+        return tuple(_artifact(row) for row in self._database.rows(statements.select_all(a).order_by(a.digest)))
+
+    @retried
+    def add(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
+        """Make an artifact known, under a cache key if given; a key that is there moves to this digest."""
+        a = tables.Artifact
+        with self._database.writing("store an artifact") as connection:
+            if key is not None:
+                connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
+            row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
+            statements.hold_artifact(connection, row)
+            if key is not None:
+                connection.execute(update(a).where(a.digest == digest).values(key=key))
+
+    def release_engines(self, evaluation_ids: Sequence[int]) -> frozenset[str]:
+        """Let evaluations drop their engines; digests that nothing refers to any more, as of `Studies.delete`."""
+        e, freed = tables.Evaluation, frozenset[str]()
+
+        @retried
+        def release() -> frozenset[str]:
+            nonlocal freed  # as of `Studies.delete`
+            held: set[str] = set()
+            with self._database.writing("release engines") as connection:
+                for chunk in statements.chunks([int(evaluation_id) for evaluation_id in evaluation_ids]):
+                    held |= statements.held_artifacts(connection, e.id.in_(chunk))
+                    connection.execute(update(e).where(e.id.in_(chunk)).values(artifact=None))
+                if held:
+                    freed = statements.mark_unused(connection, held)
+            return freed
+
+        return release()
+
+    def release_study(self, study_id: int) -> frozenset[str]:
+        """Let a study that is going to be deleted drop its engines, ranges and files; digests as of `Studies.delete`."""
+        e, t, file, freed = tables.Evaluation, tables.StudyTarget, tables.File, frozenset[str]()
+        targets = select(t.id).where(t.study_id == study_id)
+
+        @retried
+        def release() -> frozenset[str]:
+            nonlocal freed  # what was freed before the answer to a commit was lost
+            with self._database.writing("release the study's artifacts") as connection:
+                held = statements.held_by_study(connection, study_id)
+                connection.execute(update(e).where(e.study_target_id.in_(targets)).values(artifact=None))
+                connection.execute(update(t).where(t.study_id == study_id).values(ranges_digest=None))
+                connection.execute(delete(file).where(file.study_id == study_id))
+                if held:
+                    freed = statements.mark_unused(connection, held)
+            return freed
+
+        return release()
+
+    @retried
+    def forget(self, digest: str, remove: Callable[[str], object] = lambda digest: None) -> bool:
+        """Remove an artifact that nothing refers to, its file first; False when something does.
+
+        Args:
+            remove: deletes the file. It is called inside the transaction, perhaps more than once: nobody else can make
+                the artifact known meanwhile, and where it fails the row stays, for `unused`.
+        """
+        with self._database.writing("forget an artifact") as connection:
+            return statements.drop_artifact(connection, digest, remove)
+
+    def unused(self, age_s: float) -> frozenset[str]:
+        """Digests whose files are to be removed, by `forget`: what was cut off before it was.
+
+        Args:
+            age_s: of what was put and never recorded; before it is so old somebody may be about to.
+        """
+        with self._database.reading("read the study") as connection:
+            return statements.unused_artifacts(connection, age_s)
+
+
+def _artifact(row: Row) -> records.ArtifactRecord:
+    return records.ArtifactRecord(**row._mapping)

@@ -1,0 +1,66 @@
+"""Latencies measured again, side by side, and what is doubtful in measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import func, select
+
+from evaluators.measure.latency_scale import baseline_doubt
+from search.values import Latency
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import repeated, retried
+from studies.store.database.transactions import Database
+from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
+
+
+class Measurements:
+    """Rounds of measurements, and what the baseline takes in them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @retried
+    def add_round(self, study_target_id: int, latencies: Mapping[int, Latency]) -> int:
+        """Store measurements made again side by side, evaluation id → latency; the number of their round."""
+        s, e = tables.Sample, tables.Evaluation
+        with self._database.writing("store measurements") as connection:
+            statements.lock(connection, tables.StudyTarget, study_target_id)
+            of_target = e.study_target_id == study_target_id
+            last = connection.scalar(select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(of_target))
+            if repeated() and last and statements.is_round(connection, last, latencies):
+                return int(last)
+            number = max(last or 0, 0) + 1
+            for evaluation_id, latency in latencies.items():
+                statements.insert_samples(connection, evaluation_id, number, latency)
+            return number
+
+    def rounds(self, study_target_id: int) -> records.RoundTable:
+        """What was measured again on a target: all rounds but those of the search."""
+        return round_table(self._database.rows(rounds_query(study_target_id)))
+
+    def doubts(self, ids: Sequence[int], reference_ms: float | None) -> dict[int, tuple[str, ...]]:
+        """Evaluation id → what is doubtful in the measurement that counts; those of which nothing is are absent.
+
+        Args:
+            reference_ms: what the baseline usually takes, which tells whether one beside a candidate ran as usual.
+        """
+        s, found = tables.Sample, dict[int, tuple[str, ...]]()
+        query = (
+            select(s.evaluation_id, s.warnings, s.baseline_ms)
+            .where(s.evaluation_id.in_(list(ids)), s.role == "candidate")
+            .order_by(s.round)
+        )
+        for number, warnings, baseline_ms in self._database.rows(query):
+            doubt = baseline_doubt(baseline_ms, reference_ms)
+            told = (*(warnings or ()), *([doubt] if doubt else []))
+            if not told or found.get(number) != ():  # a clean measurement yields to a later clean one alone
+                found[number] = told
+        return {number: warnings for number, warnings in found.items() if warnings}
+
+    @retried
+    def reference_ms(self, study_target_id: int) -> float | None:
+        """What the baseline usually takes on a target, from all clean measurements; None where it has no baseline."""
+        with self._database.reading("read the baselines") as connection:
+            return read_reference_ms(connection, study_target_id)

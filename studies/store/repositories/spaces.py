@@ -1,0 +1,116 @@
+"""What each group may take on a target, and what groups do alone in lower precisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import select, update
+
+from search.values import Precision
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+
+
+class Spaces:
+    """The search space of each target: choices of groups, and their sensitivities."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def choices(self, study_target_id: int) -> tuple[records.Choice, ...]:
+        """Every precision of every group, by group id and precision; empty until `set_choices`."""
+        c = tables.Choice
+        rows = self._database.rows(statements.select_all(c, c.study_target_id == study_target_id).order_by(c.group))
+        found = (
+            records.Choice(r.group, Precision.of_id(r.precision), r.code, r.offered, r.reason, r.buildable)
+            for r in rows
+        )
+        return tuple(sorted(found, key=lambda choice: (choice.group, choice.precision)))
+
+    @retried
+    def set_choices(
+        self,
+        study_target_id: int,
+        space_digest: str,
+        choices: Sequence[records.Choice],
+        ranges_digest: str | None = None,
+    ) -> None:
+        """Store what each group may take, with the digest of that space, unless the target has a space already.
+
+        Args:
+            ranges_digest: of the ranges that the space is made with, stored with it; nothing is stored where the target
+                has others.
+        """
+        t = tables.StudyTarget
+        with self._database.writing("store the search space") as connection:
+            statements.lock(connection, t, study_target_id)
+            known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
+            row = connection.execute(known).one_or_none()
+            if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
+                return
+            if ranges_digest is not None:  # whoever removes them has done so before, or sees that they are in use
+                ranges = select(tables.Artifact.digest).where(tables.Artifact.digest == ranges_digest)
+                connection.execute(ranges.with_for_update()).all()
+            rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
+            statements.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
+            values = {"space_digest": space_digest, "ranges_digest": ranges_digest}
+            connection.execute(update(t).where(t.id == study_target_id).values(**values))
+
+    def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:
+        """(group id, precision) that the engine's builder has refused on this target; see `mark_unbuildable`."""
+        c = tables.Choice
+        query = select(c.group, c.precision).where(c.study_target_id == study_target_id, c.buildable.is_(False))
+        return frozenset((row[0], Precision.of_id(row[1])) for row in self._database.rows(query))
+
+    @retried
+    def mark_unbuildable(self, study_target_id: int, group: str, precision: Precision) -> None:
+        """Remember that the engine's builder refuses this group in this precision; again changes nothing.
+
+        Raises:
+            KeyError: `set_choices` stored no such choice.
+        """
+        c = tables.Choice
+        choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision.id)
+        with self._database.writing("mark a choice as not buildable") as connection:
+            if not statements.changed(connection, update(c).where(*choice).values(buildable=False)):
+                raise KeyError((study_target_id, group, precision.label))
+
+    def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
+        """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
+        s = tables.Sensitivity
+        names = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
+        rows = self._database.rows(statements.select_all(s, s.study_target_id == study_target_id).order_by(s.group))
+        found = (
+            records.SensitivityRecord(r.group, Precision.of_id(r.precision), *(getattr(r, name) for name in names))
+            for r in rows
+        )
+        return tuple(sorted(found, key=lambda row: (row.group, row.precision)))
+
+    def sensitivities(self, study_target_id: int) -> dict[tuple[str, Precision], float]:
+        """(group id, precision) → error of the network's outputs, noise over power, with that group alone in it.
+
+        Infinite where outputs are not finite. FP32 is not among the pairs; empty until `set_sensitivities`.
+        """
+        rows = self.sensitivity_rows(study_target_id)
+        return {(row.group, row.precision): math.inf if row.error is None else row.error for row in rows}
+
+    @retried
+    def set_sensitivities(
+        self, study_target_id: int, rows: Sequence[records.SensitivityRecord], *, replace: bool = True
+    ) -> None:
+        """Store what groups do alone in lower precisions on this target.
+
+        Args:
+            replace: what is there; else nothing happens where something is.
+        """
+        values = [{**vars(row), "precision": row.precision.id} for row in rows]
+        s = tables.Sensitivity
+        with self._database.writing("store sensitivities") as connection:
+            statements.lock(connection, tables.StudyTarget, study_target_id)
+            there = select(s.group).where(s.study_target_id == study_target_id).limit(1)
+            if not replace and connection.scalar(there) is not None:
+                return
+            statements.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)

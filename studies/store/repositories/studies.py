@@ -1,0 +1,173 @@
+"""Studies in the database: making, finding, changing and deleting them, with the groups of their model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import and_, case, delete, distinct, func, select, update
+from sqlalchemy.exc import IntegrityError
+
+from search.errors import StudyError
+from studies.store import records, statements, suggestions
+from studies.store.database import tables
+from studies.store.database.retries import repeated, retried
+from studies.store.database.transactions import Database
+from studies.store.records import NewStudy
+
+if TYPE_CHECKING:
+    from search.graph.model import Edge, Group
+
+Row = Any
+STUDY_FIELDS = frozenset({"state", "model_path", "config", "data", "metric", "model", "environment"})
+MAX_NAME = 200
+
+
+class Studies:
+    """The studies of a database; of each its options, its groups and the clusters of its samples."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def summaries(self) -> tuple[records.StudySummary, ...]:
+        """All studies, oldest first."""
+        s, t, e = tables.Study, tables.StudyTarget, tables.Evaluation
+        searched = e.role != records.EXPORT
+        states = (records.OK, records.FAILED, records.RUNNING)
+        counts = [func.count(case((and_(e.status == status, searched), 1))) for status in states]
+        query = (
+            select(s.id, s.name, s.state, s.created_at, s.model_path, func.count(distinct(t.id)), *counts)
+            .outerjoin(t, t.study_id == s.id)
+            .outerjoin(e, e.study_target_id == t.id)
+            .group_by(s.id, s.name, s.state, s.created_at, s.model_path)
+            .order_by(s.id)
+        )
+        return tuple(records.StudySummary(*row) for row in self._database.rows(query))
+
+    def load(self, name: str) -> records.StudyRecord:
+        """The study of this name; StudyError naming close ones when there is none."""
+        rows = self._database.rows(select(*tables.Study.__table__.c).where(tables.Study.name == name))
+        if not rows:
+            raise StudyError(self._unknown_study(name))
+        return records.StudyRecord(**rows[0]._mapping)
+
+    def _unknown_study(self, name: str) -> str:
+        names = [row.name for row in self._database.rows(select(tables.Study.name).order_by(tables.Study.id))]
+        url = self._database.shown_url
+        close = difflib.get_close_matches(name, names, cutoff=0.5)
+        if close:
+            return f"There is no study {name!r} in {url}. Did you mean {' or '.join(map(repr, close))}?"
+        there = f"It holds {', '.join(map(repr, names[-10:]))}" if names else "It holds no study yet"
+        return f"There is no study {name!r} in {url}. {there}; --storage names another database."
+
+    @retried
+    def create(self, new: NewStudy, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
+        """Add a study; its id. StudyError when the name is taken or unusable.
+
+        Args:
+            clusters: `search` and `final` → one integer code per score, the same for scores that belong together;
+                empty where the data have no clusters.
+        """
+        if not new.name.strip() or len(new.name) > MAX_NAME:
+            raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")
+        try:
+            with self._database.writing("create the study") as connection:
+                return statements.insert_study(connection, new, clusters)
+        except IntegrityError:
+            known = self.load(new.name)
+            if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
+                return known.id
+            raise StudyError(
+                f"There is a study {new.name!r} in {self._database.shown_url} already. Go on with it by "
+                f"`{suggestions.command('resume', new.name)}`, or choose another --study."
+            ) from None
+
+    @retried
+    def update(self, study_id: int, **fields: Any) -> None:
+        """Set columns of a study: state, model_path, config, data, metric, model, environment."""
+        unknown = fields.keys() - STUDY_FIELDS
+        if unknown:
+            raise ValueError(f"cannot set {', '.join(sorted(unknown))}; fields are {', '.join(sorted(STUDY_FIELDS))}")
+        with self._database.writing("update the study") as connection:
+            connection.execute(update(tables.Study).where(tables.Study.id == study_id).values(**fields))
+
+    @retried
+    def add_options(self, study_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None) -> None:
+        """Put some options of a study in the place of what is there, in one transaction.
+
+        Args:
+            seen: the options as this run read them, when it began; see `statements.changed_options`.
+        """
+        s = tables.Study
+        with self._database.writing("store the options of the study") as connection:
+            statements.lock(connection, s, study_id)
+            known = connection.scalar(select(s.config).where(s.id == study_id)) or {}
+            changed = statements.changed_options(known, changes, seen)
+            path = {"model_path": changed["model"]} if "model" in changed else {}
+            if changed:
+                connection.execute(update(s).where(s.id == study_id).values(config={**known, **changed}, **path))
+
+    def delete(self, name: str) -> frozenset[str]:
+        """Remove a study with all its rows; the Optuna studies of its targets are the caller's to delete.
+
+        Returns:
+            Digests of artifacts that nothing refers to any more, for `files.forget`; their rows are marked.
+
+        Raises:
+            StudyError: there is no such study.
+        """
+        study_id, freed = self.load(name).id, frozenset[str]()
+
+        @retried
+        def delete_rows() -> frozenset[str]:
+            nonlocal freed  # what was freed before the answer to a commit was lost
+            with self._database.writing("delete the study") as connection:
+                held = statements.held_by_study(connection, study_id)
+                if statements.changed(connection, delete(tables.Study).where(tables.Study.id == study_id)):
+                    freed = statements.mark_unused(connection, held)
+            return freed
+
+        return delete_rows()
+
+    def score_clusters(self, study_id: int) -> dict[str, NDArray[np.int64]]:
+        """`search` and `final` → (scores,) the same code for scores that belong together; empty without clusters."""
+        c = tables.Cluster
+        rows = self._database.rows(select(c.split, c.codes).where(c.study_id == study_id))
+        return {row.split: np.frombuffer(row.codes, dtype="<i4").astype(np.int64) for row in rows}
+
+    def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
+        """The groups in topological order; empty until `set_groups`."""
+        g = tables.Group
+        query = statements.select_all(g, g.study_id == study_id).order_by(g.position)
+        return tuple(_group(row) for row in self._database.rows(query))
+
+    @retried
+    def set_groups(self, study_id: int, groups: Sequence[Group], edges: Sequence[Edge]) -> None:
+        """Store groups and edges in the order given, replacing those there; StudyError when the study is gone."""
+        with self._database.writing("store the groups") as connection:
+            if not statements.lock(connection, tables.Study, study_id):
+                raise StudyError("storing the groups: the study was deleted just now.")
+            owner = {"study_id": study_id}
+            statements.replace_rows(
+                connection, tables.Group, owner, [statements.group_row(i, g) for i, g in enumerate(groups)]
+            )
+            statements.replace_rows(
+                connection, tables.Edge, owner, [{"position": i, **vars(e)} for i, e in enumerate(edges)]
+            )
+
+    def edges(self, study_id: int) -> tuple[Edge, ...]:
+        """The edges in topological order. Imports `search.graph.model`, which takes a while."""
+        from search.graph.model import Edge
+
+        e = tables.Edge
+        rows = self._database.rows(statements.select_all(e, e.study_id == study_id).order_by(e.position))
+        return tuple(Edge(row.source, row.target, row.tensor, row.elements) for row in rows)
+
+
+def _group(row: Row) -> records.GroupRecord:
+    lists = {name: tuple(getattr(row, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, pinned=row.pinned, **lists)

@@ -1,0 +1,130 @@
+"""Targets of studies: what is known of each, what it was told, and the repetitions that its tie band comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from search.values import Capability, Latency, Target
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+from studies.store.reading.repeats import provisional_band
+
+Row = Any
+
+
+class Targets:
+    """The targets of studies; methods that take a study-target id are about one of them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_study(self, study_id: int) -> tuple[records.TargetRecord, ...]:
+        """The targets of a study, the first one first; empty until `add`."""
+        t = tables.StudyTarget
+        query = (
+            select(*t.__table__.c, tables.Target.description)
+            .join(tables.Target, tables.Target.id == t.target_id)
+            .where(t.study_id == study_id)
+            .order_by(t.id)
+        )
+        return tuple(_target(row, self._provisional_band(row)) for row in self._database.rows(query))
+
+    def _provisional_band(self, target: Row) -> float:
+        return provisional_band(self.repeats(target.id)) if target.latency_band is None else 0.0
+
+    @retried
+    def add(
+        self,
+        study_id: int,
+        target: Target,
+        optuna_study: str,
+        *,
+        capability: Capability | None = None,
+        details: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Add a target to a study, or find it there unchanged; the study-target id.
+
+        Args:
+            options: as in `TargetRecord`.
+        """
+        with self._database.writing("add the target") as connection:
+            statements.lock(connection, tables.Study, study_id)
+            description = {"fingerprint": target.fingerprint, "description": target.to_json()}
+            target_id = statements.ensure_row(connection, tables.Target, "fingerprint", description)
+            t = tables.StudyTarget
+            known = connection.scalar(select(t.id).where(t.study_id == study_id, t.target_id == target_id))
+            if known is not None:
+                return known
+            values = {"study_id": study_id, "target_id": target_id, "optuna_study": optuna_study}
+            values["capability"] = None if capability is None else capability.to_json()
+            values["options"] = None if options is None else dict(options)
+            return statements.insert_row(connection, t, {**values, "details": dict(details or {})})
+
+    @retried
+    def settle(self, study_target_id: int, *, details: Mapping[str, Any] | None = None, **fields: float | str) -> None:
+        """Set columns of a study's target, and add to its details, unless one of these columns is set already.
+
+        Of workers that find the same thing out the first one's word stays, also where it was taken for lost: what is
+        stored is in use. So read it back afterwards.
+        """
+        t = tables.StudyTarget
+        columns = [t.__table__.c[name] for name in fields]
+        with self._database.writing("store what is once for all workers") as connection:
+            statements.lock(connection, t, study_target_id)
+            row = connection.execute(select(t.details, *columns).where(t.id == study_target_id)).one_or_none()
+            if row is not None and all(value is None for value in row[1:]):
+                added = {"details": {**(row[0] or {}), **details}} if details else {}
+                connection.execute(update(t).where(t.id == study_target_id).values(**fields, **added))
+
+    @retried
+    def add_details(self, study_target_id: int, **details: Any) -> None:
+        """Add to a target's details, or replace some of them."""
+        t = tables.StudyTarget
+        with self._database.writing("update the target") as connection:
+            statements.lock(connection, t, study_target_id)
+            known = connection.scalar(select(t.details).where(t.id == study_target_id)) or {}
+            connection.execute(update(t).where(t.id == study_target_id).values(details={**known, **details}))
+
+    @retried
+    def add_options(
+        self, study_target_id: int, changes: Mapping[str, Any], *, seen: Mapping[str, Any] | None = None
+    ) -> None:
+        """The same of what a target was told that the study was not."""
+        t = tables.StudyTarget
+        with self._database.writing("store the options of a target") as connection:
+            statements.lock(connection, t, study_target_id)
+            known = connection.scalar(select(t.options).where(t.id == study_target_id)) or {}
+            changed = statements.changed_options(known, changes, seen)
+            if changed:
+                connection.execute(update(t).where(t.id == study_target_id).values(options={**known, **changed}))
+
+    def repeats(self, study_target_id: int) -> tuple[records.RepeatRecord, ...]:
+        """Baselines that were measured again for the tie band, in the order they were."""
+        r = tables.Repeat
+        rows = self._database.rows(statements.select_all(r, r.study_target_id == study_target_id).order_by(r.id))
+        return tuple(records.RepeatRecord(row.evaluation_id, row.kind, row.raw_ms, row.baseline_ms) for row in rows)
+
+    @retried
+    def add_repeat(
+        self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency, *, worker: str = ""
+    ) -> None:
+        """Store that a baseline was measured again for the tie band; `kind` as in `RepeatRecord`."""
+        values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind, "worker": worker}
+        values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
+        with self._database.writing("store a repetition") as connection:
+            connection.execute(insert(tables.Repeat).values(values))
+
+
+def _target(row: Row, provisional: float) -> records.TargetRecord:
+    fields = dict(row._mapping)
+    description, capability = fields.pop("description"), fields.pop("capability")
+    del fields["target_id"]
+    known = None if capability is None else Capability.from_json(capability)
+    fields |= {"target": Target.from_json(description), "capability": known, "provisional_band": provisional}
+    return records.TargetRecord(**fields)

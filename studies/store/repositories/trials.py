@@ -1,0 +1,150 @@
+"""Optuna trials: which evaluation answers each, and what was forecast of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, and_, column, func, inspect, select, table
+from sqlalchemy.exc import IntegrityError
+
+from evaluators.measure.latency_scale import scaled
+from search.errors import StudyError
+from search.forecast.forecasts import FORECAST, Predicted
+from search.values import Assignment
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import retried
+from studies.store.database.transactions import Database
+from studies.store.reading.evaluation_columns import number_columns, plain_rows
+from studies.store.reading.evaluation_rows import asked_assignment, read_evaluation
+from studies.store.reading.latencies import confirmed
+from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
+from studies.store.records import LostEvaluationError
+
+Row = Any
+Query = Any
+
+# Optuna's tables, as far as they are read here.
+_STUDIES = table("studies", column("study_id"), column("study_name"))
+_TRIALS = table("trials", column("trial_id"), column("study_id"), column("number"))
+_ATTRIBUTES = table("trial_user_attributes", column("trial_id"), column("key"), column("value_json"))
+
+
+class Trials:
+    """The trials of each target, by their Optuna numbers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @retried
+    def load(self, study_target_id: int, trial: int) -> records.EvaluationRecord:
+        """Everything stored of the evaluation that answers this Optuna trial.
+
+        Raises:
+            StudyError: no evaluation answers it; names the trials there are.
+        """
+        found = self.find(study_target_id, trial)
+        if found is None:
+            with self._database.reading("read a trial") as connection:
+                raise StudyError(_unknown_trial(connection, study_target_id, trial))
+        return found
+
+    @retried
+    def find(self, study_target_id: int, trial: int) -> records.EvaluationRecord | None:
+        """As `evaluation`, and None where no evaluation answers the trial."""
+        t = tables.Trial
+        with self._database.reading("read a trial") as connection:
+            query = statements.select_all(t, t.study_target_id == study_target_id, t.number == trial)
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            found = read_evaluation(connection, row.evaluation_id)
+            return replace(found, asked=asked_assignment(row)) if row.reused else found
+
+    @retried
+    def link(self, study_target_id: int, trial: int, evaluation_id: int, *, asked: Assignment | None = None) -> None:
+        """Let an evaluation that is there already, perhaps running, answer another Optuna trial too.
+
+        Args:
+            asked: what the trial proposed, where the evaluation is of its repair.
+
+        Raises:
+            LostEvaluationError: the evaluation is gone, or another one answers the trial; nothing was written.
+        """
+        try:
+            with self._database.writing("link a trial") as connection:
+                statements.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
+        except IntegrityError:
+            if self.links(study_target_id, trial).get(trial, (None,))[0] != evaluation_id:
+                raise LostEvaluationError(f"evaluation {evaluation_id} cannot answer trial {trial}") from None
+
+    def links(self, study_target_id: int, *trials: int) -> dict[int, tuple[int, str]]:
+        """Optuna trial → id and status of the evaluation that answers it, or will; trials without one are absent."""
+        t, e = tables.Trial, tables.Evaluation
+        query = select(t.number, e.id, e.status).join(e, e.id == t.evaluation_id)
+        found = [
+            row
+            for chunk in statements.chunks(trials)
+            for row in self._database.rows(query.where(t.study_target_id == study_target_id, t.number.in_(chunk)))
+        ]
+        return {row[0]: (row[1], row[2]) for row in found}
+
+    @retried
+    def forecasts(self, target: records.TargetRecord) -> dict[int, Predicted]:
+        """Evaluation id → what was predicted of it before it was built.
+
+        Absent are those that the guided sampler did not propose, and repairs: the forecast was of the proposal. Read
+        from Optuna's tables without Optuna, which takes a while to import.
+        """
+        with self._database.reading("read forecasts") as connection:
+            if not inspect(connection).has_table(_ATTRIBUTES.name):
+                return {}
+            rows: Sequence[Row] = connection.execute(_told(target)).all()
+        return {row[0]: Predicted.from_json(json.loads(row[1])) for row in rows}
+
+    @retried
+    def latencies(self, study_target_id: int) -> dict[int, float]:
+        """Optuna trial → latency in ms that counts of the evaluation that answers it, where that has been measured."""
+        e, t = tables.Evaluation, tables.Trial
+        query = (
+            select(t.number, e.id, e.raw_ms, e.baseline_ms, e.doubts)
+            .join(e, e.id == t.evaluation_id)
+            .where(t.study_target_id == study_target_id, e.raw_ms.is_not(None))
+        )
+        with self._database.reading("read latencies") as connection:
+            reference_ms = read_reference_ms(connection, study_target_id)
+            again = round_table(connection.execute(rounds_query(study_target_id)).all())
+            trials, ids, raw_ms, baseline_ms, doubts = number_columns(plain_rows(connection, query), 5)
+        found = confirmed(ids.astype(np.int64), baseline_ms, doubts.astype(np.int64), again, reference_ms)
+        latency_ms = np.where(np.isnan(found), scaled(raw_ms, baseline_ms, reference_ms), found)
+        return dict(zip(trials.astype(np.int64).tolist(), latency_ms.tolist(), strict=True))
+
+
+def _told(target: records.TargetRecord) -> Query:
+    """Evaluation ids, and forecasts as JSON, of the trials that had them made."""
+    t, e = tables.Trial, tables.Evaluation
+    return (
+        select(t.evaluation_id, _ATTRIBUTES.c.value_json)
+        .join(e, e.id == t.evaluation_id)
+        .join(_STUDIES, _STUDIES.c.study_name == target.optuna_study)
+        .join(_TRIALS, and_(_TRIALS.c.study_id == _STUDIES.c.study_id, _TRIALS.c.number == t.number))
+        .join(_ATTRIBUTES, and_(_ATTRIBUTES.c.trial_id == _TRIALS.c.trial_id, _ATTRIBUTES.c.key == FORECAST))
+        .where(t.study_target_id == target.id, t.reused.is_(False), e.asked_assignment.is_(None))
+        .order_by(t.evaluation_id)
+    )
+
+
+def _unknown_trial(connection: Connection, study_target_id: int, trial: int) -> str:
+    t = tables.Trial
+    query = select(func.min(t.number), func.max(t.number)).where(t.study_target_id == study_target_id)
+    span: Row = connection.execute(query).one()
+    low, high = span
+    if low is None:
+        return f"There is no trial {trial}: this study has no trial yet. Start it with `bitfront resume`."
+    if low <= trial <= high:
+        return f"Trial {trial} was broken off and has no result. The study has trials {low} to {high}; take another."
+    return f"There is no trial {trial}. The study has trials {low} to {high}."

@@ -1,0 +1,194 @@
+"""Who works on a study: workers with their heartbeats, and tasks that one worker does for all.
+
+Ages are judged by the database's clock alone. Every change of hands is one conditional UPDATE, so that of many who try
+one succeeds, whichever database it is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from search.errors import StudyError
+from studies.store import records, statements
+from studies.store.database import tables
+from studies.store.database.retries import repeated, retried
+from studies.store.database.transactions import Database
+
+Row = Any
+
+
+class Workers:
+    """The workers of each target."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def join(self, study_target_id: int, *, host: str, device: str, pid: int, state: str = "starting") -> str:
+        """Add a worker; its name, which no other has."""
+        values = {"study_target_id": study_target_id, "host": host[:200], "device": device[:200], "pid": pid}
+        while True:
+            name = f"w-{secrets.token_hex(3)}"
+            try:
+                if self._add_worker({**values, "name": name, "state": state}):
+                    return name
+            except BaseException:  # it may be there all the same, and nobody would know
+                with suppress(Exception):
+                    self.end(name)
+                raise
+
+    @retried
+    def _add_worker(self, values: Mapping[str, Any]) -> bool:
+        """False where another has this name."""
+        try:
+            with self._database.writing("join the study") as connection:
+                connection.execute(insert(tables.Worker).values(values))
+                return True
+        except IntegrityError:
+            same = tables.Worker.name == values["name"]
+            if not self._database.rows(select(tables.Worker.id).where(same)):
+                raise StudyError("joining a study: it was deleted just now.") from None
+            return repeated()
+
+    @retried
+    def set_state(self, name: str, state: str) -> None:
+        """Say what a worker is doing."""
+        with self._database.writing("say what a worker does") as connection:
+            connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(state=state))
+
+    @retried
+    def set_spent(self, name: str, spent: Mapping[str, float]) -> None:
+        """Store where the time of a worker went until now: kind → seconds since its command began."""
+        with self._database.writing("store where time went") as connection:
+            connection.execute(update(tables.Worker).where(tables.Worker.name == name).values(_spent(spent)))
+
+    @retried
+    def end(self, name: str, state: str = "ended", spent: Mapping[str, float] | None = None) -> None:
+        """End a worker; the tasks that it still holds are free.
+
+        Args:
+            spent: as of `set_spent`.
+        """
+        w, t = tables.Worker, tables.Task
+        values = {"state": state, "ended_at": tables.utc_now(), **_spent(spent)}
+        with self._database.writing("end a worker") as connection:
+            connection.execute(update(w).where(w.name == name).values(values))
+            connection.execute(delete(t).where(t.worker == name))
+
+    @retried
+    def end_others(self, study_target_id: int, name: str) -> None:
+        """End all workers but one, which knows that it is alone: on SQLite it holds the study's lock."""
+        w, t = tables.Worker, tables.Task
+        left = (w.study_target_id == study_target_id, w.name != name, w.ended_at.is_(None))
+        with self._database.writing("end lost workers") as connection:
+            connection.execute(update(w).where(*left).values(state="failed", ended_at=w.heartbeat))
+            connection.execute(delete(t).where(t.study_target_id == study_target_id, t.worker != name))
+
+    def beat(self, name: str, spent: Mapping[str, float] | None = None) -> None:
+        """Say that a worker is alive: renews its own row, the leases of its evaluations and its tasks.
+
+        Args:
+            spent: as of `set_spent`.
+        """
+        with self._database.writing("renew a lease") as connection:  # not run again: who beats has its own loop
+            for table, column in ((tables.Worker, "name"), (tables.Lease, "worker"), (tables.Task, "worker")):
+                mine = table.__table__.c[column] == name
+                also = _spent(spent) if table is tables.Worker else {}
+                connection.execute(update(table).where(mine).values({"heartbeat": tables.utc_now(), **also}))
+
+    def of_target(self, study_target_id: int) -> tuple[records.WorkerRecord, ...]:
+        """Every worker there was, oldest first."""
+        w, e, trials = tables.Worker, tables.Evaluation, tables.Trial
+        of_target = e.study_target_id == study_target_id
+        made = (
+            select(e.worker, func.count().label("evaluations"))
+            .where(of_target, e.status.in_((records.OK, records.FAILED)), e.role != records.EXPORT)
+            .group_by(e.worker)
+            .subquery()
+        )
+        now = (
+            select(tables.Lease.worker, func.max(e.id).label("evaluation_id"), func.min(trials.number).label("trial"))
+            .join(e, e.id == tables.Lease.evaluation_id)
+            .outerjoin(trials, trials.evaluation_id == e.id)
+            .where(of_target, e.status == records.RUNNING)
+            .group_by(tables.Lease.worker)
+            .subquery()
+        )
+        names = ("id", "study_target_id", "name", "host", "device", "pid", "state", "started_at", "ended_at")
+        query = (
+            select(*(w.__table__.c[name] for name in names), w.heartbeat, tables.utc_now().label("now"))
+            .add_columns(func.coalesce(made.c.evaluations, 0).label("evaluations"), now.c.evaluation_id, now.c.trial)
+            .outerjoin(made, made.c.worker == w.name)
+            .outerjoin(now, now.c.worker == w.name)
+            .where(w.study_target_id == study_target_id)
+            .order_by(w.id)
+        )
+        return tuple(_worker(row) for row in self._database.rows(query))
+
+    def live(self, study_target_id: int, lease_s: float) -> dict[str, str]:
+        """Name → state of the workers that were heard of within a lease and have not ended."""
+        w = tables.Worker
+        live = (w.study_target_id == study_target_id, w.ended_at.is_(None), w.heartbeat >= tables.utc_ago(lease_s))
+        return {row.name: row.state for row in self._database.rows(select(w.name, w.state).where(*live).order_by(w.id))}
+
+
+class Tasks:
+    """What one worker of a target does for all of them, named by a word."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @retried
+    def take(self, study_target_id: int, task: str, worker: str, lease_s: float) -> bool:
+        """Give a worker a task unless another has it and is alive; False when it does not get it."""
+        t, now = tables.Task, tables.utc_now()
+        this = (t.study_target_id == study_target_id, t.name == task)
+        values = {"worker": worker, "acquired": now, "heartbeat": now}
+        try:
+            with self._database.writing("take a task") as connection:
+                free = statements.is_free(t, worker, lease_s)
+                if statements.changed(connection, update(t).where(*this, free).values(values)):
+                    return True
+                if connection.scalar(select(t.worker).where(*this)) is not None:
+                    return False
+                row = {"study_target_id": study_target_id, "name": task, "worker": worker}
+                connection.execute(insert(t).values(row))
+                return True
+        except IntegrityError:  # another one took it just now
+            return False
+
+    @retried
+    def release(self, study_target_id: int, task: str, worker: str) -> None:
+        """Let others have a task; nothing happens when it has been taken over."""
+        t = tables.Task
+        this = (t.study_target_id == study_target_id, t.name == task, t.worker == worker)
+        with self._database.writing("release a task") as connection:
+            connection.execute(delete(t).where(*this))
+
+    def of_target(self, study_target_id: int) -> tuple[records.TaskRecord, ...]:
+        """The tasks that workers hold, by name; also those that a lost worker left."""
+        t = tables.Task
+        query = select(t.name, t.worker, t.heartbeat, tables.utc_now().label("now"))
+        rows = self._database.rows(query.where(t.study_target_id == study_target_id).order_by(t.name))
+        return tuple(records.TaskRecord(row.name, row.worker, _age_s(row)) for row in rows)
+
+
+def _spent(spent: Mapping[str, float] | None) -> dict[str, Any]:
+    """The columns of a worker that say where its time went; none where nothing is known of it."""
+    seconds = {kind: round(each, 3) for kind, each in (spent or {}).items()}
+    return {"spent": seconds, "spent_at": tables.utc_now()} if seconds else {}
+
+
+def _worker(row: Row) -> records.WorkerRecord:
+    fields = dict(row._mapping)
+    del fields["now"], fields["heartbeat"]
+    return records.WorkerRecord(**fields, heartbeat_age_s=_age_s(row))
+
+
+def _age_s(row: Row) -> float:
+    return float((row.now - row.heartbeat).total_seconds())
