@@ -79,7 +79,7 @@ class Files:
         return release()
 
     def release_study(self, study_id: int) -> frozenset[str]:
-        """Let a study that is going to be deleted drop its engines, ranges and files; digests as of `Studies.delete`."""
+        """Let a study that will be deleted drop its engines, ranges and files; digests as of `Studies.delete`."""
         e, t, file, freed = tables.Evaluation, tables.StudyTarget, tables.File, frozenset[str]()
         targets = select(t.id).where(t.study_id == study_id)
 

@@ -209,7 +209,7 @@ def test_a_server_that_stays_away_is_said_so(server: Server, monkeypatch: pytest
         server.stop()
         for action, call in {
             "create the study": lambda: store.studies.create(STUDY),
-            "read the study": store.studies,
+            "read the study": store.studies.summaries,
             "store a trial": lambda: study.tell(trial, 1.0),
         }.items():
             with pytest.raises(RunError, match=rf"Could not {action} in .*was waited for; `resume` goes on") as raised:
