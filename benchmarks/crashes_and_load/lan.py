@@ -49,8 +49,15 @@ class Process:
     def __init__(self, name: str, command: list[str], log: Path, environment: dict[str, str], folder: Path) -> None:
         self.name, self._log = name, log
         with log.open("wb") as out:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
-            self._process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
 
     def poll(self) -> int | None:
         return self._process.poll()

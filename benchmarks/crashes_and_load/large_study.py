@@ -70,8 +70,8 @@ def made_up(groups: Sequence[str], count: int, seed: int = 0) -> Rows:
 
 def part(rows: Rows, kept: Sequence[int]) -> Rows:
     """Some of the rows."""
-    columns = (rows.chosen, rows.latency_ms, rows.loss, rows.failed, rows.early)
-    return Rows(rows.groups, *(column[list(kept)] for column in columns))
+    at = np.array(kept, dtype=np.int64)
+    return Rows(rows.groups, rows.chosen[at], rows.latency_ms[at], rows.loss[at], rows.failed[at], rows.early[at])
 
 
 def write_study(store: Store, name: str, groups: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ from sqlalchemy import create_engine, text
 from benchmarks import synthetic
 from benchmarks.figures.bookkeeping import replaying
 from evaluators.process.keeper import EvaluatorProcess
+from search.space.choices import make_space
 from search.values import Assignment, Evaluation
 from studies.events import Quiet
 from studies.run.session.joining import target_of
@@ -89,7 +90,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
             stack.enter_context(patch.object(owner, name, clocks.timed(name, getattr(owner, name))))
         clock = clocks.timed("evaluate", EvaluatorProcess.evaluate)
         stack.enter_context(patch.object(EvaluatorProcess, "evaluate", clock))
-        stack.enter_context(patch("studies.run.session.setup.make_space", clocks.timed("checked", _make_space())))
+        stack.enter_context(patch("studies.run.session.setup.make_space", clocks.timed("checked", make_space)))
         commands.worker(NAME, {"trials": str(trials)}, url)
         now = time.time() - time.perf_counter()  # what turns a perf_counter into a time
     steps = {f"{name}_ms": clocks.median_ms(name) for name in ("ask", "begin", "record", "tell")}
@@ -103,12 +104,6 @@ def warm(url: str, trials: int) -> dict[str, float]:
         "checked_s": now + clocks.ends["checked"][0] - born,
         "memory_mib": psutil.Process().memory_info().rss / 2**20,
     }
-
-
-def _make_space() -> Callable[..., Any]:
-    from studies.run.session import setup
-
-    return setup.make_space
 
 
 def sleepers(url: str, workers: int, seconds: float, rounds: int) -> dict[str, float]:

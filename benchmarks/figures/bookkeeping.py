@@ -87,7 +87,9 @@ class Clocks:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        requests = {name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "call", "adopt")}
+        requests: dict[str, Any] = {
+            name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "call", "adopt")
+        }
         with (
             patch.multiple(EvaluatorProcess, **requests),
             patch.object(Runner, "run", self.loop(Runner.run)),

@@ -83,7 +83,7 @@ def _prepare(network: str, folder: Path) -> dict[str, float]:
         _write_convnet(source)
         arrays = {"x": np.random.default_rng(1).standard_normal((SAMPLES[network], 3, 56, 56)).astype(np.float32)}
     ir.save(load(source, batch=BATCH).graph, folder / f"{network}.onnx")
-    np.savez(folder / f"{network}.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(folder / f"{network}.npz", **arrays)
     return {}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,9 @@ class Load:
 class Given:
     """A session whose outputs are there already."""
 
-    memory_bytes, types, notes = None, {}, ()
+    memory_bytes = None
+    types: Mapping[str, str] = {}
+    notes = ()
 
     def __init__(self, outputs: Array) -> None:
         self.outputs = outputs
@@ -66,7 +68,7 @@ class Given:
 
 def main(repeats: int = 3) -> dict[str, float]:
     """`METRIC.s`: seconds of scoring, the least of some repeats; `METRIC.ratio`: of the plain way to that."""
-    measures = {}
+    measures: dict[str, float] = {}
     for load in loads():
         pairs = [(seconds(load), plain_seconds(load)) for _ in range(repeats)]
         mine, plain = (min(times) for times in zip(*pairs, strict=True))

@@ -123,7 +123,7 @@ def dump(setting: Setting, out: Path) -> int:
     """Write groups, edges and every evaluation to a JSON file; how many."""
     with studies(setting)[0].store() as (store, study, target):
         groups, edges = store.studies.groups(study.id), store.studies.edges(study.id)
-        about = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
+        about: dict[str, Any] = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
         place = {group.id: i for i, group in enumerate(groups)}
         about |= _told(store, target.id, place)
     found = every(setting)

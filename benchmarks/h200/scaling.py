@@ -123,7 +123,7 @@ def prepare(plan: Plan) -> None:
         url = server.new_url()
         with _running(plan, "prepare", command, url) as look:
             query = "select count(*) from bf_study_target where latency_band is not null"
-            until(lambda: look() or any(count for (count,) in rows(url, query)), plan.seconds)
+            until(lambda: look() or any(count for (count,) in rows(url, query)))
         enqueue(url, plan.trials)
         draft = plan.dump.with_suffix(".draft")
         _client("pg_dump", url, "--no-owner", "--file", str(draft))
@@ -196,7 +196,7 @@ def measured(plan: Plan, workers: int) -> dict[str, Any]:
         wanted = finished(url) + plan.each * workers
         command = ["resume", STUDY, f"--{plan.crew}", str(workers)]
         with _running(plan, str(workers), command, url) as look:
-            until(lambda: look() or finished(url) >= wanted, plan.seconds)
+            until(lambda: look() or finished(url) >= wanted)
             seconds = time.monotonic() - start
         # What is under way when there are enough is ended, so trials may be open, which going on would close.
         left = {what: count for what, count in loose_ends(url).items() if count and what not in _OPEN}

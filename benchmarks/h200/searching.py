@@ -20,8 +20,8 @@ from benchmarks.h200.timing import BASELINES, FINISH_S, Stopwatch, shares, stage
 from evaluators.process.keeper import EvaluatorProcess
 from search.values import Assignment
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.judging.standing import Standing
-from studies.run.session.setup import artifacts_of
 from studies.store.store import Store
 from studies.verbs import commands
 

@@ -24,8 +24,9 @@ from search.graph.model import Model
 from search.space.choices import Space, make_space
 from search.values import Assignment, Ranges
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.options.config import SearchConfig, from_options
-from studies.run.session.setup import _job, artifacts_of
+from studies.run.session.setup import _job
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 

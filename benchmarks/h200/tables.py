@@ -55,7 +55,7 @@ def evaluations(result: Results) -> int:
 
 
 def networks(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         together = result.get("compare", result.get("uniform", {})).get("together", {})
         rows += [_network_row(result, label, together[label]) for label in _LABELS if label in together]
@@ -81,7 +81,7 @@ def _network_row(result: Results, label: str, measured: Mapping[str, float]) -> 
 
 
 def verdicts(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         found = result.get("compare", {}).get("verdict", {})
         if found:
@@ -90,7 +90,7 @@ def verdicts(results: Sequence[Results]) -> str:
             met = int8 is not None and won is not None and won >= 0.95 and int8 <= 1.10
             rows.append(
                 [
-                    NAMES.get(result["network"], result["network"]),
+                    _name(result),
                     str(evaluations(result) or ""),
                     "INT8 loses nothing" if won is None else _percent(won),
                     _times(int8),
@@ -104,14 +104,14 @@ def verdicts(results: Sequence[Results]) -> str:
 
 
 def throughput(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         found = result.get("throughput", {})
         if found:
             steady = found.get("shares", {}).get("steady_per_hour")
             rows.append(
                 [
-                    NAMES.get(result["network"], result["network"]),
+                    _name(result),
                     f"{found['evaluations']} in {found['seconds']:.0f} s",
                     f"{found['per_hour']:.0f}",
                     "" if steady is None else f"{steady:.0f}",
@@ -121,14 +121,14 @@ def throughput(results: Sequence[Results]) -> str:
 
 
 def shares(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         s = result.get("throughput", {}).get("shares") or result.get("search", {})
         if "wall_s" in s:
             cells = [s[key] for key in ("build_s", "load_s", "latency_s", "run_s", "other_s", "between_s")]
             rows.append(
                 [
-                    NAMES.get(result["network"], result["network"]),
+                    _name(result),
                     f"{s['steady_per_hour']:.0f}",
                     *(f"{cell:.2f} s" for cell in cells),
                     _percent(s["other_share"]),
@@ -139,14 +139,14 @@ def shares(results: Sequence[Results]) -> str:
 
 
 def obedience(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         counts, mixes = result.get("obedience", {}).get("counts", {}), result.get("mixes", {})
         for code, name in _ASKED.items():
             found = [counts.get(f"{code} {answer}", 0) for answer in ("obeyed", "not obeyed", "opaque")]
             if sum(found):
                 built = f"{mixes['built']} of {mixes['asked']}" if mixes.get("asked") else ""
-                network = NAMES.get(result["network"], result["network"])
+                network = _name(result)
                 rows.append([network, built, name, *(f"{n:,}" for n in found), _percent(found[0] / sum(found))])
     head = "network|mixes that build|groups asked|obeyed|not obeyed|opaque|obeyed"
     exceptions = [
@@ -159,7 +159,7 @@ def obedience(results: Sequence[Results]) -> str:
 
 
 def scaling(results: Sequence[Results]) -> str:
-    rows = []
+    rows: list[list[str]] = []
     for result in results:
         found = result.get("scaling", {})
         for workers, run in found.get("runs", {}).items():
@@ -183,6 +183,10 @@ def scaling(results: Sequence[Results]) -> str:
 
 def _left_out(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(found.get("left_out", {}).items())
+
+
+def _name(result: Results) -> str:
+    return NAMES.get(result["network"], str(result["network"]))
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------

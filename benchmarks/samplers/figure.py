@@ -33,8 +33,8 @@ def svg(results: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         place = f"translate({column * (_WIDTH + _GAP)} {row * _ROW})"
         parts.append(f'<g transform="{place}">\n' + "\n".join(panel) + "\n</g>")
     width = _LEFT + min(len(networks), _COLUMNS) * (_WIDTH + _GAP) + _LEGEND
-    for place, method in enumerate(m for m in labels if m in shown):
-        parts.append(_key(width - _LEGEND, _TOP + 10 + 20 * place, labels[method], colours[method]))
+    for line, method in enumerate(m for m in labels if m in shown):
+        parts.append(_key(width - _LEGEND, _TOP + 10 + 20 * line, labels[method], colours[method]))
     height = -(-len(networks) // _COLUMNS) * _ROW
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     style = ' font-family="sans-serif" font-size="12">'

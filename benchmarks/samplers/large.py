@@ -14,8 +14,9 @@ import json
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def proposed(groups: int, trials: int, limited: bool) -> dict[str, Any]:
     for _ in range(REPEATS + 1):
         trial = study.ask()
         frozen = study.get_trials(deepcopy=False)[trial.number]
-        taken.append(_seconds(lambda frozen=frozen: sampler.sample_relative(study, frozen, space)))
+        taken.append(_seconds(partial(sampler.sample_relative, study, frozen, space)))
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
     warm = taken[1:]
     return {
@@ -151,8 +152,8 @@ def main(words: Sequence[str] | None = None) -> None:
     todo = [job for job in jobs(arguments) if job[0] not in found["runs"]]
     if any(name.startswith("search") for name, *_ in todo) and "best_known" not in found:
         found["best_known"] = best_known(arguments.groups)
-    with ProcessPoolExecutor(arguments.jobs, max_tasks_per_child=1) as pool:
-        for (name, *_), result in zip(todo, pool.map(_run, todo), strict=True):
+    with Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        for (name, *_), result in zip(todo, pool.imap(_run, todo), strict=True):
             found["runs"][name] = result
             found["date"] = datetime.now(timezone.utc).date().isoformat()
             arguments.out.write_text(json.dumps(found, indent=1) + "\n")

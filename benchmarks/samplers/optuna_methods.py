@@ -114,8 +114,10 @@ def guided_without_edges(bench: Bench) -> None:
 
 def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     """The sampler as a study makes it; without `edges` on a graph that has none."""
+    from search.forecast.models import Priors
     from search.forecast.priors import Baseline, latency_prior, noise_prior
-    from search.sampler.guided import Aim, Guidance, GuidedSampler, Priors
+    from search.sampler.goals import Aim
+    from search.sampler.guided import Guidance, GuidedSampler
 
     problem, layout = bench.problem, bench.problem.layout
     if not edges:

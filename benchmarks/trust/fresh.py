@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from benchmarks.trust import data
+from benchmarks.trust import samples
 from benchmarks.trust.scores import SCORES, Floats, Loss, loss_of, value_of
 
 _ROWS = 50  # that an engine takes at a time
@@ -30,7 +30,7 @@ class Fresh:
 
     @cached_property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return data.draw(self.network, "fresh", self.samples)
+        return samples.draw(self.network, "fresh", self.samples)
 
     @cached_property
     def float_scores(self) -> Floats:

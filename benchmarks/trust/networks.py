@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.trust import data
+from benchmarks.trust import samples
 
 BATCH = {"residual": 125, "heads": 125, "segmentation": 50, "encoder": 125}  # parts of a block of the data
 
@@ -73,7 +73,7 @@ class ResidualNetwork(nn.Module):
         super().__init__()
         self.stem = ConvNorm(1, 16, 5, 2, act=nn.ReLU)
         self.blocks = nn.Sequential(Residual(16, 16, 1), Residual(16, 32, 2), Residual(32, 32, 1), Residual(32, 48, 2))
-        self.classifier = nn.Linear(48, data.ANGLES * data.WAVES)
+        self.classifier = nn.Linear(48, samples.ANGLES * samples.WAVES)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         return self.classifier(functional.adaptive_avg_pool2d(self.blocks(self.stem(image)), 1).flatten(1))
@@ -109,7 +109,7 @@ class TwoHeads(nn.Module):
             Inverted(56, 56, 1),
         ]
         self.body = nn.Sequential(ConvNorm(3, 24, 3, 2, act=nn.SiLU), *blocks, ConvNorm(56, 128, 1, act=nn.SiLU))
-        self.shape, self.colour = nn.Linear(128, data.SHAPES), nn.Linear(128, data.COLOURS)
+        self.shape, self.colour = nn.Linear(128, samples.SHAPES), nn.Linear(128, samples.COLOURS)
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = functional.adaptive_avg_pool2d(self.body(image), 1).flatten(1)
@@ -167,10 +167,10 @@ class Encoder(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(data.CHANNELS, width, 5, padding=2)
-        self.position = nn.Parameter(0.02 * torch.randn(1, data.STEPS, width))
+        self.embed = nn.Conv1d(samples.CHANNELS, width, 5, padding=2)
+        self.position = nn.Parameter(0.02 * torch.randn(1, samples.STEPS, width))
         self.blocks = nn.Sequential(*(EncoderBlock(width, 4) for _ in range(3)))
-        self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, data.MOTIFS)
+        self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, samples.MOTIFS)
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
         x = self.embed(signal.transpose(1, 2)).transpose(1, 2) + self.position
@@ -203,11 +203,11 @@ def train(name: str, network: nn.Module, steps: int) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=2e-2)
     network.train()
     start, step, seen = time.process_time(), 0, []
-    for arrays in data.blocks(name, "train", -(-steps * BATCH[name] // data.BLOCK)):
-        samples, labels = (torch.from_numpy(arrays[key]) for key in (NAMES[name][0][0], "labels"))
-        if samples.dim() == 4:
-            samples = samples.contiguous(memory_format=torch.channels_last)
-        for x, y in zip(samples.split(BATCH[name]), labels.split(BATCH[name]), strict=True):
+    for arrays in samples.blocks(name, "train", -(-steps * BATCH[name] // samples.BLOCK)):
+        inputs, labels = (torch.from_numpy(arrays[key]) for key in (NAMES[name][0][0], "labels"))
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        for x, y in zip(inputs.split(BATCH[name]), labels.split(BATCH[name]), strict=True):
             step += 1
             for group in optimizer.param_groups:
                 group["lr"] = 3e-3 * min(step / steps / 0.1 + 1e-3, 0.5 + 0.5 * math.cos(math.pi * step / (steps + 1)))
@@ -225,7 +225,7 @@ def train(name: str, network: nn.Module, steps: int) -> None:
 def export(name: str, network: nn.Module, path: Path) -> None:
     """One ONNX file of opset 17 with a dynamic batch; BatchNorm is folded by the exporter."""
     inputs, outputs = NAMES[name]
-    example = torch.from_numpy(data.draw(name, "train", 2)[inputs[0]])
+    example = torch.from_numpy(samples.draw(name, "train", 2)[inputs[0]])
     axes = {key: {0: "batch"} for key in (*inputs, *outputs)}
     network = network.eval().to(memory_format=torch.contiguous_format)
     torch.onnx.export(
@@ -238,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(NETWORKS), help="repeatable")
     parser.add_argument("--steps", type=int, help=f"default {STEPS}")
-    parser.add_argument("--out", type=Path, default=data.HERE / "data")
+    parser.add_argument("--out", type=Path, default=samples.HERE / "data")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.trust import data
+from benchmarks.trust import samples
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
 from studies.artifacts.folder import Artifacts
@@ -60,7 +60,7 @@ class StudyError(Exception):
 
 
 def model_of(network: str) -> Path:
-    return EXAMPLE / "digits.onnx" if network == "digits" else data.HERE / "data" / f"{network}.onnx"
+    return EXAMPLE / "digits.onnx" if network == "digits" else samples.HERE / "data" / f"{network}.onnx"
 
 
 def data_of(network: str, work: Path) -> Path:
@@ -70,7 +70,8 @@ def data_of(network: str, work: Path) -> Path:
     path = work / f"{network}.npz"
     if not path.exists():
         draft = path.with_suffix(".draft.npz")
-        np.savez(draft, **data.draw(network, "study", NETWORKS[network].samples))
+        drawn: dict[str, Any] = samples.draw(network, "study", NETWORKS[network].samples)
+        np.savez(draft, **drawn)
         draft.replace(path)
     return path
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.trust import data, digits, scores, verdicts
+from benchmarks.trust import digits, samples, scores, verdicts
 from benchmarks.trust import run as trust
 from benchmarks.trust.fresh import Fresh, scores_of
 from benchmarks.trust.studies import NETWORKS, model_of
@@ -73,12 +73,12 @@ def test_an_interval_of_the_loss_is_as_wide_as_losses_scatter(metric: str) -> No
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_samples_come_again_and_purposes_do_not_overlap(network: str) -> None:
-    study, fresh = data.draw(network, "study", 300), data.draw(network, "fresh", 300)
+    study, fresh = samples.draw(network, "study", 300), samples.draw(network, "fresh", 300)
     name = next(iter(study))
     assert len(study[name]) == len(study["labels"]) == 300
     assert study[name].dtype == np.float32
     assert study["labels"].dtype.kind in "iu"
-    again = data.draw(network, "study", 500)
+    again = samples.draw(network, "study", 500)
     assert np.array_equal(again[name][:300], study[name])
     assert np.array_equal(again["labels"][:300], study["labels"])
     rows = {row.tobytes() for row in (*study[name], *fresh[name])}
@@ -88,7 +88,7 @@ def test_samples_come_again_and_purposes_do_not_overlap(network: str) -> None:
 def test_fresh_scenes_of_the_example_look_like_the_shipped_ones() -> None:
     with np.load(ROOT / "examples" / "digits" / "digits.npz") as file:
         shipped = file["image"]
-    drawn = data.draw("digits", "fresh", 2000)["image"]
+    drawn = samples.draw("digits", "fresh", 2000)["image"]
     assert drawn.shape[1:] == shipped.shape[1:]
     assert set(np.unique(np.round(drawn * digits.LEVELS))) == set(range(8))
     for image in (drawn, shipped):
@@ -116,7 +116,7 @@ def test_a_model_with_a_fixed_batch_is_scored_on_every_sample(tmp_path: Path) ->
     model = onnx.load(model_of("encoder"))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 50
     onnx.save(model, tmp_path / "fixed.onnx")
-    arrays = data.draw("encoder", "study", 120)
+    arrays = samples.draw("encoder", "study", 120)
     whole, fixed = (scores_of(path, arrays, "top1") for path in (model_of("encoder"), tmp_path / "fixed.onnx"))
     assert np.array_equal(whole, fixed)
 

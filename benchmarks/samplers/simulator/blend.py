@@ -5,6 +5,7 @@ Both begin with totals of an assignment, so that what no row has is still judged
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -64,7 +65,7 @@ class Blend:
     boosted: Boosted
 
     @property
-    def parts(self) -> tuple[Blend, GaussianProcess, Boosted]:
+    def parts(self) -> Sequence[Blend | GaussianProcess | Boosted]:
         """Itself, and either half."""
         return self, self.process, self.boosted
 

@@ -207,7 +207,7 @@ def _of_one_study(rows: Sequence[Mapping[str, Any]], latency_ms: Floats) -> Floa
     found = latency_ms.copy()
     for study in {_study(row) for row in rows} - {"study"}:
         own = np.array([mix and _study(row) == study for row, mix in zip(rows, mixed, strict=True)])
-        ratios = [first[rows[i]["a"]] / latency_ms[i] for i in np.flatnonzero(own) if rows[i]["a"] in first]
+        ratios = [first[rows[i]["a"]] / latency_ms[i] for i in np.flatnonzero(own).tolist() if rows[i]["a"] in first]
         if len(ratios) >= _ENOUGH:
             found[own] *= np.median(ratios)
     return found

@@ -66,9 +66,9 @@ def cross_validate(rows: Rows) -> HeldOut:
         data, trend, unseen = rows.precisions[kept], totals(rows), rows.precisions[left]
         latency = blend.fit(data, rows.latency_ms[kept], np.zeros(kept.sum()), trend)
         of_error = blend.fit(data, rows.error[kept], rows.error_sd[kept], trend)
-        for i, (one, other) in enumerate(zip(latency.parts, of_error.parts, strict=True)):
-            ms[i, left], error[i, left] = one.predict(unseen), other.predict(unseen)
-            loss[i, left] = loss_of(rows, other, unseen)
+        for i, (of_latency, of_loss) in enumerate(zip(latency.parts, of_error.parts, strict=True)):
+            ms[i, left], error[i, left] = of_latency.predict(unseen), of_loss.predict(unseen)
+            loss[i, left] = loss_of(rows, of_loss, unseen)
     mixed = np.setdiff1d(np.arange(len(rows)), list(rows.baselines.values()))
     scored, true = mixed[rows.whole[mixed]], losses(rows)
     missed_ms, missed = np.abs(ms / rows.latency_ms - 1)[:, mixed], np.abs(loss - true)[:, scored]
