@@ -24,7 +24,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from benchmarks.example import BATCH, DATA, MODEL, load_text, paired, pinned
-from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeSession
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
 from evaluators.calibration.activations import collect
 from evaluators.data import Dataset, batches, open_data, split
 from evaluators.measure import latency
@@ -97,7 +98,7 @@ class _Reader:
 def optimized_ops(backend: OnnxRuntimeBackend, path: Path) -> dict[str, int]:
     """How many nodes of each kind ONNX Runtime runs in the end."""
     out = path.with_suffix(".optimized.onnx")
-    options = backend.session_options()
+    options = backend.device.session_options()
     options.optimized_model_filepath = str(out)
     backend.device.ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return dict(Counter(node.op_type for node in onnx.load(out).graph.node).most_common())
@@ -107,7 +108,7 @@ def outputs(
     backend: OnnxRuntimeBackend, path: Path, dataset: Dataset, indices: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """(samples, classes) of one model."""
-    session = OnnxRuntimeSession(backend, path, backend.session_options())
+    session = OnnxRuntimeSession(backend.device, path, backend.device.session_options())
     rows = [next(iter(session.run(batch.inputs).values()))[: batch.count] for batch in batches(dataset, indices, BATCH)]
     session.close()
     return np.concatenate(rows).astype(np.float64)
@@ -126,7 +127,9 @@ def timed(
     found: dict[str, list[float]] = {name: [] for name in paths}
     for number in range(opened):
         order = list(paths)[:: -1 if number % 2 else 1]
-        sessions = {name: OnnxRuntimeSession(backend, paths[name], backend.session_options()) for name in order}
+        sessions = {
+            name: OnnxRuntimeSession(backend.device, paths[name], backend.device.session_options()) for name in order
+        }
         for session in sessions.values():
             session.bind(inputs)
         with latency.device_lock("cpu"):

@@ -16,7 +16,8 @@ import numpy as np
 
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from benchmarks.synthetic import random_assignment
-from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend, OnnxRuntimeBuilder
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.calibration.activations import collect
 from evaluators.data import open_data, split
 from search.graph.model import Model, load
