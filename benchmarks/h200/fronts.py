@@ -20,7 +20,7 @@ from benchmarks.h200.wanted import trials_of
 from benchmarks.page import table
 from benchmarks.samplers.scores import reached
 from benchmarks.samplers.simulator.best_front import undominated
-from studies.judging.front import Reference, hypervolume, hypervolume_history, reference_of
+from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
 
 LABELS = {
     "fresh": "guided",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import table
-from studies.judging.front import Reference, hypervolume, hypervolume_history, reference_of
+from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
 from studies.judging.standing import Standing
 from studies.verbs import commands
 

@@ -29,7 +29,7 @@ from benchmarks.samplers import bench, optuna_methods, transformer
 from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.simulator.problem import Problem
 from search.forecast.forecasts import MEASURED
-from studies.judging.front import hypervolume_history
+from studies.judging.rules.hypervolume import hypervolume_history
 
 METHODS = ("guided", "tpe", "random")
 OUT = RESULTS / "large.json"

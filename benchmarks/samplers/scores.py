@@ -15,7 +15,7 @@ from benchmarks.samplers.bench import Bench
 from benchmarks.samplers.simulator import PRECISIONS, best_front
 from benchmarks.samplers.simulator.problem import TIE_BAND, Problem
 from benchmarks.samplers.simulator.simulated import Network
-from studies.judging.front import hypervolume_history
+from studies.judging.rules.hypervolume import hypervolume_history
 
 QUANTILES = (0.25, 0.5, 0.75)
 BUDGET_TRIALS = 20

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.judging.picks import Aim, Candidates, line
-from studies.judging.quantiles import quantile
-from studies.judging.verdicts import margins
+from studies.judging.rules.candidates import Aim, Candidates
+from studies.judging.rules.picks import line
+from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import margins
 from studies.options.limits import Limits
 
 Floats = NDArray[np.float64]

@@ -19,8 +19,7 @@ from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
-from studies.judging.standing import Standing
-from studies.judging.words.descriptions import (
+from studies.judging.sentences.descriptions import (
     band_text,
     best_text,
     nearest_text,
@@ -28,9 +27,10 @@ from studies.judging.words.descriptions import (
     regained_text,
     replaced_text,
 )
-from studies.judging.words.failures import all_failed_text, nobody_text, nothing_text
-from studies.judging.words.final_split import best_label, final_notes
-from studies.judging.words.unrelated import pick_warnings
+from studies.judging.sentences.final_split import best_label, final_notes
+from studies.judging.sentences.no_pick import all_failed_text, nobody_text, nothing_text
+from studies.judging.sentences.unrelated_outputs import pick_warnings
+from studies.judging.standing import Standing
 from studies.options.config import option_table
 from studies.run.reaching import UnreachableLimitError
 from studies.run.search_result import SearchResult

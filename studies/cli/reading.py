@@ -32,7 +32,7 @@ from studies.cli.base import (
     print_warnings,
     verb,
 )
-from studies.judging.study_status import StudyStatus
+from studies.judging.status.study_status import StudyStatus
 from studies.show.front_table import front_csv, front_json
 from studies.show.status_text import blocks, drawing
 from studies.show.trial_text import group_table, trial_json, trial_lines

@@ -32,8 +32,8 @@ from studies.cli.base import (
     progress_for,
     verb,
 )
-from studies.judging.final_levels import compared_levels_text
-from studies.judging.words.unrelated import MARK
+from studies.judging.findings.optimization_levels import compared_levels_text
+from studies.judging.sentences.unrelated_outputs import MARK
 from studies.options.quantities import format_metric, parse_tolerance
 from studies.verbs import commands
 

@@ -27,7 +27,7 @@ from studies.export.checks import (
 from studies.export.folder import fill_folder
 from studies.export.manifest import manifest
 from studies.export.selection import find_row
-from studies.judging.picks import MOST_IN_LINE
+from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of

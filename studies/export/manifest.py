@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from studies import __version__
+from studies.judging.sentences.final_split import disagreement_text
+from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
-from studies.judging.words.final_split import disagreement_text
-from studies.judging.words.unrelated import unrelated_text
 from studies.run.work import Work
 from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
 

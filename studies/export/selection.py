@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from search.errors import StudyError
-from studies.judging.picks import NAMES
+from studies.judging.rules.picks import NAMES
+from studies.judging.sentences.descriptions import nearest_text, regained_text
+from studies.judging.sentences.no_pick import nothing_text
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import nearest_text, regained_text
-from studies.judging.words.failures import nothing_text
 
 
 def find_row(now: Standing, pick: str | None, trial: int | None) -> int:

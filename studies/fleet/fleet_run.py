@@ -13,7 +13,7 @@ from search.errors import RunError
 from studies.crew.deletion import reported_deletion
 from studies.fleet.processes import Fleet
 from studies.judging.search_events import SearchEvents
-from studies.judging.study_status import StudyStatus, study_status
+from studies.judging.status.study_status import StudyStatus, study_status
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
 from studies.run.session.setup import work_folder

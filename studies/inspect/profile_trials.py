@@ -10,8 +10,8 @@ import numpy as np
 from search.errors import ConfigError, StudyError
 from studies.inspect.profile import Profile
 from studies.judging.search_events import SearchEvents
+from studies.judging.sentences.descriptions import mix_text
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import mix_text
 from studies.store import suggestions
 from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord
 from studies.store.store import Store

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from studies.events import Events
 from studies.judging.standing import Standing
-from studies.judging.study_status import StudyStatus
+from studies.judging.status.study_status import StudyStatus
 from studies.store.records import EvaluationRecord, FinishedRow
 
 

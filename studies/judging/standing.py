@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.judging import front as pareto
-from studies.judging import verdicts
 from studies.judging.failure_summary import FailureSummary, summarize_failures
-from studies.judging.picks import Aim, Candidates, Picks, aim_of, choose, is_relative, ties
-from studies.judging.quantiles import quantile
-from studies.judging.verdicts import Disagreement, Verdict
+from studies.judging.rules import feasibility, hypervolume, verdicts
+from studies.judging.rules import front as fronts
+from studies.judging.rules.candidates import Aim, Candidates, aim_of, is_relative
+from studies.judging.rules.picks import Picks, choose, ties
+from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import Disagreement, Verdict
 from studies.options.limits import LATENCY_MS, LOSS, METRIC_VALUE, Limits
 from studies.store.reading.latencies import confirmed_ms
 from studies.store.records import (
@@ -174,9 +175,9 @@ class Standing:
     def _within_limits(self, loss: Floats, metric_value: Floats) -> Bools:
         """Rows that keep all limits if these are their (n,) losses and metric values."""
         measures, not_obeyed = self._measures(loss, metric_value), self.table.not_obeyed
-        return pareto.feasible(measures, not_obeyed, self.limits, higher_is_better=self.higher_is_better)
+        return feasibility.feasible(measures, not_obeyed, self.limits, higher_is_better=self.higher_is_better)
 
-    def _measures(self, loss: Floats, metric_value: Floats) -> pareto.Measures:
+    def _measures(self, loss: Floats, metric_value: Floats) -> feasibility.Columns:
         """The objectives and what the limits bound, if these are the (n,) losses and metric values."""
         known = {LATENCY_MS: self.latency_ms, LOSS: loss, METRIC_VALUE: metric_value}
         bounded = {limit.column for limit, _ in self.limits.rows()}
@@ -186,7 +187,7 @@ class Standing:
 
     @cached_property
     def front(self) -> Bools:
-        return pareto.front(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
+        return fronts.front(self.latency_ms, self.table.loss, self.band, self.loss_band, self.feasible)
 
     @cached_property
     def aim(self) -> Aim:
@@ -229,7 +230,7 @@ class Standing:
     def keeps_final(self) -> Bools:
         """Rows that keep all limits by the estimates of the final split and the latest latencies."""
         measures = self._measures(self._of_final("loss"), self._of_final("value"))
-        keeps = pareto.keeps_limits(measures, self.limits, higher_is_better=self.higher_is_better)
+        keeps = feasibility.keeps_limits(measures, self.limits, higher_is_better=self.higher_is_better)
         result: Bools = keeps & np.isfinite(measures[LOSS])
         return result
 
@@ -348,7 +349,7 @@ class Standing:
         failed = [row for row in self.picks.line if self.candidates.fails[row]]
         return list(dict.fromkeys([*self.shown_rows(), *failed, *self.barred_rows(), *self.baselines()]))
 
-    def nearest(self, count: int = 3, *, early: bool = True) -> list[pareto.Near]:
+    def nearest(self, count: int = 3, *, early: bool = True) -> list[feasibility.Near]:
         """The rows nearest to the limits, for when nobody keeps them.
 
         Args:
@@ -357,11 +358,11 @@ class Standing:
         """
         t = self.table
         measures = self._measures(t.loss, t.metric_value)
-        over = pareto.overshoots(measures, self.limits, higher_is_better=self.higher_is_better)
+        over = feasibility.overshoots(measures, self.limits, higher_is_better=self.higher_is_better)
         eligible = self.complete
         if early and over:
-            eligible = eligible | (self.stopped & pareto.misses_only(over, "latency"))
-        return pareto.nearest(over, eligible & ~self.fails_final, count)
+            eligible = eligible | (self.stopped & feasibility.misses_only(over, "latency"))
+        return feasibility.nearest(over, eligible & ~self.fails_final, count)
 
     def baselines(self) -> list[int]:
         """Rows of the uniform baselines, in the order they ran."""
@@ -378,17 +379,17 @@ class Standing:
         return next((int(row) for row in rows if self.table.role[row] == role and self.table.status[row] == OK), None)
 
     @cached_property
-    def reference(self) -> pareto.Reference | None:
+    def reference(self) -> hypervolume.Reference | None:
         rows = [row for row in self.baselines() if self.complete[row]]
         if not rows:
             return None
-        return pareto.reference_of(self._latencies(rows), [float(loss) for loss in self.table.loss[rows]])
+        return hypervolume.reference_of(self._latencies(rows), [float(loss) for loss in self.table.loss[rows]])
 
     def hypervolumes(self) -> Floats:
         """(n,) hypervolume after each row, limits left aside; zeros before the baselines are there."""
         if self.reference is None:
             return np.zeros(len(self.table))
-        return pareto.hypervolume_history(self.table.latency_ms, self.table.loss, self.complete, self.reference)
+        return hypervolume.hypervolume_history(self.table.latency_ms, self.table.loss, self.complete, self.reference)
 
     def final_of(self, row: int) -> int | None:
         """The row of `finals` that scores this evaluation on the final split; None too where it failed there."""

@@ -14,8 +14,8 @@ from evaluators.process.job import Limits as EarlyLimits
 from evaluators.stopwatch import time_spent
 from search.values import Stage
 from studies.artifacts import leftovers
+from studies.judging.sentences.descriptions import outcome_text
 from studies.judging.standing import Standing, standing
-from studies.judging.words.descriptions import outcome_text
 from studies.run import upkeep
 from studies.run_clock import count_parts
 from studies.store.records import RUNNING, EvaluationRecord, LostEvaluationError

@@ -12,9 +12,9 @@ from evaluators.process.job import Limits as EarlyLimits
 from evaluators.stopwatch import time_spent
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.artifacts import leftovers
-from studies.judging.resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.sentences.descriptions import death_text
 from studies.judging.standing import Standing, standing
-from studies.judging.words.descriptions import death_text
 from studies.run import upkeep
 from studies.run.finishing import Finish
 from studies.run.guidance.sensitivity_beside import SensitivityBeside

@@ -13,8 +13,8 @@ from studies.artifacts import shipping
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, change_lease
 from studies.fleet.fleet_run import as_in, crew_of, run_fleet
-from studies.judging.named_study import placed, standing_of
 from studies.judging.search_events import SearchEvents
+from studies.judging.study_lookup import placed, standing_of
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot
 from studies.run.pace import Pace

@@ -6,12 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from studies.judging.final_levels import final_level_cells, final_levels_csv, final_levels_json, levels_of
+from studies.judging.findings.optimization_levels import (
+    final_level_cells,
+    final_levels_csv,
+    final_levels_json,
+    levels_of,
+)
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.descriptions import nearest_text
+from studies.judging.sentences.final_split import disagreement_text, final_notes, final_text, ties_text
+from studies.judging.sentences.unrelated_outputs import MARK, pick_warnings
 from studies.judging.standing import Standing
-from studies.judging.verdicts import Verdict
-from studies.judging.words.descriptions import nearest_text
-from studies.judging.words.final_split import disagreement_text, final_notes, final_text, ties_text
-from studies.judging.words.unrelated import MARK, pick_warnings
 from studies.options.quantities import format_metric, format_ms
 
 

@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from studies.judging.sentences.descriptions import best_text, failures_text, outcome_text
+from studies.judging.sentences.final_split import best_label
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import best_text, failures_text, outcome_text
-from studies.judging.words.final_split import best_label
 from studies.options.quantities import format_duration_s
 from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
-    from studies.judging.study_status import StudyStatus
+    from studies.judging.status.study_status import StudyStatus
     from studies.store.records import FinishedRow
 
 _LINE_EVERY_S = 5.0

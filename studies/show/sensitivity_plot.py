@@ -9,7 +9,7 @@ from typing import Any
 
 from search.errors import ArtifactError
 from search.values import Precision
-from studies.judging.sensitivity_table import Sensitivities, text_of
+from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.outputs import check_file
 from studies.show.plots import GREY, RED, colour_of
 from studies.store.records import SensitivityRecord

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from studies.judging.study_status import Point, StudyStatus, TargetStatus
-from studies.judging.time_table import time_rows, times_text
-from studies.judging.words.descriptions import replaced_text
-from studies.judging.words.unrelated import MARK
+from studies.judging.sentences.descriptions import replaced_text
+from studies.judging.sentences.unrelated_outputs import MARK
+from studies.judging.status.study_status import Point, StudyStatus, TargetStatus
+from studies.judging.status.time_table import time_rows, times_text
 from studies.options.quantities import format_duration_s, format_metric, format_ms
 from studies.store.records import FAILED, FinishedRow, RunningRecord, WorkerRecord
 

@@ -11,9 +11,9 @@ from typing import Any
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
-from studies.judging.final_levels import final_level_text, final_levels_json
-from studies.judging.words.descriptions import death_text, mix_text
-from studies.judging.words.unrelated import format_resemblance, unrelated_text
+from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
+from studies.judging.sentences.descriptions import death_text, mix_text
+from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
 from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
 from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from search.errors import ConfigError
 from studies.events import Quiet
 from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
-from studies.judging.named_study import named_target, standing_of
 from studies.judging.search_events import SearchEvents
+from studies.judging.study_lookup import named_target, standing_of
 from studies.options.config import SearchConfig, from_options
 from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
@@ -18,7 +18,7 @@ from studies.store.targets import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.inspect.profile import Profile
-    from studies.judging.sensitivity_table import Sensitivities, Thresholds
+    from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
     from studies.run.noise.remeasuring import Remeasured
 
 
@@ -187,7 +187,7 @@ def sensitivity(
         ConfigError: a threshold or an option cannot be used.
         EvaluatorError: the model cannot be run.
     """
-    from studies.judging.sensitivity_table import Thresholds
+    from studies.judging.findings.sensitivity_table import Thresholds
     from studies.run.guidance import sensitivities
 
     if target is not None and _is_model_file(study_or_model):

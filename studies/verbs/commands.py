@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.events import Quiet
-from studies.judging.final_levels import find_final_levels
-from studies.judging.named_study import standing_of
+from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
+from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig, from_options
 from studies.run.search_result import Mixes, SearchResult
 from studies.run_clock import clocked_run
@@ -34,7 +34,7 @@ from studies.verbs.results import Demo
 if TYPE_CHECKING:  # these import Optuna or ONNX, or belong to other verbs, which reading verbs should not wait for
     from evaluators.backends.kind import Check
     from studies.export.export import Export
-    from studies.judging.study_status import StudyStatus
+    from studies.judging.status.study_status import StudyStatus
     from studies.run.session.setup import Checked
 
 __all__ = [
@@ -302,7 +302,7 @@ def report(
 
 def status(name: str, storage: str | None = None) -> StudyStatus:
     """Who works on a study, how fast, what failed, and where its front stands, as `bitfront status`."""
-    from studies.judging.study_status import study_status
+    from studies.judging.status.study_status import study_status
 
     with Store.open(storage or default_url(), write=False) as store:
         return study_status(store, name)
@@ -310,7 +310,7 @@ def status(name: str, storage: str | None = None) -> StudyStatus:
 
 def watch(name: str, storage: str | None = None, every_s: float = 2.0) -> Iterator[StudyStatus]:
     """The same again and again, until the study is done and nobody works on it any more."""
-    from studies.judging.study_status import study_status
+    from studies.judging.status.study_status import study_status
 
     with Store.open(storage or default_url(), write=False) as store:
         while True:

@@ -20,7 +20,7 @@ from benchmarks.samplers.simulator import best_front, engine_rows, noise, proble
 from benchmarks.samplers.simulator.noise import Noise
 from benchmarks.samplers.simulator.problem import Problem
 from search.values import Precision
-from studies.judging.front import hypervolume
+from studies.judging.rules.hypervolume import hypervolume
 from tests.support.replay_rows import LETTERS, trained, written
 
 

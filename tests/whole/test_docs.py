@@ -20,8 +20,8 @@ from search.space.choices import Space
 from search.values import Target
 from studies.export.export import Export
 from studies.inspect.profile import Profile
-from studies.judging.sensitivity_table import Sensitivities, Thresholds
-from studies.judging.study_status import StudyStatus
+from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.status.study_status import StudyStatus
 from studies.options import config
 from studies.verbs import commands
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.samplers.simulator.problem import Problem
 from search.space.layout import Codes
-from studies.judging.front import Reference, hypervolume
+from studies.judging.rules.hypervolume import Reference, hypervolume
 
 ROUNDS = 6
 _CROSSED = 20_000

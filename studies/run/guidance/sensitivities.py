@@ -11,7 +11,7 @@ from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
-from studies.judging.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
 from studies.store.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna

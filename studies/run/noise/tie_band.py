@@ -11,9 +11,9 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Latency
+from studies.judging.sentences.descriptions import band_text
+from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import band_text
-from studies.judging.words.slower import slower_texts
 from studies.run.finalists import engine_of
 from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall

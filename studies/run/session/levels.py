@@ -16,7 +16,7 @@ from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.values import Precision
-from studies.judging.final_levels import level_texts
+from studies.judging.findings.optimization_levels import level_texts
 from studies.store.records import TargetRecord
 
 if TYPE_CHECKING:

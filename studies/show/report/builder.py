@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
-from studies.judging.final_levels import final_level_text, level_texts
-from studies.judging.picks import NAMES
-from studies.judging.resolution import coarse_texts, find_resolutions, resolution_text
-from studies.judging.standing import Standing
-from studies.judging.time_table import time_rows, time_table, times_text
-from studies.judging.verdicts import Verdict
-from studies.judging.words.descriptions import (
+from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.findings.optimization_levels import final_level_text, level_texts
+from studies.judging.rules.picks import NAMES
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.descriptions import (
     band_text,
     best_text,
     mix_text,
@@ -21,10 +19,12 @@ from studies.judging.words.descriptions import (
     regained_text,
     replaced_text,
 )
-from studies.judging.words.failures import nobody_text, nothing_text
-from studies.judging.words.final_split import best_label, final_notes, ties_text
-from studies.judging.words.slower import slower_texts
-from studies.judging.words.unrelated import pick_warnings, unrelated_text
+from studies.judging.sentences.final_split import best_label, final_notes, ties_text
+from studies.judging.sentences.no_pick import nobody_text, nothing_text
+from studies.judging.sentences.slow_precisions import slower_texts
+from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
+from studies.judging.standing import Standing
+from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
 from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.show.report.target_figures import side_by_side

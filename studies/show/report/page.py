@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from search.errors import ArtifactError
-from studies.judging.final_levels import final_level_cells, levels_of
+from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.options.quantities import format_ms, format_percent
 from studies.outputs import check_file
 from studies.show.plots import colour_of

@@ -11,8 +11,8 @@ import numpy as np
 
 from search.forecast.quality import rank_correlation
 from search.values import Assignment
+from studies.judging.sentences.descriptions import mix_text
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import mix_text
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, frame, plain
 from studies.store import targets

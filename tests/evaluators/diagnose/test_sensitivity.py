@@ -36,7 +36,7 @@ from evaluators.process.evaluator import Evaluator
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Precision
-from studies.judging.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
 from studies.options.config import SearchConfig
 from studies.run.guidance import guidance, sensitivities
 from studies.run.pace import Pace

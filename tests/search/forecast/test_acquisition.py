@@ -20,7 +20,7 @@ from search.forecast.acquisition import (
     reference,
 )
 from search.sampler.goals import Aim, Known, worth
-from studies.judging import front as pareto
+from studies.judging.rules.hypervolume import hypervolume, reference_of
 
 CORNER = Reference(1.0, 1.0)
 UNIT = st.floats(0, 1.2, allow_nan=False)
@@ -51,7 +51,7 @@ def test_the_corner_is_that_of_the_reports():
     assert np.exp(corner.log_ms) == pytest.approx(1.02)
     assert corner.loss == pytest.approx(0.105)
     assert reference(ms, np.zeros(3), 0.002).loss == 0.002
-    theirs = pareto.hypervolume(ms[1:], loss[1:], pareto.reference_of(ms, loss))
+    theirs = hypervolume(ms[1:], loss[1:], reference_of(ms, loss))
     kept = front(np.log(ms[1:]), loss[1:])
     mine = volume([(np.log(ms[1:][i]), loss[1:][i]) for i in kept], corner)
     assert mine == pytest.approx(theirs)

@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.judging.front import (
-    Near,
-    Reference,
-    feasible,
-    front,
-    hypervolume,
-    hypervolume_history,
-    nearest,
-    overshoots,
-    reference_of,
-)
+from studies.judging.rules.feasibility import Near, feasible, nearest, overshoots
+from studies.judging.rules.front import front
+from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
 from studies.options.limits import Limits
 
 # Sums and differences of small multiples of 1/8 are exact, so that brute force and sweep agree on every tie.

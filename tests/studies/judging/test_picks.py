@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.judging.front import front
-from studies.judging.picks import MOST_IN_LINE, Aim, Candidates, Picks, aim_of, choose, knee, line, ties
-from studies.judging.quantiles import quantile
-from studies.judging.verdicts import margins
+from studies.judging.rules.candidates import Aim, Candidates, aim_of
+from studies.judging.rules.front import front
+from studies.judging.rules.picks import MOST_IN_LINE, Picks, choose, knee, line, ties
+from studies.judging.rules.quantiles import quantile
+from studies.judging.rules.verdicts import margins
 from studies.options.limits import Limits
 from studies.options.quantities import format_metric, format_ms
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from search.values import EngineSummary, Precision
+from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing, standing
-from studies.judging.words.slower import slower_texts
 from studies.options.limits import Limits
 from studies.show.report.builder import build_report
 from studies.store.store import Store

@@ -16,9 +16,9 @@ import pytest
 from search.values import Accuracy, Evaluation, Precision
 from studies.export import export
 from studies.export.selection import find_row
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.final_split import best_numbers, disagreement_text, final_notes
 from studies.judging.standing import Standing, standing
-from studies.judging.verdicts import Verdict
-from studies.judging.words.final_split import best_numbers, disagreement_text, final_notes
 from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows

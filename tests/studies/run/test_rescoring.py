@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, Stage
+from studies.judging.sentences.descriptions import nearest_text, regained_text
 from studies.judging.standing import Standing, standing
-from studies.judging.words.descriptions import nearest_text, regained_text
 from studies.options.limits import Limits
 from studies.run.finalists import finalist_rows
 from studies.show.front_table import front_json

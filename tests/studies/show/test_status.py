@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import update
 
 from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, Precision, Stage
-from studies.judging.picks import NAMES
+from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing, standing
-from studies.judging.study_status import TargetStatus, study_status
+from studies.judging.status.study_status import TargetStatus, study_status
 from studies.options.config import from_options
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.show.front_table import front_json, front_table

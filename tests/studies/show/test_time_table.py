@@ -12,7 +12,7 @@ import pytest
 
 from evaluators.stopwatch import Stopwatch, use_stopwatch
 from studies.crew.leases import WorkerLease
-from studies.judging.time_table import finished_after, table_of, time_rows, time_table
+from studies.judging.status.time_table import finished_after, table_of, time_rows, time_table
 from studies.run_clock import KINDS
 from studies.store.records import WorkerTime
 from studies.store.store import Store

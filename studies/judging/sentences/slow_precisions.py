@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from search.values import EngineSummary, Evaluation, Precision
+from studies.judging.sentences.descriptions import mix_text
 from studies.judging.standing import Standing
-from studies.judging.words.descriptions import mix_text
 from studies.options.quantities import format_ms
 from studies.store.store import Store
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from studies.judging.picks import NAMES
+from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing, standing
-from studies.judging.time_table import TimeTable, table_of, time_table
+from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits
 from studies.store.records import DeathRecord, RunningRecord, StudyRecord, Tally, TargetRecord, TaskRecord, WorkerRecord

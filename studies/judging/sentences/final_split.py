@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from studies.judging.picks import Aim
+from studies.judging.rules.candidates import Aim
+from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
-from studies.judging.verdicts import Verdict
 from studies.options.quantities import format_metric, format_ms
 
 _MOST_NAMED = 3

@@ -8,7 +8,7 @@ from typing import Any
 
 from search.errors import StudyError
 from search.values import Precision
-from studies.judging.final_levels import find_final_levels
+from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.standing import Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from search.values import Answer, Assignment, Failure, Precision
-from studies.judging.front import Near
+from studies.judging.rules.feasibility import Near
+from studies.judging.sentences.final_split import best_numbers
+from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
-from studies.judging.words.final_split import best_numbers
-from studies.judging.words.unrelated import MARK
 from studies.options.quantities import format_metric, format_ms
 from studies.store import suggestions
 from studies.store.records import FAILED, DeathRecord, EvaluationRecord

@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from studies.judging.quantiles import STORED, quantile
+from studies.judging.rules.quantiles import STORED, quantile
 from studies.options.limits import LOSS, METRIC_VALUE, Limits
 
 Floats = NDArray[np.float64]

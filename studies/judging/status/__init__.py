@@ -1,0 +1,1 @@
+"""How a study is getting on: who works on it, how fast, what failed, and where the time went."""

@@ -1,1 +1,0 @@
-"""What is said of judged evaluations, in sentences: for progress, tables, summaries and reports."""
