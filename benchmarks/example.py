@@ -27,7 +27,7 @@ def evaluator(folder: Path) -> Iterator[EvaluatorProcess]:
     job = Job(model=str(MODEL), data=str(DATA), folder=str(folder / "evaluator"), batch=BATCH, options={"threads": 1})
     with EvaluatorProcess(job, folder / "log") as keeper:
         ranges = folder / "ranges.json"
-        ranges.write_text(json.dumps(keeper.call("calibrate", {"method": "minmax"})["ranges"]))
+        ranges.write_text(json.dumps(keeper.ask().calibrations.calibrate("minmax").ranges.to_json()))
         keeper.adopt(ranges=str(ranges))
         yield keeper
 

@@ -16,7 +16,7 @@ import os
 import pstats
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from rich.console import Console
 from benchmarks import synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.line import EvaluatorLine, connect, handlers
 from search.values import Assignment, Evaluation
 from studies.options.config import SearchConfig
 from studies.run.runner import Runner
@@ -61,6 +62,13 @@ class Clocks:
 
         return timed
 
+    def line(self, original: Callable[..., EvaluatorLine]) -> Callable[..., EvaluatorLine]:
+        def ask(*args: Any, **options: Any) -> EvaluatorLine:
+            answers = {name: self.request(answer) for name, answer in handlers(original(*args, **options)).items()}
+            return connect(lambda request, arguments: answers[request](**arguments))
+
+        return ask
+
     def _add(self, seconds: float, name: str) -> None:
         self.asking += seconds
         self.asking_in_loop += seconds if self._looping else 0.0
@@ -88,10 +96,10 @@ class Clocks:
     @contextmanager
     def running(self) -> Iterator[None]:
         requests: dict[str, Any] = {
-            name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "call", "adopt")
+            name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "adopt")
         }
         with (
-            patch.multiple(EvaluatorProcess, **requests),
+            patch.multiple(EvaluatorProcess, ask=self.line(EvaluatorProcess.ask), **requests),
             patch.object(Runner, "run", self.loop(Runner.run)),
             patch.object(Proposals, "ask", self.proposal(Proposals.ask)),
         ):
@@ -149,20 +157,25 @@ def searched(sampler: str, trials: int, *, replayed: bool = False) -> tuple[Cloc
 @contextmanager
 def replaying() -> Iterator[None]:
     """Evaluations and measurements answer at once; what they leave cannot be measured again."""
-    ask = EvaluatorProcess.call
+    real = EvaluatorProcess.ask
 
     def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
         return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
 
-    def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
-        if method == "time_again":
-            return synthetic.evaluation(params["assignment"], np.random.default_rng(0)).latency
-        if method == "time_engine":
-            return synthetic.latency(4.6, np.random.default_rng(0))
-        return ask(keeper, method, params, on_event)
+    def ask(keeper: EvaluatorProcess, *args: Any, **options: Any) -> EvaluatorLine:
+        answers = handlers(real(keeper, *args, **options))
+
+        def answer(request: str, arguments: Mapping[str, Any]) -> Any:
+            if request == "timings.time_again":
+                return synthetic.evaluation(arguments["assignment"], np.random.default_rng(0)).latency
+            if request == "timings.time_engine":
+                return synthetic.latency(4.6, np.random.default_rng(0))
+            return answers[request](**arguments)
+
+        return connect(answer)
 
     with (
-        patch.multiple(EvaluatorProcess, evaluate=evaluate, call=call),
+        patch.multiple(EvaluatorProcess, evaluate=evaluate, ask=ask),
         patch("studies.run.finalists.confirm", lambda *_: 0),
     ):
         yield

@@ -27,7 +27,7 @@ def main(processes: int = 10) -> dict[str, float]:
         print(f"{'process':>7} {'INT8 ms':>8} {'FP32 ms':>8} {'ratio':>7} {'spread':>7}  warnings; {load_text()}")
         for number in range(processes):
             keeper.close()
-            found = keeper.call("time_again", {"assignment": uniform, "out": f"{folder}/again.engine"})
+            found = keeper.ask().timings.time_again(uniform, Path(folder) / "again.engine")
             assert found.baseline_ms is not None
             measured.append(found)
             cells = f"{found.raw_ms:8.3f} {found.baseline_ms:8.3f} {found.raw_ms / found.baseline_ms:7.4f}"

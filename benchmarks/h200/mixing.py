@@ -104,7 +104,7 @@ def _uniform_ms(setting: Setting, keeper: EvaluatorProcess, space: Space, out: P
     kept = uniform_engines(setting)
     for label, assignment in space.baselines().items():
         if label in kept:
-            found[label] = keeper.call("time_engine", {"engine": str(kept[label])}).value_ms
+            found[label] = keeper.ask().timings.time_engine(kept[label]).value_ms
         elif (latency := keeper.evaluate(assignment, out, Limits()).latency) is not None:
             found[label] = latency.value_ms
             out.unlink(missing_ok=True)

@@ -129,11 +129,11 @@ def free_choice(setting: Setting) -> dict[str, Any]:
 def together(setting: Setting, wanted: Mapping[str, Assignment | Path], **job: Any) -> dict[str, Any]:
     """Engines side by side in one process, in turns, scored on the job's final images: figures by label."""
     with setting.keeper(**job) as keeper:
-        engines = {label: str(engine_of(setting, keeper, label, what)) for label, what in wanted.items()}
-        found = keeper.call("finalists", {"engines": engines, "rounds": _ROUNDS})
+        engines = {label: engine_of(setting, keeper, label, what) for label, what in wanted.items()}
+        found = keeper.ask().scores.score_finalists(engines, _ROUNDS)
     figures = {}
     for label in engines:
-        latency, accuracy = found["latency"][label], found["accuracy"][label]
+        latency, accuracy = found.latency[label], found.accuracy[label]
         scores = {name: getattr(accuracy, name) for name in ("value", "loss", "loss_low", "loss_high", "samples")}
         figures[label] = {"ms": latency.value_ms, "spread": latency.spread, **scores}
         say(f"{label:8} {latency.value_ms:.4f} ms, top-1 {accuracy.value:.2%}, loss {100 * accuracy.loss:.2f} points")
@@ -153,7 +153,7 @@ def engine_of(setting: Setting, keeper: EvaluatorProcess, label: str, what: Assi
     out = _built(setting, what)
     if not out.exists():
         say(f"building {label}")
-        keeper.call("build", {"assignment": what, "out": str(out)})
+        keeper.ask().builds.rebuild(what, out)
     return out
 
 

@@ -120,11 +120,10 @@ class Setting:
             TemporaryDirectory() as folder,
             EvaluatorProcess(self.job(Path(folder), **changes), self.folder / "log", limits) as keeper,
         ):
-            keeper.call("calibration_key", {"method": "minmax"})  # opens the process, so that it is described
             yield keeper
 
     def space(self, keeper: EvaluatorProcess) -> Space:
-        return make_space(self.model(), keeper.description["capability"], self.ranges())
+        return make_space(self.model(), keeper.description.capability, self.ranges())
 
     def ranges(self) -> Ranges | None:
         file = self.ranges_file()

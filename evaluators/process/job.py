@@ -1,19 +1,18 @@
-"""What an evaluator process is asked to do: plain values, so that a fresh process can take over at any time."""
+"""What an evaluator process is asked to open, and the bounds of one evaluation: plain values."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-ALIVE = "alive"  # event of a process that is busy with something long and has nothing else to tell
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything an evaluator process needs to start, as plain JSON values, so that a fresh one can take over.
+    """Everything an evaluator process needs to start, as plain values, so that a fresh process can take over.
 
     Attributes:
         shapes: input name → [MIN, OPT, MAX].
@@ -23,6 +22,8 @@ class Job:
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
+        only_builds: the process only builds engines, for another one to measure. It opens neither data nor metric,
+            never runs the float model, and answers only the requests `setup.adopt`, `setup.knobs` and `builds`.
     """
 
     model: str
@@ -40,9 +41,7 @@ class Job:
     split_seed: int = 0
     ranges: str | None = None
     beside: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    only_builds: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,3 +66,13 @@ def discard(out: Path) -> None:
     """Remove the engine at `out`, finished or not, and what its builder may have left beside it."""
     for path in (out, *out.parent.glob(f"{glob.escape(out.name)}.*")):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def discarding(out: Path) -> Iterator[None]:
+    """Leave nothing at `out` where the context ends with an error."""
+    try:
+        yield
+    except BaseException:
+        discard(out)
+        raise

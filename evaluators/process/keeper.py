@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import psutil
+from typing import Any, TypeVar
 
 from evaluators.process import wire
-from evaluators.process.job import ALIVE, Job, Limits, discard
-from evaluators.process.watch import Watch, tree
+from evaluators.process.child import Child, GoneError
+from evaluators.process.job import Job, Limits, discard, discarding
+from evaluators.process.line import ALIVE, OPEN, PROGRESS, STAGE, Built, Description, EvaluatorLine, connect
+from evaluators.process.watch import Watch
 from search import errors
 from search.errors import BitfrontError, EvaluatorError
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 
-_POLL_S = 0.1
 _LOG_TAIL = 4000
-_END_S = 10.0
 _OPEN_S = 300.0
 # So many candidates in a row that no process survives, or starts in a row that fail, mean that it will never work.
 _HOPELESS = 3
-# What every process of a keeper has to find alike, by its name in `Evaluator.describe`.
+# What every process of a keeper has to find alike, by its name in `Description`.
 _KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
-# The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
-# `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; from evaluators.late_imports import import_late; import_late(); "
-    "from evaluators.process.server import main; main(*map(int, sys.argv[1:3]))"
-)
 
 OnEvent = Callable[[str, Any], None]
+OnProgress = Callable[[int, int], None]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -54,16 +44,27 @@ class ProcessLimits:
 
 
 class ProcessDiedError(EvaluatorError):
-    """The evaluator process ended, or was ended, in the middle of a request."""
+    """The evaluator process ended, or was ended, in the middle of a request.
 
-    def __init__(self, kind: FailureKind, message: str, log: str) -> None:
-        super().__init__(message)
+    Attributes:
+        kind: how.
+        reason: how, in words.
+        log: the last that it printed, of which the message has the end.
+    """
+
+    def __init__(self, kind: FailureKind, reason: str, log: str, doing: str = "") -> None:
+        super().__init__(f"{doing}: {reason}{_last_lines(log)}" if doing else f"{reason}{_last_lines(log)}")
         self.kind = kind
+        self.reason = reason
         self.log = log
 
-    def told(self) -> str:
-        """How it died and the last it printed, for messages that end a run."""
-        return f"{self}{_printed(self.log)}"
+
+@dataclass(frozen=True)
+class _Bounds:
+    """How long a request may take; where it `renews`, from one sign of progress to the next."""
+
+    timeout_s: float
+    renews: bool
 
 
 class EvaluatorProcess:
@@ -73,15 +74,18 @@ class EvaluatorProcess:
         job: what the process opens; a replacement opens the same.
         log: file that takes what the process prints.
         limits: bounds of every request.
+
+    Attributes:
+        description: what the process opened; None before it was first started.
     """
 
     def __init__(self, job: Job, log: Path, limits: ProcessLimits | None = None) -> None:
         self.job = job
         self.log = log
         self.limits = limits or ProcessLimits()
-        self.description: dict[str, Any] = {}
+        self._description: Description | None = None
         self._kept: dict[str, Any] = {}  # of the first process: what a replacement has to find too
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._log_start = 0
         self._fresh_deaths = 0
         self._canceled = False
@@ -98,12 +102,25 @@ class EvaluatorProcess:
     def pid(self) -> int | None:
         return self._child.process.pid if self._child is not None else None
 
+    @property
+    def description(self) -> Description:
+        """What the process opened, at the last start; starts it where that was never done.
+
+        Raises:
+            InputError: model, data, metric, backend or device cannot be used.
+            ProcessDiedError: it dies over it again and again.
+        """
+        if self._description is None:
+            self._be_ready()
+        assert self._description is not None
+        return self._description
+
     def adopt(self, **changes: Any) -> None:
         """Change the job of the running process and of those that replace it: `ranges`, or a level in `options`."""
         self.job = replace(self.job, **changes)
         if self._child is not None:
             with suppress(ProcessDiedError):  # its replacement opens the changed job
-                self._ask("adopt", {"changes": changes}, None)
+                connect(self._ask_once).setup.adopt(changes)
 
     def reopen(self, **changes: Any) -> None:
         """Change what only a fresh process can take over, say `options`; the next request starts one.
@@ -114,19 +131,38 @@ class EvaluatorProcess:
         self.job = replace(self.job, **changes)
         self._kept.pop("target", None)
 
-    def call(self, method: str, params: Mapping[str, Any] | None = None, on_event: OnEvent | None = None) -> Any:
-        """Ask the process for something, starting it when need be; asked once more when the process crashes.
+    def ask(self, doing: str = "", on_progress: OnProgress | None = None) -> EvaluatorLine:
+        """The line to the process, which is started when need be; a request is made once more when the process crashes.
 
-        Raises:
+        Evaluations have methods of their own here: `evaluate`, or `build` and `measure`.
+
+        Args:
+            doing: what is done, for the message where the process dies over it: "profiling trial 3".
+            on_progress: told how much of how much of a long request is done.
+
+        Requests raise:
             BitfrontError: what the process raised, as the class it raised.
             ProcessDiedError: it crashed twice, hung past the time limit, or grew past the memory limit; it is gone.
         """
-        try:
-            return self._ask(method, params or {}, on_event)
-        except ProcessDiedError as death:
-            if death.kind is not FailureKind.CRASHED:
-                raise
-        return self._ask(method, params or {}, on_event)
+
+        def note(event: str, value: Any) -> None:
+            if on_progress is not None and event == PROGRESS:
+                on_progress(*value)
+
+        def ask(request: str, arguments: Mapping[str, Any]) -> Any:
+            try:
+                try:
+                    return self._ask_once(request, arguments, note)
+                except ProcessDiedError as death:
+                    if death.kind is not FailureKind.CRASHED:
+                        raise
+                return self._ask_once(request, arguments, note)
+            except ProcessDiedError as death:
+                raise ProcessDiedError(death.kind, death.reason, death.log, doing) from death
+
+        return connect(ask)
+
+    # -- evaluations -----------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -146,44 +182,83 @@ class EvaluatorProcess:
             MetricError, ArtifactError, InputError: what no other candidate would survive either.
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
-        try:
+        with discarding(out):
+            found, deaths = self._attempt(
+                lambda line: line.candidates.evaluate(assignment, out, limits, profile), Stage.LOWER, on_event
+            )
+            evaluation = Evaluation(assignment) if found is None else self._with_log(found)
+            return _with_deaths(evaluation, deaths, out, finished=found is not None)
+
+    def build(self, assignment: Assignment, out: Path, on_event: OnEvent | None = None) -> Built:
+        """Lower, build and audit one candidate, for `measure` here or in another process; as `evaluate`."""
+        with discarding(out):
+            found, deaths = self._attempt(lambda line: line.builds.build(assignment, out), Stage.LOWER, on_event)
+            if found is None:
+                return Built(_with_deaths(Evaluation(assignment), deaths, out, finished=False), None)
+            log = self.log_tail()
+            evaluation = self._with_log(found.evaluation)
+            return replace(found, evaluation=_with_deaths(evaluation, deaths, out, finished=True), log=log)
+
+    def measure(
+        self, built: Built, limits: Limits, on_event: OnEvent | None = None, *, profile: bool = False
+    ) -> Evaluation:
+        """Time and score what `build` left, here or in another process; as `evaluate`, with what is left of its time.
+
+        Unless the evaluation is ok, the engine file is removed.
+        """
+        out = built.engine
+        if out is None:
+            return built.evaluation
+        took_s = built.evaluation.total_s or 0.0
+        with discarding(out):
+            found, deaths = self._attempt(
+                lambda line: line.candidates.measure(built, limits, profile), Stage.AUDIT, on_event, took_s
+            )
+            evaluation = built.evaluation if found is None else self._with_log(found, built.log)
+            return _with_deaths(evaluation, deaths, out, finished=found is not None)
+
+    def _attempt(
+        self,
+        request: Callable[[EvaluatorLine], Answer],
+        stage: Stage,
+        on_event: OnEvent | None,
+        took_s: float = 0.0,
+    ) -> tuple[Answer | None, list[Failure]]:
+        """Make a request that a candidate may kill the process by; once more in a fresh process where it does.
+
+        Args:
+            stage: that the candidate is in until the process tells of another.
+            took_s: of the time of the evaluation.
+
+        Returns:
+            The answer, None where there is none, and the deaths.
+        """
+        deaths: list[Failure] = []
+        bounds = _Bounds(self.limits.timeout_s - took_s, renews=False)
+        for _ in range(2):
             self._be_ready()
-            params = {"assignment": assignment, "out": str(out), "limits": asdict(limits), "profile": profile}
-            first = self._attempt(params, on_event)
-            if not isinstance(first, Failure):
-                return first
-            self._be_ready()
-            second = self._attempt(params, on_event)
-            if not isinstance(second, Failure):
-                return replace(second, attempts=2, deaths=(first,))
-        except BaseException:
-            discard(out)
-            raise
-        discard(out)
-        return Evaluation(assignment, failure=second, attempts=2, deaths=(first, second))
+            reached = _Reached(stage, on_event)
+            line = connect(partial(self._ask_once, on_event=reached.note, bounds=bounds))
+            try:
+                answer = request(line)
+            except ProcessDiedError as death:
+                self._count_death(death)
+                deaths.append(Failure(reached.stage, death.kind, death.reason, death.log))
+            else:
+                self._fresh_deaths = 0
+                return answer, deaths
+        return None, deaths
 
-    def _attempt(self, params: Mapping[str, Any], on_event: OnEvent | None) -> Evaluation | Failure:
-        stage = Stage.LOWER
-
-        def note(event: str, value: Any) -> None:
-            nonlocal stage
-            if event == "stage":
-                stage = Stage(value)
-            if on_event is not None:
-                on_event(event, value)
-
-        try:
-            result: Evaluation = self._ask("evaluate", params, note)
-        except ProcessDiedError as death:
-            self._count_death(death)
-            return Failure(stage, death.kind, str(death), death.log)
-        self._fresh_deaths = 0
-        failure = result.failure
-        if failure is not None and failure.kind is FailureKind.ERROR:
-            failure = replace(failure, log=failure.log or self.log_tail())
-            self.close()  # nobody foresaw it, so nobody knows what state it left the process in
-            return replace(result, failure=failure)
-        return result if failure is None else replace(result, failure=replace(failure, log=self.log_tail()))
+    def _with_log(self, evaluation: Evaluation, earlier: str = "") -> Evaluation:
+        """A failed evaluation with what the process printed, which goes where nobody foresaw the failure."""
+        failure = evaluation.failure
+        if failure is None:
+            return evaluation
+        log = (earlier + self.log_tail())[-_LOG_TAIL:]
+        if failure.kind is FailureKind.ERROR:
+            self.close()  # nobody knows what state it left the process in
+            log = failure.log or log
+        return replace(evaluation, failure=replace(failure, log=log))
 
     def _be_ready(self) -> None:
         """A death on the way to an open job is not the next candidate's fault: start again."""
@@ -197,8 +272,10 @@ class EvaluatorProcess:
         if self._fresh_deaths > 2 * _HOPELESS:
             raise EvaluatorError(
                 f"running candidates: {self._fresh_deaths} evaluator processes in a row died without finishing one; "
-                f"the last: {death.told()}. When the cause is mended, resume the study."
+                f"the last: {death}. When the cause is mended, resume the study."
             ) from death
+
+    # -- the process -----------------------------------------------------------------------------------------------
 
     def log_tail(self) -> str:
         """The end of what the process printed since the last request began."""
@@ -228,12 +305,6 @@ class EvaluatorProcess:
         if child is not None:
             child.end()
 
-    # -- the conversation ------------------------------------------------------------------------------------------
-
-    def _ask(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
-        self._ensure_open()
-        return self._request(method, params, on_event)
-
     def _ensure_open(self) -> None:
         self._log_start = self._log_size()
         if self._child is not None and self._child.process.poll() is not None:
@@ -244,13 +315,15 @@ class EvaluatorProcess:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._child = _Child(self.log)
+        self._child = Child(self.log)
         try:
             self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
-            found = self._request("open", {"job": self.job.to_json()}, None)
+            # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
+            bounds = _Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
+            found: Description = self._converse(OPEN, {"job": self.job}, None, bounds)
             self._refuse_changed(found)
-            self.description = found
-            self._kept = {name: found[name] for name in _KEPT}
+            self._description = found
+            self._kept = {name: getattr(found, name) for name in _KEPT}
         except BaseException:
             self.close()  # a process that has opened nothing is of no use
             raise
@@ -259,9 +332,10 @@ class EvaluatorProcess:
         if self._canceled:
             raise EvaluatorError("the evaluator process was ended, as nobody needs its answer any more")
 
-    def _refuse_changed(self, found: Mapping[str, Any]) -> None:
+    def _refuse_changed(self, found: Description) -> None:
         """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
-        changed = [what for name, what in _KEPT.items() if name in self._kept and found[name] != self._kept[name]]
+        kept = self._kept
+        changed = [what for name, what in _KEPT.items() if name in kept and getattr(found, name) != kept[name]]
         if changed:
             raise EvaluatorError(
                 f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
@@ -269,11 +343,24 @@ class EvaluatorProcess:
                 "them, then resume the study; for the new ones, start another."
             )
 
-    def _request(self, method: str, params: Mapping[str, Any], on_event: OnEvent | None) -> Any:
+    # -- the conversation ------------------------------------------------------------------------------------------
+
+    def _ask_once(
+        self,
+        request: str,
+        arguments: Mapping[str, Any],
+        on_event: OnEvent | None = None,
+        bounds: _Bounds | None = None,
+    ) -> Any:
+        self._ensure_open()
+        return self._converse(request, arguments, on_event, bounds or _Bounds(self.limits.timeout_s, renews=True))
+
+    def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: _Bounds) -> Any:
         child = self._child
         assert child is not None
-        line = wire.dumps({"method": method, "params": dict(params)}) + "\n"
-        watch = self._watch(method)
+        line = wire.dumps({"request": request, "arguments": dict(arguments)}) + "\n"
+        doing = request.rpartition(".")[2]
+        watch = Watch(self._ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
         try:
             child.send(line.encode(), watch)
             while "event" in (message := wire.loads(child.receive(watch))):
@@ -282,7 +369,7 @@ class EvaluatorProcess:
                     on_event(message["event"], message["value"])
                 if not child.has_more():
                     watch()
-        except _GoneError:
+        except GoneError:
             raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
         except BaseException:
             # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
@@ -300,157 +387,36 @@ class EvaluatorProcess:
         raised = getattr(errors, message["error"], None)
         if isinstance(raised, type) and issubclass(raised, BitfrontError):
             raise raised(message["message"])
-        raise EvaluatorError(f"the evaluator process failed: {message['message']}{_printed(self.log_tail())}.")
+        raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
 
-    def _watch(self, method: str) -> Watch:
-        limits = self.limits
-        # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s for it.
-        timeout_s = max(limits.timeout_s, _OPEN_S) if method == "open" else limits.timeout_s
-        # Only of an evaluation is it known how long it may take as a whole.
-        renews = method != "evaluate"
-        return Watch(self._ended, self.pid, method, timeout_s, limits.memory_bytes, renews=renews)
-
-    def _ended(self, kind: FailureKind, message: str) -> ProcessDiedError:
+    def _ended(self, kind: FailureKind, reason: str) -> ProcessDiedError:
         self.close()
-        return ProcessDiedError(kind, message, self.log_tail())
+        return ProcessDiedError(kind, reason, self.log_tail())
 
 
-# -- the process and its line ------------------------------------------------------------------------------------------
+class _Reached:
+    """The stage that a candidate has reached, from what the process tells."""
+
+    def __init__(self, stage: Stage, on_event: OnEvent | None) -> None:
+        self.stage = stage
+        self._on_event = on_event
+
+    def note(self, event: str, value: Any) -> None:
+        if event == STAGE:
+            self.stage = Stage(value)
+        if self._on_event is not None:
+            self._on_event(event, value)
 
 
-class _GoneError(Exception):
-    """The process has ended, or closed its end of the line."""
+def _with_deaths(evaluation: Evaluation, deaths: list[Failure], out: Path, *, finished: bool) -> Evaluation:
+    """The evaluation with the processes that died over it; failed by the last of them where none finished it."""
+    died = (*evaluation.deaths, *deaths)
+    if finished:
+        return replace(evaluation, attempts=len(died) + 1, deaths=died)
+    discard(out)
+    return replace(evaluation, failure=deaths[-1], attempts=len(died), deaths=died)
 
 
-class _Child:
-    """A process of its own session, and the two pipes to it."""
-
-    def __init__(self, log: Path) -> None:
-        requests_read, self._requests = os.pipe()
-        self._answers, answers_write = os.pipe()
-        self._unread = bytearray()
-        command = [sys.executable, "-c", _BOOT, str(requests_read), str(answers_write), *python_path()]
-        try:
-            with log.open("ab") as output:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(requests_read, answers_write),
-                    start_new_session=True,
-                    env=_environment(),
-                )
-        except BaseException:
-            self._close_pipes()
-            raise
-        finally:
-            os.close(requests_read)
-            os.close(answers_write)
-        os.set_blocking(self._requests, False)  # a stopped process reads nothing; its keeper must not stop too
-
-    def send(self, data: bytes, watch: Watch) -> None:
-        view = memoryview(data)
-        while view:
-            if _is_ready(self._requests, select.POLLOUT, _POLL_S):
-                with suppress(BlockingIOError):
-                    view = view[self._write(view) :]
-            else:
-                watch()
-
-    def _write(self, view: memoryview) -> int:
-        try:
-            return os.write(self._requests, view)
-        except BrokenPipeError:
-            raise _GoneError from None
-
-    def receive(self, watch: Watch) -> str:
-        """The next line."""
-        searched = 0
-        while (end := self._unread.find(b"\n", searched)) < 0:
-            searched = len(self._unread)
-            if _is_ready(self._answers, select.POLLIN, _POLL_S):
-                self._read()
-                continue  # an answer that is there counts, however late this process, stopped itself perhaps, reads it
-            if self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
-                raise _GoneError  # something that it started holds the pipe open
-            watch()
-        line = self._unread[:end].decode()
-        del self._unread[: end + 1]
-        return line
-
-    def has_more(self) -> bool:
-        """Whether there is something to receive now."""
-        return b"\n" in self._unread or _is_ready(self._answers, select.POLLIN, 0)
-
-    def _read(self) -> None:
-        chunk = os.read(self._answers, 1 << 20)
-        if not chunk:
-            raise _GoneError
-        self._unread += chunk
-
-    def how_it_ended(self) -> str:
-        try:
-            code = self.process.wait(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            return "it closed its line and goes on"
-        if code >= 0:
-            return f"exit code {code}"
-        # The kernel's out-of-memory killer sends SIGKILL; so may a user, which a second attempt tells apart.
-        known = {number.value: number.name for number in signal.Signals}
-        return f"signal {known.get(-code, -code)}"
-
-    def kill(self) -> None:
-        """Kill it and what it started, whether in its session or in others."""
-        self._kill(tree(self.process.pid) if self.process.poll() is None else [])
-
-    def _kill(self, processes: Sequence[psutil.Process]) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for process in processes:
-            with suppress(psutil.Error):
-                process.kill()
-
-    def end(self) -> None:
-        """Kill it and what it started, and close the pipes to it."""
-        # Looked up first: a process whose line is closed ends itself, and with it what tells whom it has started.
-        processes = tree(self.process.pid) if self.process.poll() is None else []
-        self._close_pipes()
-        self._kill(processes)
-        with suppress(subprocess.TimeoutExpired):  # stuck in a driver's call: the kernel ends it when that returns
-            self.process.wait(timeout=_END_S)
-
-    def _close_pipes(self) -> None:
-        for fd in (self._requests, self._answers):
-            with suppress(OSError):
-                os.close(fd)
-
-
-def _is_ready(fd: int, event: int, timeout_s: float) -> bool:
-    poll = select.poll()  # unlike select(), knows descriptors from 1024 on
-    poll.register(fd, event)
-    return bool(poll.poll(1000 * timeout_s))
-
-
-def python_path() -> list[str]:
-    """This process's own module path, our packages on it and the current folder not.
-
-    Where users' modules are looked up, the current folder is added by those who look.
-    """
-    root = str(Path(__file__).resolve().parents[2])
-    shadows = {""}
-    with suppress(FileNotFoundError):
-        shadows.add(os.getcwd())
-    path = [entry for entry in sys.path if isinstance(entry, str) and entry not in shadows]
-    return path if root in path else [root, *path]
-
-
-def _printed(log: str) -> str:
+def _last_lines(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()][-3:]
     return f"; it printed last: {' | '.join(lines)}" if lines else ""
-
-
-def _environment() -> dict[str, str]:
-    """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
-    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
-    return {**os.environ, **readable}

@@ -6,11 +6,22 @@ import base64
 import dataclasses
 import json
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evaluators.diagnose.compare import Difference
+from evaluators.process.job import Job, Limits
+from evaluators.process.line import (
+    Built,
+    Calibrated,
+    DataDescription,
+    Description,
+    FinalScores,
+    LatencyComparison,
+    MetricDescription,
+)
 from search.values import (
     Accuracy,
     Answer,
@@ -24,22 +35,28 @@ from search.values import (
     Latency,
     LayerTime,
     Precision,
+    Ranges,
     Stage,
     Target,
 )
 
 _PLAIN: dict[str, Any] = {
     cls.__name__: cls
-    for cls in (Accuracy, AuditRow, Difference, EngineSummary, Evaluation, Failure, Latency, LayerTime)
+    for cls in (
+        *(Accuracy, AuditRow, Difference, EngineSummary, Evaluation, Failure, Latency, LayerTime),
+        *(Built, Calibrated, DataDescription, Description, FinalScores, Job, LatencyComparison, Limits),
+        MetricDescription,
+    )
 }
-_JSON: dict[str, Any] = {cls.__name__: cls for cls in (Assignment, Capability, Target)}
+_JSON: dict[str, Any] = {cls.__name__: cls for cls in (Assignment, Capability, Ranges, Target)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Answer, FailureKind, Precision, Stage)}
 
 
 def dumps(value: Any) -> str:
     """One line of ASCII: JSON, and NaN and infinity as Python spells them.
 
-    Knows the values of `search.values`, numpy arrays and scalars (these become Python's), tuples, dicts and plain JSON.
+    Knows the values of `search.values` and of the line, paths, numpy arrays and scalars (these become Python's),
+    tuples, dicts and plain JSON.
 
     Raises:
         TypeError: any other value, arrays of objects or of named fields among them.
@@ -69,6 +86,8 @@ def _encode(value: Any) -> Any:
         return _encode_array(value)
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Path):
+        return {"~": "path", "value": str(value)}
     if isinstance(value, tuple):
         return {"~": "tuple", "value": [_encode(item) for item in value]}
     if isinstance(value, list):
@@ -105,6 +124,8 @@ def _decode(value: Any) -> Any:
         return _JSON[value["type"]].from_json(value["value"])
     if kind == "value":
         return _PLAIN[value["type"]](**{name: _decode(item) for name, item in value["value"].items()})
+    if kind == "path":
+        return Path(value["value"])
     if kind == "array":
         data = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]))
         return data.reshape(value["shape"]).copy()

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.measure.latency_scale import scaled
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
-from search.errors import ArtifactError, EvaluatorError
+from evaluators.process.keeper import EvaluatorProcess
+from search.errors import ArtifactError
 
 _TRIES = 3
 _ROUNDS = 40
@@ -35,18 +35,6 @@ class MeasuredEngine:
     reference_ms: float | None
 
 
-def ask(keeper: EvaluatorProcess, method: str, **params: Any) -> Any:
-    """Have the evaluator process do something for an export.
-
-    Raises:
-        EvaluatorError: the process died of it.
-    """
-    try:
-        return keeper.call(method, params)
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"exporting, {method.replace('_', ' ')}: {death.told()}.") from death
-
-
 def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> None:
     """Load both engines, each in a fresh process, and compare their outputs bit for bit.
 
@@ -56,7 +44,7 @@ def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> No
     outputs = []
     for path in (measured, written):
         keeper.close()
-        outputs.append(ask(keeper, "check_outputs", engine=str(path)))
+        outputs.append(keeper.ask("exporting").scores.run_final(path))
     names = dict.fromkeys([*outputs[0], *outputs[1]])
     different = [name for name in names if not identical(outputs[0].get(name), outputs[1].get(name))]
     if different:
@@ -98,17 +86,17 @@ def check_latency(keeper: EvaluatorProcess, measured: MeasuredEngine, written: P
     while not ratios or (abs(ratios[-1] - 1) > allowed and len(ratios) < _TRIES):
         if ratios:
             keeper.close()  # a fresh process each: where in memory an engine lies may be bad luck
-        params = {"engine": str(written), "measured": str(measured.engine), "rounds": _ROUNDS}
-        times = ask(keeper, "compare_latency", **params)
-        ratios.append(float(times["engine"] / times["measured"]))
-        warnings += [f"try {len(ratios)}: {warning}" for warning in times["warnings"]]
+        times = keeper.ask("exporting").timings.compare_latency(written, measured.engine, _ROUNDS)
+        ratios.append(times.engine_ms / times.measured_ms)
+        warnings += [f"try {len(ratios)}: {warning}" for warning in times.warnings]
+    baseline_ms = np.nan if times.baseline_ms is None else times.baseline_ms
     return {
         "holds": abs(ratios[-1] - 1) <= allowed,
         "tolerance": allowed,
         "latency_ratio": ratios[-1],
         "latency_ratios": ratios,
         "tries": len(ratios),
-        "latency_now_ms": float(scaled(times["engine"], times.get("baseline", np.nan), measured.reference_ms)),
+        "latency_now_ms": float(scaled(times.engine_ms, baseline_ms, measured.reference_ms)),
         "warnings": warnings,
     }
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
 from search.values import Assignment, Ranges
-from studies.export.checks import ask
 from studies.export.triton import triton_config
 from studies.run.session.setup import backend_kind, runs_on_gpu
 from studies.run.work import Work
@@ -26,16 +25,16 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
         engine: the file that was measured.
         triton: name of a Triton model to write as well; None for none.
     """
-    keeper, engine_file = work.bench.keeper, work.bench.engine_file
+    line, engine_file = work.bench.keeper.ask("exporting"), work.bench.engine_file
     shutil.copyfile(engine, folder / engine_file)
     if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from
-        ask(keeper, "export_onnx", assignment=assignment, out=str(folder / SOURCE_FILE))
+        line.builds.write_source(assignment, folder / SOURCE_FILE)
     _write_ranges(folder, work)
-    timing = bool(ask(keeper, "export_timing_cache", out=str(folder / TIMING_FILE)))
+    timing = line.builds.write_timing_cache(folder / TIMING_FILE)
     for name, text in backend_kind(work.problem.config).recipe_files(_recipe(work, assignment, timing)).items():
         (folder / name).write_text(text, encoding="utf-8")
     if triton is not None:
-        types = ask(keeper, "tensor_types", engine=str(folder / engine_file))
+        types = line.diagnoses.read_types(folder / engine_file)
         _write_triton(folder, work, triton, types)
 
 

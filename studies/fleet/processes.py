@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from evaluators.process.keeper import python_path
+from evaluators.process.child import python_path
 from search.errors import InputError, RunError
 from studies.options.slots import Slot, bound
 from studies.run.reaching import UnreachableLimitError

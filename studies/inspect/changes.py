@@ -17,7 +17,7 @@ _UNTOLD = frozenset({"memory_bytes", "cpu.usable_threads", "container"})
 def find_changes(study: StudyRecord, target: TargetRecord, good: Checked) -> Iterator[str]:
     """Sentences on what is not as it was when a study was made: target, data and environment."""
     yield from (f"target {line}" for line in differences(target.target.to_json(), good.target.to_json()))
-    now = good.described("data")
+    now = good.data
     for name, key in (("data", "digest"), ("final data", "final_digest")):
         if now[key] != study.data.get(key):
             yield f"the {name} have other content than the study's: the samples compared on are others"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evaluators.process.keeper import ProcessDiedError
-from search.errors import ArtifactError, ConfigError, EvaluatorError, StudyError
+from evaluators.process.line import EvaluatorLine
+from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage
 from studies.artifacts.locations import open_artifacts
 from studies.events import Events
@@ -121,15 +122,9 @@ class _Run:
         ranges.write_bytes(self.artifacts.read_bytes(target.ranges_digest))
         good.keeper.adopt(ranges=str(ranges))
 
-    def compare(self, groups: bool, samples: int) -> dict[str, Any]:
+    def compare(self, groups: bool, samples: int) -> Mapping[str, Any]:
         engine = self._engine()
-        params = {
-            "engine": str(engine),
-            "assignment": self.record.evaluation.assignment,
-            "groups": groups,
-            "samples": samples,
-        }
-        found: dict[str, Any] = self._call("compare", params)
+        found = self._line().diagnoses.compare(engine, self.record.evaluation.assignment, groups, samples)
         if groups and not found["opened"]:
             self._note("the groups are those of an engine built again with their outputs exposed, which breaks fusions")
         elif groups:
@@ -143,7 +138,7 @@ class _Run:
             return self.artifacts.path(digest)
         self._note("the engine was not kept; it was built again, which may choose other kernels")
         out = self.good.folder / f"{self.record.id}.engine"
-        self._call("build", {"assignment": self.record.evaluation.assignment, "out": str(out)})
+        self._line().builds.rebuild(self.record.evaluation.assignment, out)
         return out
 
     def _check_content(self, digest: str) -> None:
@@ -159,12 +154,5 @@ class _Run:
         self.notes.append(text)
         self.progress.note(text)
 
-    def _call(self, method: str, params: Mapping[str, Any]) -> Any:
-        try:
-            return self.good.keeper.call(
-                method,
-                params,
-                lambda event, value: self.progress.step("comparing", *value) if event == "progress" else None,
-            )
-        except ProcessDiedError as death:
-            raise EvaluatorError(f"comparing trial {self.record.trial}: {death.told()}.") from death
+    def _line(self) -> EvaluatorLine:
+        return self.good.keeper.ask(f"comparing trial {self.record.trial}", partial(self.progress.step, "comparing"))

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from evaluators.process.keeper import ProcessDiedError
-from search.errors import EvaluatorError
 from search.values import LayerTime
 from studies.artifacts.shipping import here
 from studies.judging.search_events import SearchEvents
@@ -61,9 +59,6 @@ def _profile_one(
     for note in notes:
         work.progress.note(note)
     engine = engine_of(work, now, row)
-    try:
-        layers = tuple(work.bench.keeper.call("profile", {"engine": str(engine), "count": count}))
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"profiling trial {record.trial}: {death.told()}.") from death
+    layers = tuple(work.bench.keeper.ask(f"profiling trial {record.trial}").timings.profile(engine, count))
     work.ledger.store.engines.set_profile(record.id, layers, " ".join(notes))
     return layers, notes

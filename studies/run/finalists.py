@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
-from search.errors import ArtifactError, EvaluatorError
+from search.errors import ArtifactError
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
@@ -45,28 +46,22 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
     work.progress.note(f"measuring {what} on the final split")
-    engines = {str(now.table.id[row]): str(engine_of(work, now, row)) for row in rows}
-    try:
-        found = work.bench.keeper.call(
-            "finalists",
-            {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms},
-            lambda event, value: work.progress.step("finalists", value[0], value[1]) if event == "progress" else None,
-        )
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"measuring the finalists: {death.told()}.") from death
+    engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
+    line = work.bench.keeper.ask("measuring the finalists", partial(work.progress.step, "finalists"))
+    found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
     work.ledger.store.measurements.add_round(
-        work.ledger.target.id, {int(label): found["latency"][label] for label in engines}
+        work.ledger.target.id, {int(label): found.latency[label] for label in engines}
     )
-    for label, accuracy in found["accuracy"].items():
+    for label, accuracy in found.accuracy.items():
         work.ledger.store.evaluations.set_final(int(label), accuracy)
     for row in rows:
-        if message := found["failed"].get(str(now.table.id[row])):
+        if message := found.failed.get(str(now.table.id[row])):
             work.ledger.store.evaluations.set_final_failure(
                 int(now.table.id[row]), work.ledger.study.metric["name"], message
             )
             work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
-    work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found["reference"])
-    return len(found["failed"])
+    work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found.reference)
+    return len(found.failed)
 
 
 def trial_text(now: Standing, row: int) -> str:
@@ -98,9 +93,9 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
     if not out.exists():
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
         try:
-            work.bench.keeper.call("build", {"assignment": assignment, "out": str(out)})
+            work.bench.keeper.ask(f"building the engine of trial {now.table.trial[row]} again").builds.rebuild(
+                assignment, out
+            )
         except ProcessDiedError as death:
-            raise ArtifactError(
-                f"building the engine of trial {now.table.trial[row]} again: {death.told()}."
-            ) from death
+            raise ArtifactError(str(death)) from death
     return out

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluators.process.job import Limits as EarlyLimits
-from evaluators.process.keeper import ProcessDiedError
-from search.errors import ArtifactError, EvaluatorError
+from search.errors import ArtifactError
 from search.values import Answer, Assignment, Evaluation, digest_of
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import Standing
@@ -27,10 +26,8 @@ def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
     if options.get(_LEVEL) == work.bench.keeper.job.options.get(_LEVEL):
         return work
     work.bench.keeper.reopen(options=dict(options))
-    try:
-        return replace(work, ledger=replace(work.ledger, knobs=work.bench.keeper.call("knobs")))
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"opening the backend at another optimization level: {death.told()}.") from death
+    line = work.bench.keeper.ask("opening the backend at another optimization level")
+    return replace(work, ledger=replace(work.ledger, knobs=line.setup.knobs()))
 
 
 def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tuple[int, str]:

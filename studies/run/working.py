@@ -129,7 +129,7 @@ def run_here(
         moved: as of `join`.
     """
     config = good.config
-    pace = Pace(config.time_limit_s, limit_start(), good.described("data"))
+    pace = Pace(config.time_limit_s, limit_start(), good.data)
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
     with prepared(store, good, study, progress, state="starting") as work:

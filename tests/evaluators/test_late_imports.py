@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from evaluators.process import keeper as process
+from evaluators.process import child as process
 from tests.support.command_line import environment
 from tests.support.paths import ROOT
 

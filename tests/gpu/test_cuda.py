@@ -32,13 +32,13 @@ def test_mixes_of_half_and_float_run_as_asked(cuda, network, tmp_path):
     np.savez(tmp_path / "data.npz", image=images(64))
     job = Job(str(path), str(tmp_path / "data.npz"), str(tmp_path / "work"), device="cuda", metric="sqnr")
     with EvaluatorProcess(job, tmp_path / "log") as process:
-        process.call("try_out")
-        ranges = process.call("calibrate", {"method": "minmax"})["ranges"]
+        process.ask().setup.try_out()
+        ranges = process.ask().calibrations.calibrate("minmax").ranges
         (tmp_path / "ranges.json").write_text(json.dumps(ranges))
         process.adopt(ranges=str(tmp_path / "ranges.json"))
-        capability = process.description["capability"]
+        capability = process.description.capability
         assert capability.precisions == (Precision.FP32, Precision.FP16)
-        assert process.description["target"].statistic == "median"
+        assert process.description.target.statistic == "median"
         model = load(path)
         space = make_space(model, capability, Ranges.from_json(ranges))
         mixed = Assignment({g.id: Precision.FP16 if i % 2 else Precision.FP32 for i, g in enumerate(model.groups)})

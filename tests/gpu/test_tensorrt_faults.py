@@ -57,7 +57,7 @@ def test_killed_in_its_builds(tmp_path):
 def test_a_build_beyond_its_time_limit(tmp_path):
     process, space = calibrated(tmp_path)
     with process:
-        process.call("calibration_key", {"method": "minmax"})  # started, so that the limit is the build's alone
+        process.ask().calibrations.find_key("minmax")  # started, so that the limit is the build's alone
         process.limits = ProcessLimits(timeout_s=1)
         found = process.evaluate(space.uniform(FP16), tmp_path / "a.plan", Limits())
         assert found.failure is not None

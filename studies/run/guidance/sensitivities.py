@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evaluators.process.keeper import ProcessDiedError
@@ -98,13 +99,10 @@ def _found(
         return (), (), ()
     progress.step("sensitivity of the groups", 0, len(pairs))
     try:
-        found = keeper.call(
-            "sensitivity",
-            {"seconds": seconds, "pairs": pairs},
-            lambda event, value: progress.step("sensitivity of the groups", *value) if event == "progress" else None,
-        )
+        line = keeper.ask(on_progress=partial(progress.step, "sensitivity of the groups"))
+        found = line.diagnoses.measure_sensitivity(seconds, pairs)
     except ProcessDiedError as death:
-        raise EvaluatorError(failure_text(death.told())) from death
+        raise EvaluatorError(failure_text(str(death))) from death
     for note in found["notes"]:
         progress.note(f"sensitivity: {note}")
     rows = tuple(SensitivityRecord(**row) for row in found["rows"])
@@ -232,17 +230,15 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         EvaluatorError: the model cannot be run.
     """
     from search.space.choices import make_space
-    from search.values import Ranges
     from studies.run.session.setup import calibrate, check_searchable, checked
 
     config = replace(config, timing_cache="none")  # nothing is built
     with checked(config, scored=False) as good:
         check_searchable(good)
-        found = calibrate(good, config.calibration)
+        ranges = calibrate(good, config.calibration)
         path = good.folder / "ranges.json"
-        path.write_text(json.dumps(found), encoding="utf-8")
+        path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
         good.keeper.adopt(ranges=str(path))
-        ranges = Ranges.from_json(found)
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
         rows, notes, not_finite = _found(good.keeper, space, seconds_for(config, None), progress)
         groups = _records(good.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -97,15 +98,17 @@ class SensitivityBeside:
             options={"threads": max(1, usable_processors() - 1)},
             folder=str(folder),
         )
-        params = {
-            "seconds": sensitivities.seconds_beside(work.problem.config),
-            "pairs": sensitivities.lower_pairs(work.problem.space),
-            "placement": work.bench.keeper.description["placement"],
-        }
+        seconds, pairs = (
+            sensitivities.seconds_beside(work.problem.config),
+            sensitivities.lower_pairs(work.problem.space),
+        )
+        placement = work.bench.keeper.description.placement
         process = EvaluatorProcess(job, work.bench.folder / "sensitivity.log", work.bench.keeper.limits)
-        return BackgroundCall(process, "sensitivity", params, self._store)
+        return BackgroundCall(
+            process, lambda line: line.diagnoses.measure_sensitivity(seconds, pairs, placement), self._store
+        )
 
-    def _store(self, found: dict[str, Any]) -> tuple[str, ...]:
+    def _store(self, found: Mapping[str, Any]) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
         rows = tuple(SensitivityRecord(**row) for row in found["rows"])
         self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, rows, replace=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.line import EvaluatorLine
 
 
 class BackgroundCall:
@@ -14,35 +15,32 @@ class BackgroundCall:
 
     Args:
         process: that nobody else uses until this is closed or `result` has come back.
-        method, params: as `EvaluatorProcess.call` takes them.
+        request: asks it something.
         finish: gets what the process answered, in the thread that waits for it; `result` gives what this returns.
     """
 
     def __init__(
         self,
         process: EvaluatorProcess,
-        method: str,
-        params: Mapping[str, Any],
+        request: Callable[[EvaluatorLine], Any],
         finish: Callable[[Any], Any] = lambda answer: answer,
     ) -> None:
         self.process = process
         self.progress: tuple[int, int] = (0, 1)
-        self.params = dict(params)
-        self._method, self._finish = method, finish
+        self._request, self._finish = request, finish
         self._answer: Any = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"bitfront-{method}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="bitfront-background", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._answer = self._finish(self.process.call(self._method, self.params, self._on_event))
+            self._answer = self._finish(self._request(self.process.ask(on_progress=self._step)))
         except BaseException as error:  # raised again in the thread that asks for the result
             self._error = error
 
-    def _on_event(self, event: str, value: Any) -> None:
-        if event == "progress":
-            self.progress = (int(value[0]), int(value[1]))
+    def _step(self, done: int, total: int) -> None:
+        self.progress = (done, total)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the answer, at most so long; whether it is there."""
@@ -63,8 +61,7 @@ class BackgroundCall:
 
     def failure(self) -> str:
         """Why there is no answer, in words; empty where there is one."""
-        error = self._error
-        return "" if error is None else error.told() if isinstance(error, ProcessDiedError) else str(error)
+        return "" if self._error is None else str(self._error)
 
     def close(self) -> None:
         """End the process, in the middle of the request where need be."""

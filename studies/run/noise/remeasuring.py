@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
-from search.errors import EvaluatorError, StudyError
+from search.errors import StudyError
 from search.values import Latency
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
@@ -155,15 +155,12 @@ def _in_time(work: Work, now: Standing, count: int) -> bool:
 
 def _latencies(work: Work, now: Standing, numbers: Sequence[int]) -> dict[int, Latency]:
     """Evaluation id → its latency, measured in turn with the others and the baseline."""
-    engines: dict[str, str] = {}
+    engines: dict[str, Path] = {}
     for done, number in enumerate(numbers, start=1):
         work.progress.step("engines to measure again", done, len(numbers))
-        engines[str(number)] = str(engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0])))
-    params = {"engines": engines, "rounds": _ROUNDS, "reference_ms": now.table.reference_ms}
-    try:
-        found: Mapping[str, Latency] = work.bench.keeper.call("time_together", params)
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"measuring latencies again: {death.told()}.") from death
+        engines[str(number)] = engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0]))
+    line = work.bench.keeper.ask("measuring latencies again")
+    found = line.timings.time_together(engines, _ROUNDS, now.table.reference_ms)
     return {int(label): latency for label, latency in found.items()}
 
 

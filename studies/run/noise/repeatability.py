@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
 from evaluators.stopwatch import time_spent
-from search.errors import EvaluatorError
 from search.values import Assignment, Latency
 from studies.judging.standing import Standing
 
@@ -28,24 +25,15 @@ def drift(work: Work, now: Standing, row: int) -> float:
     return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
 
+@time_spent("tie band")
 def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = None) -> Latency:
     """Build an assignment anew in the process that is warm, and measure its latency alone.
 
     Args:
         reference_ms: what the baseline usually takes on a relative target.
     """
-    out = str(work.bench.folder / "again.engine")
-    return timed(work.bench.keeper, "time_again", {"assignment": assignment, "out": out, "reference_ms": reference_ms})
-
-
-@time_spent("tie band")
-def timed(keeper: EvaluatorProcess, method: str, params: Mapping[str, Any]) -> Latency:
-    """The latency that a request to an evaluator process gives; EvaluatorError where the process dies over it."""
-    try:
-        result: Latency = keeper.call(method, params)
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"measuring a baseline: {death.told()}.") from death
-    return result
+    line = work.bench.keeper.ask("measuring a baseline")
+    return line.timings.time_again(assignment, work.bench.folder / "again.engine", reference_ms)
 
 
 def assignment_of(work: Work, now: Standing, row: int) -> Assignment:

@@ -155,7 +155,7 @@ class TieBand:
         try:
             if call.wait() and call.failure():
                 raise EvaluatorError(f"measuring a baseline in a fresh process: {call.failure()}")
-            return repeatability.timed(call.process, "time_engine", call.params)
+            return call.process.ask("measuring a baseline").timings.time_engine(call.result())
         finally:
             call.close()
 
@@ -178,7 +178,8 @@ class TieBand:
         beside = not work.ledger.target.target.relative
         job = replace(work.bench.keeper.job, folder=str(work.bench.folder / "fresh"), beside=beside)
         process = EvaluatorProcess(job, work.bench.folder / "fresh.log", work.bench.keeper.limits)
-        return BackgroundCall(process, "load_engine", {"engine": str(engine_of(work, now, row))})
+        engine = engine_of(work, now, row)
+        return BackgroundCall(process, lambda line: line.timings.load_engine(engine), lambda _: engine)
 
     # -- the band --------------------------------------------------------------------------------------------------
 

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
-from search.errors import EvaluatorError, StudyError
+from search.errors import StudyError
 from search.space.choices import Space, make_space
 from search.values import Ranges, digest_of
 from studies.artifacts.folder import Artifacts
@@ -61,8 +60,8 @@ def prepared(
         space = _settled(store, artifacts, good, study, target, lease, progress)
         yield Work(
             Problem(config, space, good.model),
-            Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.described("knobs")),
-            Bench(good.keeper, good.folder, str(good.keeper.description["engine_file"])),
+            Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.keeper.description.knobs),
+            Bench(good.keeper, good.folder, good.keeper.description.engine_file),
             lease,
             progress,
         )
@@ -137,14 +136,14 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
     """Digest of the ranges: the study's own, those of an earlier study of the same content, or new ones."""
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
         return target.ranges_digest
-    asked = {"method": good.config.calibration, "cache": calibration_cache_of(good.config)}
-    key = good.keeper.call("calibration_key", asked)
+    cache = calibration_cache_of(good.config)
+    key = good.keeper.ask().calibrations.find_key(good.config.calibration, cache)
     cached = store.files.find(key)
     if cached is not None and cached.digest in artifacts:
         progress.note("calibration: ranges of an earlier study with the same model and data")
         digest = cached.digest
     else:
-        digest = _calibrate(store, artifacts, good, asked, key, progress)
+        digest = _calibrate(store, artifacts, good, cache, key, progress)
     if target.ranges_digest not in (None, digest):
         raise StudyError(
             "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
@@ -154,19 +153,18 @@ def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRec
 
 
 def _calibrate(
-    store: Store, artifacts: Artifacts, good: Checked, asked: Mapping[str, Any], key: str, progress: SearchEvents
+    store: Store,
+    artifacts: Artifacts,
+    good: Checked,
+    cache: Mapping[str, float] | None,
+    key: str,
+    progress: SearchEvents,
 ) -> str:
-    try:
-        found = good.keeper.call(
-            "calibrate",
-            asked,
-            lambda event, value: progress.step("calibrating", value[0], value[1]) if event == "progress" else None,
-        )
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"calibrating: {death.told()}") from death
-    for note in found["notes"]:
+    line = good.keeper.ask("calibrating", partial(progress.step, "calibrating"))
+    found = line.calibrations.calibrate(good.config.calibration, cache)
+    for note in found.notes:
         progress.note(f"calibration: {note}")
-    data = json.dumps(found["ranges"], sort_keys=True).encode()
+    data = json.dumps(found.ranges.to_json(), sort_keys=True).encode()
     digest = artifacts.put_bytes(data, "ranges")
     store.files.add(digest, "ranges", len(data), key=key)
     return digest

@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evaluators.process.keeper import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError, StudyError
 from search.values import Precision
@@ -100,12 +99,9 @@ def _by_first_build(work: Work) -> Choice:
     _build_at(work, START_LEVEL)
     work.progress.step("building the FP32 engine, to choose an optimization level", 0, 1)
     try:
-        first_s = float(
-            work.bench.keeper.call("first_build", {"assignment": work.problem.space.uniform(Precision.FP32)})
-        )
-    except (EvaluatorError, ProcessDiedError) as error:
-        told = error.told() if isinstance(error, ProcessDiedError) else str(error)
-        return Choice(START_LEVEL, f"the first build failed, so nothing tells what a higher one would take ({told})")
+        first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(Precision.FP32))
+    except EvaluatorError as error:
+        return Choice(START_LEVEL, f"the first build failed, so nothing tells what a higher one would take ({error})")
     limit_s = work.pace.limit_s
     return choose_level(
         first_s, TRIAL_S * work.problem.config.trials if limit_s is None or math.isinf(limit_s) else limit_s
@@ -116,4 +112,4 @@ def _build_at(work: Work, level: int) -> None:
     options = dict(work.bench.keeper.job.options)
     if options.get(_KEY) != level:
         work.bench.keeper.adopt(options={**options, _KEY: level})
-        work.ledger.knobs = work.bench.keeper.call("knobs")
+        work.ledger.knobs = work.bench.keeper.ask().setup.knobs()

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from evaluators.backends.registry import choose_backend, kind_named, open_backen
 from evaluators.calibration import cache as calibration_cache
 from evaluators.data.opening import check_source
 from evaluators.process.job import Job
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError, ProcessLimits
-from search.errors import ArtifactError, ConfigError, EvaluatorError, MetricError, StudyError
+from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
+from search.errors import ArtifactError, ConfigError, MetricError, StudyError
 from search.graph import model as models
 from search.graph.model import Model
 from search.sampler.registry import check_sampler
@@ -52,16 +52,25 @@ class Checked:
 
     @property
     def target(self) -> Target:
-        found: Target = self.keeper.description["target"]
-        return found
+        return self.keeper.description.target
 
     @property
     def capability(self) -> Capability:
-        found: Capability = self.keeper.description["capability"]
-        return found
+        return self.keeper.description.capability
 
-    def described(self, key: str) -> dict[str, Any]:
-        return dict(self.keeper.description[key])
+    @property
+    def data(self) -> dict[str, Any]:
+        """Digests and sizes of the data, as the study's row has them."""
+        found = self.keeper.description.data
+        assert found is not None  # it opens more than builds
+        return asdict(found)
+
+    @property
+    def metric(self) -> dict[str, Any]:
+        """The metric, as the study's row has it."""
+        found = self.keeper.description.metric
+        assert found is not None
+        return asdict(found)
 
 
 @contextmanager
@@ -81,15 +90,18 @@ def checked(
     """
     model = _load_checked(config, more)
     with work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
+        setup = keeper.ask("trying the float model").setup
         try:
-            keeper.call("try_out" if scored else "knobs")  # the first call, whatever it is, opens the inputs
+            if scored:
+                setup.try_out()
+            else:
+                setup.knobs()  # the first request, whatever it is, opens the inputs
         except MetricError as error:
             raise ConfigError(f"trying the metric on the float model: {error}") from error
-        except ProcessDiedError as death:
-            raise EvaluatorError(f"trying the float model: {death.told()}") from death
-        found = keeper.description
-        limits = _limits(config, found["metric"])
-        make_space(model, found["capability"], None, config.keep, config.granularity)
+        metric = keeper.description.metric
+        assert metric is not None
+        limits = _limits(config, asdict(metric))
+        make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         yield Checked(config, model, keeper, folder, limits)
 
 
@@ -136,20 +148,17 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
         backend = open_backend(config.backend, _device(config), backend_options(config))
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
-        ranges = Ranges.from_json(calibrate(good, config.calibration))
+        ranges = calibrate(good, config.calibration)
         return model, make_space(model, good.capability, ranges, config.keep, config.granularity), good.target
 
 
-def calibrate(good: Checked, method: str) -> Any:
-    """Ranges as JSON, of inputs that no study keeps them for.
+def calibrate(good: Checked, method: str) -> Ranges:
+    """Ranges, of inputs that no study keeps them for.
 
     Raises:
         EvaluatorError: the evaluator process dies over it.
     """
-    try:
-        return good.keeper.call("calibrate", {"method": method})["ranges"]
-    except ProcessDiedError as death:
-        raise EvaluatorError(f"calibrating: {death.told()}") from death
+    return good.keeper.ask("calibrating").calibrations.calibrate(method).ranges
 
 
 def check_searchable(good: Checked) -> None:
@@ -266,15 +275,15 @@ def create_study(store: Store, good: Checked, progress: SearchEvents, files: Seq
         model_path=str(Path(config.model).absolute()),
         model_digest=good.model.digest,
         config=resolved(config),
-        data=good.described("data"),
-        metric=good.described("metric"),
+        data=good.data,
+        metric=good.metric,
         model={
             "inputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.inputs],
             "outputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.outputs],
         },
         environment=environment.collect(),
     )
-    study_id = store.studies.create(new, good.described("score_clusters"))
+    study_id = store.studies.create(new, dict(good.keeper.description.score_clusters))
     study = store.studies.load(config.study)
     with reported_deletion(store, study):
         store.files.set_inputs(study_id, files)
@@ -331,7 +340,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
     changed = []
     if good.model.digest != study.model_digest:
         changed.append(f"the model {good.config.model} has other content (or other shapes were asked for)")
-    data = good.described("data")
+    data = good.data
     changed += [
         f"the {name} have other content"
         for name, key in (
@@ -341,8 +350,8 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         )
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
-    if _without_notes(good.described("metric")) != _without_notes(study.metric):
-        changed.append(f"the metric was {study.metric['name']}, is {good.described('metric')['name']}")
+    if _without_notes(good.metric) != _without_notes(study.metric):
+        changed.append(f"the metric was {study.metric['name']}, is {good.metric['name']}")
     if changed:
         raise StudyError(
             f"resuming study {study.name!r}: what it was made of has changed:\n  - "

@@ -127,13 +127,14 @@ class Warm:
         self.evaluator = Evaluator(opened.job, lambda event, value: None)
 
     def built(self, assignment: Assignment) -> Path:
-        self.evaluator.build(assignment, self.case.out)
+        self.evaluator.builds.rebuild(assignment, self.case.out)
         return self.case.out
 
     def sides(self, assignment: Assignment, samples: int = 20) -> tuple[comparison.GroupSide, ...]:
-        found = self.evaluator.compare(self.case.out, assignment, True, samples)
+        found = self.evaluator.diagnoses.compare(self.case.out, assignment, True, samples)
         assert found["opened"]
-        assert found["samples"] == min(samples, len(self.evaluator.final_indices))
+        assert self.evaluator.data is not None
+        assert found["samples"] == min(samples, len(self.evaluator.data.final_indices))
         groups = {group.id: group for group in self.case.model.groups}
         rows, edges = found["groups"], self.case.model.edges
         return group_sides(rows, groups, assignment, edges, 10.0)  # type: ignore[arg-type]
@@ -169,7 +170,7 @@ def test_a_good_engine_parts_nowhere(chosen: str, residual: Warm) -> None:
     sides = residual.sides(assignment)
     assert [side.group.id for side in sides] == [group.id for group in made.model.groups]
     assert not any(side.parts for side in sides)
-    [output] = residual.evaluator.compare(made.out, assignment, False, 20)["outputs"]
+    [output] = residual.evaluator.diagnoses.compare(made.out, assignment, False, 20)["outputs"]
     assert output["name"] == "logits"
     assert output["engine-emulated"].sqnr_db > 60
     to_float, quantization = (output[pair].sqnr_db for pair in ("engine-float", "emulated-float"))
@@ -210,7 +211,7 @@ def test_a_group_that_gives_nan_parts_and_what_it_feeds_does_not(residual: Warm)
 def test_samples_that_do_not_fill_a_batch(residual: Warm) -> None:
     assignment = residual.case.uniform(FP32)
     engine = residual.built(assignment)
-    [output] = residual.evaluator.compare(engine, assignment, False, 5)["outputs"]
+    [output] = residual.evaluator.diagnoses.compare(engine, assignment, False, 5)["outputs"]
     assert output["engine-float"].values == 50  # ten classes each, filled-up rows left out
 
 
@@ -218,7 +219,7 @@ def test_an_engine_that_cannot_be_loaded_is_one_error(residual: Warm, tmp_path: 
     broken = tmp_path / "broken.engine"
     broken.write_bytes(b"no engine")
     with pytest.raises(EvaluatorError, match=r"comparing the engine broken\.engine: it cannot be loaded or run here"):
-        residual.evaluator.compare(broken, residual.case.uniform(FP32), True, 4)
+        residual.evaluator.diagnoses.compare(broken, residual.case.uniform(FP32), True, 4)
 
 
 def test_groups_of_a_transformer_are_compared_too(tmp_path: Path) -> None:

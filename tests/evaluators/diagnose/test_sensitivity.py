@@ -429,11 +429,11 @@ def test_the_evaluator_measures_every_offered_pair_and_goes_back_to_its_cores(tm
     one = {min(before)}
     os.sched_setaffinity(0, one)
     try:
-        found = evaluator.sensitivity(LONG_S)
+        found = evaluator.diagnoses.measure_sensitivity(LONG_S)
         assert os.sched_getaffinity(0) == one
     finally:
         os.sched_setaffinity(0, before)
-    space = make_space(evaluator.model, evaluator.backend.capability(), ranged_by(evaluator))
+    space = make_space(evaluator.opened.model, evaluator.opened.backend.capability(), ranged_by(evaluator))
     offered = {
         (g, c.precision) for g, some in space.choices.items() for c in some if c.offered and c.precision in (FP16, INT8)
     }
@@ -441,14 +441,16 @@ def test_the_evaluator_measures_every_offered_pair_and_goes_back_to_its_cores(tm
     assert found["device"] == "cpu"
     assert events[-1] == ("progress", [len(offered), len(offered)])
     (group, precision), *_ = offered
-    assert [row["group"] for row in evaluator.sensitivity(0.0, [(group, precision)])["rows"]] == [group]
+    assert [row["group"] for row in evaluator.diagnoses.measure_sensitivity(0.0, [(group, precision)])["rows"]] == [
+        group
+    ]
 
 
 def ranged_by(evaluator: Evaluator) -> Any:
     from search.values import Ranges
 
-    assert evaluator.job.ranges is not None
-    return Ranges.from_json(json.loads(Path(evaluator.job.ranges).read_text()))
+    assert evaluator.opened.job.ranges is not None
+    return Ranges.from_json(json.loads(Path(evaluator.opened.job.ranges).read_text()))
 
 
 # -- storing and judging -----------------------------------------------------------------------------------------------

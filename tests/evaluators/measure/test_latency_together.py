@@ -120,11 +120,11 @@ def test_finalists_on_a_device_that_is_slowed_down(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("evaluators.measure.latency.BLOCK_MS", 0.5)
     made = case(tmp_path, three_layers())
     evaluator = Evaluator(made.job, lambda event, value: None)
-    engines = {name: str(tmp_path / f"{name}.engine") for name in ("a", "b")}
+    engines = {name: tmp_path / f"{name}.engine" for name in ("a", "b")}
     for engine in engines.values():
-        evaluator.build(made.uniform(Precision.FP32), Path(engine))
+        evaluator.builds.rebuild(made.uniform(Precision.FP32), engine)
     for coming, marked in (((HOT, COOL, COOL, COOL), ()), ((COOL, HOT, COOL, HOT), (SLOWED,))):
-        monkeypatch.setattr(evaluator.backend, "device_state", states(*coming))
-        found = evaluator.finalists(engines, 2)["latency"]
+        monkeypatch.setattr(evaluator.opened.backend, "device_state", states(*coming))
+        found = evaluator.scores.score_finalists(engines, 2).latency
         assert [each.warnings for each in found.values()] == [marked, marked]
         assert all(each.baseline_ms is not None for each in found.values())

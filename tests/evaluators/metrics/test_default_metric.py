@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from evaluators.metrics.default_metric import default_metric
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Job
+from evaluators.process.line import MetricDescription
 from search.graph.model import TensorSpec
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, finish, images, save
@@ -88,30 +89,34 @@ def job(folder: Path, network: onnx.ModelProto, labels: NDArray[Any] | None = No
 
 def opened(given: Job) -> Evaluator:
     found = Evaluator(given, lambda event, value: None)
-    found.try_out()
+    found.setup.try_out()
+    return found
+
+
+def metric_of(evaluator: Evaluator) -> MetricDescription:
+    found = evaluator.setup.describe().metric
+    assert found is not None
     return found
 
 
 def test_one_number_per_sample_is_compared_as_a_number(tmp_path: Path) -> None:
-    found = opened(job(tmp_path, regression())).describe()["metric"]
-    assert (found["name"], found["ratio"]) == ("sqnr", False)
-    [note] = found["notes"]
+    found = metric_of(opened(job(tmp_path, regression())))
+    assert (found.name, found.ratio) == ("sqnr", False)
+    [note] = found.notes
     assert "the metric is sqnr, because the data have no labels" in note
 
 
 def test_shapes_that_inference_does_not_know_are_found_by_running(tmp_path: Path) -> None:
     evaluator = opened(job(tmp_path, regression(reshaped=True)))
-    assert evaluator.model.outputs[0].shape == (), "or this test shows nothing"
-    [note] = evaluator.describe()["metric"]["notes"]
-    assert evaluator.metric.name == "sqnr"
+    assert evaluator.opened.model.outputs[0].shape == (), "or this test shows nothing"
+    [note] = metric_of(evaluator).notes
+    assert metric_of(evaluator).name == "sqnr"
     assert "'y' (4, 1)" in note
 
 
 def test_outputs_that_a_metric_does_not_read_are_named(tmp_path: Path) -> None:
     given = job(tmp_path, regression(10, second=True), metric="agreement")
-    assert opened(given).describe()["metric"]["notes"] == [
-        "metric agreement reads the output 'y' alone: 'features' is not scored"
-    ]
+    assert metric_of(opened(given)).notes == ["metric agreement reads the output 'y' alone: 'features' is not scored"]
 
 
 @pytest.fixture

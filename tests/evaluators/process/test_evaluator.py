@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from evaluators.measure.accuracy import subset_size
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Job, Limits, discard
+from evaluators.process.tasks.open_data import OpenData
 from search.errors import (
     ArtifactError,
     ConfigError,
@@ -44,10 +45,11 @@ class Warm:
         self.case = opened
         self.events: list[tuple[str, Any]] = []
         self.evaluator = Evaluator(opened.job, lambda event, value: self.events.append((event, value)))
+        self.data = data_of(self.evaluator)
 
     def evaluate(self, precision: Precision, limits: Limits = NOTHING) -> Evaluation:
         self.events.clear()
-        return self.evaluator.evaluate(self.case.uniform(precision), self.case.out, limits)
+        return self.evaluator.candidates.evaluate(self.case.uniform(precision), self.case.out, limits)
 
     @property
     def stages(self) -> list[Any]:
@@ -73,6 +75,11 @@ def opened(job: Job, **changes: Any) -> Evaluator:
     return Evaluator(replace(job, **changes), lambda event, value: None)
 
 
+def data_of(evaluator: Evaluator) -> OpenData:
+    assert evaluator.data is not None
+    return evaluator.data
+
+
 # -- one that goes well ------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +97,7 @@ def test_a_candidate_goes_all_the_way(warm: Warm) -> None:
     assert len(latency.baseline_samples_ms) >= 50
     assert latency.value_ms == latency.raw_ms > 0  # nothing to scale by yet
     assert accuracy.complete
-    assert accuracy.samples == len(accuracy.scores) == len(warm.evaluator.search_indices)
+    assert accuracy.samples == len(accuracy.scores) == len(warm.data.search_indices)
     assert 0 <= accuracy.loss == pytest.approx(1 - accuracy.value)
     assert found.artifact == str(warm.case.out)
     assert found.size_bytes == warm.case.out.stat().st_size
@@ -110,7 +117,7 @@ def test_fp32_loses_nothing(warm: Warm) -> None:
 def test_a_late_candidate_sees_only_the_subset(warm: Warm) -> None:
     accuracy = warm.evaluate(INT8, Limits(latency_ms=1e-6)).accuracy
     assert accuracy is not None
-    total = len(warm.evaluator.search_indices)
+    total = len(warm.data.search_indices)
     batch = warm.case.model.batch
     assert accuracy.total == total
     assert accuracy.samples == math.ceil(subset_size(total) / batch) * batch < total
@@ -120,7 +127,7 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
     made = case(tmp_path)
     narrow = {name: TensorRange(0.0, 1e-3) for name in observed(made.model).tensors}
     evaluator = opened(made.job, ranges=write_ranges(tmp_path / "narrow.json", Ranges("minmax", narrow, narrow, 1)))
-    found = evaluator.evaluate(made.uniform(INT8), made.out, Limits(drop=0.01))
+    found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, Limits(drop=0.01))
     assert found.ok
     assert found.accuracy is not None
     assert found.accuracy.samples < found.accuracy.total
@@ -129,20 +136,22 @@ def test_one_that_loses_too_much_is_stopped_early_and_stays_ok(tmp_path: Path) -
 
 
 def test_the_description_is_what_the_study_stores(warm: Warm) -> None:
-    told = warm.evaluator.describe()
-    assert told["target"].statistic == "p20"
-    assert told["capability"].ops.keys() == {INT8}
-    assert told["data"]["search"] + told["data"]["final"] + told["data"]["calibration"] == SAMPLES
-    assert told["data"]["digest"] == told["data"]["final_digest"]
+    told = warm.evaluator.setup.describe()
+    assert told.target.statistic == "p20"
+    assert told.capability.ops.keys() == {INT8}
+    assert told.data is not None
+    assert told.metric is not None
+    assert told.data.search + told.data.final + told.data.calibration == SAMPLES
+    assert told.data.digest == told.data.final_digest
     top1 = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "kind": "per_sample", "notes": []}
-    assert told["metric"] == top1
-    json.dumps([told["target"].to_json(), told["capability"].to_json(), told["data"], told["metric"], told["knobs"]])
+    assert asdict(told.metric) == top1
+    json.dumps([told.target.to_json(), told.capability.to_json(), asdict(told.data), told.knobs])
 
 
 def test_splits_are_the_same_in_every_process_and_share_nothing(warm: Warm) -> None:
     again = opened(warm.case.job)
-    mine = warm.evaluator
-    np.testing.assert_array_equal(mine.search_indices, again.search_indices)
+    mine = warm.data
+    np.testing.assert_array_equal(mine.search_indices, data_of(again).search_indices)
     parts = [mine.search_indices, mine.final_indices, mine.calibration_indices]
     assert len(np.unique(np.concatenate(parts))) == sum(map(len, parts))
 
@@ -151,7 +160,9 @@ def test_data_given_apart_are_used_whole(tmp_path: Path) -> None:
     made = case(tmp_path)
     np.savez(tmp_path / "apart.npz", image=images(10, seed=5), labels=np.zeros(10, np.int64))
     evaluator = opened(made.job, final_data=str(tmp_path / "apart.npz"), calibration_data=str(tmp_path / "apart.npz"))
-    assert evaluator.describe()["data"] | {"digest": "", "final_digest": "", "calibration_digest": ""} == {
+    described = evaluator.setup.describe().data
+    assert described is not None
+    assert asdict(described) | {"digest": "", "final_digest": "", "calibration_digest": ""} == {
         "digest": "",
         "final_digest": "",
         "calibration_digest": "",
@@ -169,23 +180,23 @@ def test_calibration_reports_progress_and_its_ranges_are_adopted(tmp_path: Path)
     cold = Warm(case(tmp_path, ranges=None))
     with pytest.raises(RunError, match="has not been calibrated"):
         cold.evaluate(INT8)
-    found = cold.evaluator.calibrate("minmax")
-    runs = math.ceil(len(cold.evaluator.calibration_indices) / cold.case.model.batch)
+    found = cold.evaluator.calibrations.calibrate("minmax")
+    runs = math.ceil(len(cold.data.calibration_indices) / cold.case.model.batch)
     progress = [value for event, value in cold.events if event == "progress"]
     assert progress == [[done + 1, runs] for done in range(runs)]
-    cold.evaluator.adopt({"ranges": write_ranges(tmp_path / "found.json", found["ranges"])})
-    cold.evaluator.build(cold.case.uniform(INT8), cold.case.out)
-    keys = {cold.evaluator.calibration_key(method) for method in ("minmax", "entropy")}
+    cold.evaluator.setup.adopt({"ranges": write_ranges(tmp_path / "found.json", found.ranges)})
+    cold.evaluator.builds.rebuild(cold.case.uniform(INT8), cold.case.out)
+    keys = {cold.evaluator.calibrations.find_key(method) for method in ("minmax", "entropy")}
     assert len(keys) == 2
 
 
 def test_new_ranges_make_new_engines(warm: Warm, tmp_path: Path) -> None:
     evaluator, out = opened(warm.case.job), tmp_path / "x.engine"
-    evaluator.build(warm.case.uniform(INT8), out)
+    evaluator.builds.rebuild(warm.case.uniform(INT8), out)
     before = out.read_bytes()
     wide = {name: TensorRange(-100.0, 100.0) for name in observed(warm.case.model).tensors}
-    evaluator.adopt({"ranges": write_ranges(tmp_path / "wide.json", Ranges("minmax", wide, wide, 1))})
-    evaluator.build(warm.case.uniform(INT8), out)
+    evaluator.setup.adopt({"ranges": write_ranges(tmp_path / "wide.json", Ranges("minmax", wide, wide, 1))})
+    evaluator.builds.rebuild(warm.case.uniform(INT8), out)
     assert out.read_bytes() != before
 
 
@@ -204,7 +215,7 @@ def test_outputs_that_are_not_finite_name_the_groups(tmp_path: Path) -> None:
     made = case(tmp_path, divided(), metric="cosine")
     evaluator = opened(made.job)
     first, second = made.model.groups
-    found = evaluator.evaluate(Assignment({first.id: INT8, second.id: FP32}), made.out, NOTHING)
+    found = evaluator.candidates.evaluate(Assignment({first.id: INT8, second.id: FP32}), made.out, NOTHING)
     assert found.failure is not None
     assert (found.failure.stage, found.failure.kind) == (Stage.ACCURACY, FailureKind.NON_FINITE)
     assert "second (fp32)" in found.failure.message
@@ -227,9 +238,9 @@ def test_a_float_model_that_is_not_finite_is_no_fault_of_the_candidate(tmp_path:
     onnx.save(network, made.job.model)
     evaluator = opened(made.job)
     with pytest.raises(DataError, match="FP32 model on the first samples: outputs hold NaN or infinite"):
-        evaluator.try_out()
+        evaluator.setup.try_out()
     with pytest.raises(DataError, match="FP32 model on the search samples"):
-        evaluator.evaluate(made.uniform(FP32), made.out, NOTHING)
+        evaluator.candidates.evaluate(made.uniform(FP32), made.out, NOTHING)
     assert made.engines() == []
 
 
@@ -246,14 +257,14 @@ def indexed() -> onnx.ModelProto:
 
 def test_a_refusal_is_an_answer_and_keeps_nothing(tmp_path: Path) -> None:
     made = case(tmp_path, indexed(), metric="mse")
-    opened(made.job).try_out()
+    opened(made.job).setup.try_out()
     data = dict(np.load(made.job.data))
     data["image"] += 1000
     np.savez(made.job.data, **data)
     evaluator = opened(made.job)
     with pytest.raises(ModelError, match=r"running the float model on the first samples.*out of"):
-        evaluator.try_out()
-    found = evaluator.evaluate(made.uniform(INT8), made.out, NOTHING)
+        evaluator.setup.try_out()
+    found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, NOTHING)
     assert found.failure is not None
     assert (found.failure.stage, found.failure.kind) == (Stage.LATENCY, FailureKind.REFUSED)
     assert "out of" in found.failure.message
@@ -279,10 +290,10 @@ def test_a_builders_refusal_is_told_with_its_own_words(tmp_path: Path) -> None:
         ranges=ranges,
     )
     with pytest.raises(ModelError, match="Nonsense"):
-        evaluator.try_out()
+        evaluator.setup.try_out()
     out = tmp_path / "x.engine"
-    assignment = Assignment({group.id: INT8 for group in evaluator.model.groups})
-    found = evaluator.evaluate(assignment, out, NOTHING)
+    assignment = Assignment({group.id: INT8 for group in evaluator.opened.model.groups})
+    found = evaluator.candidates.evaluate(assignment, out, NOTHING)
     assert found.failure is not None
     assert (found.failure.stage, found.failure.kind) == (Stage.BUILD, FailureKind.REFUSED)
     assert "Nonsense" in found.failure.message
@@ -304,12 +315,12 @@ def test_an_error_over_one_candidate_is_recorded_and_the_next_goes_on(
     ranges = json.loads(Path(str(made.job.ranges)).read_text())
     spoil(ranges)
     evaluator = opened(made.job, ranges=write_ranges(tmp_path / "spoilt.json", ranges))
-    found = evaluator.evaluate(made.uniform(INT8), made.out, NOTHING)
+    found = evaluator.candidates.evaluate(made.uniform(INT8), made.out, NOTHING)
     assert found.failure is not None
     assert (found.failure.stage, found.failure.kind) == (Stage.LOWER, FailureKind.ERROR)
     assert words in found.failure.message
     assert ("Traceback" in capfd.readouterr().err) == (words == "TypeError")
-    evaluator.build(made.uniform(FP32), made.out)
+    evaluator.builds.rebuild(made.uniform(FP32), made.out)
 
 
 # -- before the first trial --------------------------------------------------------------------------------------------
@@ -317,7 +328,7 @@ def test_an_error_over_one_candidate_is_recorded_and_the_next_goes_on(
 
 def test_trying_out_finds_nothing_wrong_and_leaves_nothing(warm: Warm) -> None:
     before = sorted(Path(warm.case.job.folder).iterdir())
-    warm.evaluator.try_out()
+    warm.evaluator.setup.try_out()
     assert sorted(Path(warm.case.job.folder).iterdir()) == before
 
 
@@ -333,13 +344,13 @@ def test_too_few_samples_for_an_interval_are_refused_at_once(
     labels = np.zeros(samples if metric == "top1" else (samples, 16, 16), np.int64)
     np.savez(made.job.data, image=images(samples), labels=labels)
     with pytest.raises(DataError, match=words):
-        opened(made.job, metric=metric).try_out()
+        opened(made.job, metric=metric).setup.try_out()
 
 
 def test_a_metric_that_does_not_fit_the_outputs_is_found(tmp_path: Path) -> None:
     made = case(tmp_path)
     with pytest.raises(DataError, match="needs shape"):
-        opened(made.job, metric="miou").try_out()
+        opened(made.job, metric="miou").setup.try_out()
     with pytest.raises(ConfigError, match="Did you mean top1"):
         opened(made.job, metric="top11")
     with pytest.raises(TargetError, match="expected cpu, cuda"):
@@ -347,7 +358,7 @@ def test_a_metric_that_does_not_fit_the_outputs_is_found(tmp_path: Path) -> None
     with pytest.raises(TargetError, match="starting backend onnxruntime: TypeError"):
         opened(made.job, options={"treads": 1})
     with pytest.raises(MetricError, match="gave nan"):
-        opened(made.job, metric=f"{__name__}:nan_metric").try_out()
+        opened(made.job, metric=f"{__name__}:nan_metric").setup.try_out()
 
 
 def nan_metric(outputs: Any, labels: Any) -> Any:
@@ -361,18 +372,18 @@ def test_labels_of_every_scored_sample_are_checked_before_anything_is_built(tmp_
     made = case(tmp_path)
     good = dict(np.load(made.job.data))
     fine = opened(made.job)
-    for which, split in ((fine.final_indices[-1], "final"), (fine.search_indices[-1], "search")):
+    for which, split in ((data_of(fine).final_indices[-1], "final"), (data_of(fine).search_indices[-1], "search")):
         np.savez(made.job.data, image=good["image"], labels=changed(good["labels"], int(which), 10))
         bad = split_like(opened(made.job), fine)
         with pytest.raises(DataError, match=f"{split} samples: sample {which}: .*label 10 is not one of .* 10 classes"):
-            bad.try_out()
+            bad.setup.try_out()
     np.savez(made.job.data, **good)
     apart = str(tmp_path / "apart.npz")
     for labels, words in ((np.zeros(40), "got float64"), (np.full(40, -1), "label -1 is not one")):
         np.savez(apart, image=images(40, seed=5), labels=labels)
         with pytest.raises(DataError, match=f"the final samples: sample 0: .*{words}"):
-            opened(made.job, final_data=apart).try_out()
-    opened(made.job).try_out()
+            opened(made.job, final_data=apart).setup.try_out()
+    opened(made.job).setup.try_out()
 
 
 def changed(labels: NDArray[Any], place: int, label: int) -> NDArray[Any]:
@@ -381,7 +392,8 @@ def changed(labels: NDArray[Any], place: int, label: int) -> NDArray[Any]:
 
 def split_like(evaluator: Evaluator, other: Evaluator) -> Evaluator:
     """Data of another content are split in another way: have the same samples for the same."""
-    evaluator.search_indices, evaluator.final_indices = other.search_indices, other.final_indices
+    mine, theirs = data_of(evaluator), data_of(other)
+    mine.search_indices, mine.final_indices = theirs.search_indices, theirs.final_indices
     return evaluator
 
 
@@ -394,18 +406,18 @@ def test_label_maps_of_the_final_samples_are_checked(tmp_path: Path) -> None:
     for labels, words in ((maps[:, :8], "shape"), (maps + 200, "label 200 is neither"), (maps[:, 0, 0], "shape")):
         np.savez(apart, image=inputs, labels=labels)
         with pytest.raises(DataError, match=f"the final samples: sample 0: .*{words}"):
-            opened(made.job, final_data=apart).try_out()
+            opened(made.job, final_data=apart).setup.try_out()
     maps[7, 3, 3] = 255  # counts for nothing
     np.savez(apart, image=inputs, labels=maps)
-    opened(made.job, final_data=apart).try_out()
+    opened(made.job, final_data=apart).setup.try_out()
 
 
 def test_a_metric_of_the_users_own_is_tried_on_final_samples_too(tmp_path: Path) -> None:
     made = case(tmp_path, metric=f"{__name__}:names_metric")
     np.savez(tmp_path / "apart.npz", image=images(40, seed=5), labels=np.zeros((40, 2)))
-    opened(made.job).try_out()
+    opened(made.job).setup.try_out()
     with pytest.raises(MetricError, match=r"^scoring the first final samples: .*ValueError on samples 0 to 3"):
-        opened(made.job, final_data=str(tmp_path / "apart.npz")).try_out()
+        opened(made.job, final_data=str(tmp_path / "apart.npz")).setup.try_out()
 
 
 def names_metric(outputs: Any, labels: Any) -> Any:
@@ -421,37 +433,37 @@ def test_finalists_are_measured_side_by_side_and_scored_on_final(warm: Warm) -> 
     folder = warm.case.folder / "finalists"
     folder.mkdir()
     for label, assignment in candidates.items():
-        warm.evaluator.build(assignment, folder / label)
+        warm.evaluator.builds.rebuild(assignment, folder / label)
     assert sorted(path.name for path in folder.iterdir()) == sorted(candidates)
     warm.events.clear()
-    found = warm.evaluator.finalists({label: str(folder / label) for label in candidates}, rounds=3)
-    assert found["latency"].keys() == found["accuracy"].keys() == candidates.keys()
-    assert found["failed"] == {}
-    assert found["reference"] == 1.0
+    found = warm.evaluator.scores.score_finalists({label: folder / label for label in candidates}, rounds=3)
+    assert found.latency.keys() == found.accuracy.keys() == candidates.keys()
+    assert found.failed == {}
+    assert found.reference == 1.0
     assert [value for event, value in warm.events if event == "progress"] == [[1, 3], [2, 3], [3, 3]]
-    for latency in found["latency"].values():
+    for latency in found.latency.values():
         assert len(latency.samples_ms) % 3 == 0
-        assert latency.baseline_ms == found["latency"]["8"].baseline_ms
-    assert found["accuracy"]["32"].loss == 0
-    assert all(accuracy.total == len(warm.evaluator.final_indices) for accuracy in found["accuracy"].values())
+        assert latency.baseline_ms == found.latency["8"].baseline_ms
+    assert found.accuracy["32"].loss == 0
+    assert all(accuracy.total == len(warm.data.final_indices) for accuracy in found.accuracy.values())
 
 
 def test_a_finalist_that_is_not_finite_on_final_does_not_spoil_the_others(tmp_path: Path) -> None:
     made = case(tmp_path, divided(), metric="cosine")
     evaluator = opened(made.job)
     first, second = made.model.groups
-    evaluator.build(Assignment({first.id: INT8, second.id: FP32}), tmp_path / "bad.engine")
-    evaluator.build(made.uniform(FP32), tmp_path / "good.engine")
-    engines = {name: str(tmp_path / f"{name}.engine") for name in ("bad", "good")}
-    found = evaluator.finalists(engines, rounds=1)
-    assert found["latency"].keys() == {"bad", "good"}
-    assert found["accuracy"].keys() == {"good"}
-    assert "NaN or infinite" in found["failed"]["bad"]
+    evaluator.builds.rebuild(Assignment({first.id: INT8, second.id: FP32}), tmp_path / "bad.engine")
+    evaluator.builds.rebuild(made.uniform(FP32), tmp_path / "good.engine")
+    engines = {name: tmp_path / f"{name}.engine" for name in ("bad", "good")}
+    found = evaluator.scores.score_finalists(engines, rounds=1)
+    assert found.latency.keys() == {"bad", "good"}
+    assert found.accuracy.keys() == {"good"}
+    assert "NaN or infinite" in found.failed["bad"]
 
 
 def test_an_engine_gives_the_same_outputs_when_loaded_again(warm: Warm) -> None:
-    warm.evaluator.build(warm.case.uniform(INT8), warm.case.out)
-    outputs = [evaluator.check_outputs(warm.case.out) for evaluator in (warm.evaluator, opened(warm.case.job))]
+    warm.evaluator.builds.rebuild(warm.case.uniform(INT8), warm.case.out)
+    outputs = [evaluator.scores.run_final(warm.case.out) for evaluator in (warm.evaluator, opened(warm.case.job))]
     assert outputs[0].keys() == {"logits"}
     assert outputs[0]["logits"].shape == (64, 10)
     np.testing.assert_array_equal(outputs[0]["logits"], outputs[1]["logits"])
@@ -462,28 +474,28 @@ def test_outputs_without_axes_can_be_checked_too(tmp_path: Path) -> None:
     n.op("ReduceMean", [n.conv("image", "first", 3, 8)], "y", keepdims=0)
     made = case(tmp_path, n.model([4, 3, 8, 8], "y", []), metric="mse", ranges=None)
     evaluator = opened(made.job, ranges=write_ranges(tmp_path / "r.json", observed(made.model)))
-    evaluator.build(made.uniform(INT8), made.out)
-    assert evaluator.check_outputs(made.out)["y"].shape == (16,)
+    evaluator.builds.rebuild(made.uniform(INT8), made.out)
+    assert evaluator.scores.run_final(made.out)["y"].shape == (16,)
 
 
 def test_timing_again_leaves_no_engine(warm: Warm) -> None:
     out = warm.case.folder / "again.engine"
-    latency = warm.evaluator.time_again(warm.case.uniform(INT8), out)
+    latency = warm.evaluator.timings.time_again(warm.case.uniform(INT8), out)
     assert latency.baseline_ms is not None
     assert not list(out.parent.glob("again.engine*"))
 
 
 def test_timing_an_engine_file_leaves_it(warm: Warm) -> None:
     out = warm.case.folder / "kept.engine"
-    warm.evaluator.build(warm.case.uniform(INT8), out)
+    warm.evaluator.builds.rebuild(warm.case.uniform(INT8), out)
     before = out.read_bytes()
-    latency = warm.evaluator.time_engine(out)
+    latency = warm.evaluator.timings.time_engine(out)
     assert latency.baseline_ms is not None
     assert len(latency.samples_ms) > 0
     assert out.read_bytes() == before
     out.write_bytes(before[:100])
     with pytest.raises(EvaluatorError, match=r"timing the engine kept\.engine: it cannot be loaded or run here: Load"):
-        warm.evaluator.time_engine(out)
+        warm.evaluator.timings.time_engine(out)
     discard(out)
 
 
@@ -498,4 +510,4 @@ def test_discard_takes_what_belongs_to_an_engine_and_nothing_else(tmp_path: Path
 
 def test_no_folder_for_the_engine_is_an_artifact_error(warm: Warm, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="No such file or directory"):
-        warm.evaluator.evaluate(warm.case.uniform(INT8), tmp_path / "missing" / "x.engine", NOTHING)
+        warm.evaluator.candidates.evaluate(warm.case.uniform(INT8), tmp_path / "missing" / "x.engine", NOTHING)

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +23,10 @@ import numpy as np
 import psutil
 import pytest
 
+from evaluators.process.child import Child
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Limits
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError, ProcessLimits, _Child
+from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError, ProcessLimits
 from evaluators.process.watch import Watch
 from search.errors import (
     ArtifactError,
@@ -239,14 +240,14 @@ def test_an_evaluation_arrives_whole_over_a_noisy_process(kept: Kept) -> None:
 
 
 def test_an_engine_gives_the_same_outputs_in_a_fresh_process(kept: Kept) -> None:
-    kept.keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
+    kept.keeper.ask().builds.rebuild(kept.case.uniform(INT8), kept.case.out)
     outputs = []
     for _ in range(2):
-        outputs.append(kept.keeper.call("check_outputs", {"engine": str(kept.case.out)})["logits"])
+        outputs.append(kept.keeper.ask().scores.run_final(kept.case.out)["logits"])
         kept.keeper.close()
     np.testing.assert_array_equal(outputs[0], outputs[1])
     here = Evaluator(replace(kept.case.job, metric=None), lambda event, value: None)
-    np.testing.assert_array_equal(outputs[0], here.check_outputs(kept.case.out)["logits"])
+    np.testing.assert_array_equal(outputs[0], here.scores.run_final(kept.case.out)["logits"])
 
 
 def test_fp32s_results_are_kept_for_the_next_process(kept: Kept) -> None:
@@ -268,41 +269,42 @@ def written(path: Path) -> tuple[int, int]:
     [("raise", "ValueError on samples 0 to 3: midway, größer"), ("nan", "gave nan on sample 0")],
 )
 def test_a_metric_that_fails_midway_ends_the_run_and_not_the_process(kept: Kept, mode: str, words: str) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     kept.mode(mode)
     with pytest.raises(MetricError, match=words):
         kept.evaluate()
     assert kept.case.engines() == []
     kept.mode("fine")
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     assert kept.keeper.pid == pid
 
 
 def test_a_metric_that_exits_is_told_as_such(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     kept.mode("exit")
     with pytest.raises(EvaluatorError, match="SystemExit: 3"):
-        kept.keeper.call("try_out")
+        kept.keeper.ask().setup.try_out()
     kept.mode("fine")
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     assert kept.keeper.pid == pid
 
 
 def test_a_refusal_keeps_the_process(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     pid, out = kept.keeper.pid, kept.case.folder / "text.engine"
     out.write_text("no engine")
-    asked: list[tuple[str, dict[str, Any], str]] = [
-        ("check_outputs", {"engine": str(out)}, "running the engine text.engine"),
-        ("time_engine", {"engine": str(out)}, "timing the engine text.engine"),
-        ("finalists", {"engines": {"1": str(out)}, "rounds": 1}, "measuring the finalists"),
+    line = kept.keeper.ask()
+    asked: list[tuple[Callable[[], object], str]] = [
+        (lambda: line.scores.run_final(out), "running the engine text.engine"),
+        (lambda: line.timings.time_engine(out), "timing the engine text.engine"),
+        (lambda: line.scores.score_finalists({"1": out}, rounds=1), "measuring the finalists"),
     ]
-    for method, params, doing in asked:
+    for ask, doing in asked:
         with pytest.raises(EvaluatorError, match=f"^{doing}: it cannot be loaded or run here: "):
-            kept.keeper.call(method, params)
-    kept.keeper.call("try_out")
+            ask()
+    kept.keeper.ask().setup.try_out()
     assert kept.keeper.pid == pid
     out.unlink()
 
@@ -310,17 +312,17 @@ def test_a_refusal_keeps_the_process(kept: Kept) -> None:
 def test_messages_may_be_larger_than_any_pipe(kept: Kept) -> None:
     long = "ü" * 2_000_000
     with pytest.raises(ConfigError) as caught:
-        kept.keeper.call("calibrate", {"method": long})
+        kept.keeper.ask().calibrations.calibrate(long)
     assert long in str(caught.value)
-    assert len(kept.keeper.call("calibration_key", {"method": long})) == 64
+    assert len(kept.keeper.ask().calibrations.find_key(long)) == 64
 
 
 def test_ctrl_c_is_the_keepers_to_handle(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     assert pid is not None
     os.kill(pid, signal.SIGINT)
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     assert kept.keeper.pid == pid
     assert os.getsid(pid) == pid  # a terminal's Ctrl-C goes to another session
 
@@ -330,21 +332,126 @@ def test_adopting_needs_no_restart_and_survives_one(kept: Kept) -> None:
     with EvaluatorProcess(replace(job, ranges=None, metric="top1"), kept.case.folder / "log2") as keeper:
         with pytest.raises(RunError, match="not been calibrated"):
             keeper.evaluate(kept.case.uniform(INT8), kept.case.out, Limits())
-        events: list[Any] = []
-        found = keeper.call("calibrate", {"method": "minmax"}, lambda event, value: events.append([event, value]))
-        assert events == [["progress", [done + 1, 12]] for done in range(12)]
+        told: list[Any] = []
+        found = keeper.ask(on_progress=lambda done, total: told.append((done, total))).calibrations.calibrate("minmax")
+        assert told == [(done + 1, 12) for done in range(12)]
         pid = keeper.pid
-        keeper.adopt(ranges=write_ranges(kept.case.folder / "found.json", found["ranges"]))
-        keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
+        keeper.adopt(ranges=write_ranges(kept.case.folder / "found.json", found.ranges))
+        keeper.ask().builds.rebuild(kept.case.uniform(INT8), kept.case.out)
         assert keeper.pid == pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until_gone([pid])
         keeper.adopt(metric="top1")  # dead already, and nobody has noticed
-        params = {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out), "reference_ms": 500.0}
-        latency = keeper.call("time_again", params)
+        latency = keeper.ask().timings.time_again(kept.case.uniform(INT8), kept.case.out, 500.0)
         assert keeper.pid not in (pid, None)
         assert latency.value_ms == pytest.approx(latency.raw_ms * 500.0 / latency.baseline_ms)
+
+
+# -- built in one process, measured in another ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def builder(kept: Kept, tmp_path: Path) -> Iterator[EvaluatorProcess]:
+    """A process that only builds; it is not even told of data that exist."""
+    job = replace(kept.keeper.job, only_builds=True, data=str(tmp_path / "nowhere.npz"), folder=str(tmp_path / "work"))
+    with EvaluatorProcess(job, tmp_path / "builder.log") as keeper:
+        yield keeper
+
+
+def test_a_candidate_is_built_in_one_process_and_measured_in_another(kept: Kept, builder: EvaluatorProcess) -> None:
+    stages: list[Any] = []
+    built = builder.build(kept.case.uniform(INT8), kept.case.out, lambda event, value: stages.append(value))
+    assert stages == ["lower", "build", "audit"]
+    assert built.engine == kept.case.out
+    assert built.evaluation.audit
+    assert built.evaluation.latency is built.evaluation.artifact is None
+    found = kept.keeper.measure(built, Limits(), lambda event, value: stages.append(value))
+    assert stages == [stage.value for stage in Stage]
+    assert found.ok
+    assert (found.attempts, found.deaths) == (1, ())
+    assert found.artifact == str(kept.case.out)
+    whole = kept.evaluate()
+    assert found.audit == whole.audit
+    assert found.accuracy is not None
+    assert whole.accuracy is not None
+    np.testing.assert_array_equal(found.accuracy.scores, whole.accuracy.scores)
+    assert found.build_s is not None
+    assert found.total_s is not None
+    assert built.evaluation.total_s is not None
+    assert found.build_s < built.evaluation.total_s < found.total_s
+    assert found.stage_s.keys() >= {"lower", "build", "audit", "load", "latency", "run"}
+    assert sum(found.stage_s.values()) == pytest.approx(found.total_s, rel=0.2)
+
+
+def test_a_process_that_only_builds_has_no_data_and_says_so(kept: Kept, builder: EvaluatorProcess) -> None:
+    assert builder.description.data is builder.description.metric is None
+    assert builder.description.target == kept.keeper.description.target
+    assert builder.ask().setup.knobs() == kept.keeper.ask().setup.knobs()
+    line = builder.ask()
+    builder.ask().builds.rebuild(kept.case.uniform(FP32), kept.case.out)
+    for ask in (line.setup.try_out, lambda: line.timings.time_engine(kept.case.out)):
+        with pytest.raises(EvaluatorError, match="opened for building alone and has no data"):
+            ask()
+    assert not list(Path(builder.job.folder).glob("reference*"))
+
+
+def test_a_build_that_fails_is_a_finished_evaluation(kept: Kept, builder: EvaluatorProcess, tmp_path: Path) -> None:
+    ranges = json.loads(Path(str(kept.case.job.ranges)).read_text())
+    ranges["tensors"].clear()
+    builder.adopt(ranges=write_ranges(tmp_path / "spoilt.json", ranges))
+    built = builder.build(kept.case.uniform(INT8), kept.case.out)
+    assert built.engine is None
+    failure = built.evaluation.failure
+    assert failure is not None
+    assert (failure.stage, failure.kind) == (Stage.LOWER, FailureKind.ERROR)
+    assert kept.keeper.measure(built, Limits()) is built.evaluation
+    assert kept.case.engines() == []
+
+
+def test_a_process_that_dies_over_a_measurement_leaves_the_engine_to_the_next(
+    kept: Kept, builder: EvaluatorProcess
+) -> None:
+    built = builder.build(kept.case.uniform(INT8), kept.case.out)
+    before = kept.case.out.read_bytes()
+    kept.mode("sleep")
+    on_event, pids = killing(kept, "stage", "accuracy")
+    found = kept.keeper.measure(built, Limits(), on_event)
+    assert found.ok
+    assert (found.attempts, [death.stage for death in found.deaths]) == (2, [Stage.ACCURACY])
+    assert kept.case.out.read_bytes() == before
+    kept.mode("sleep")
+    on_event, pids = killing(kept, "stage", "accuracy", times=2)
+    found = kept.keeper.measure(built, Limits(), on_event)
+    assert found.failure is not None
+    assert found.attempts == len(found.deaths) == len(pids) == 2
+    assert found.audit == built.evaluation.audit
+    assert kept.case.engines() == []
+
+
+def test_a_builder_that_dies_builds_once_more(kept: Kept, builder: EvaluatorProcess) -> None:
+    def kill(event: str, value: Any) -> None:
+        if value == "build" and not killed:
+            assert builder.pid is not None
+            killed.append(builder.pid)
+            os.kill(builder.pid, signal.SIGKILL)
+
+    killed: list[int] = []
+    built = builder.build(kept.case.uniform(INT8), kept.case.out, kill)
+    assert built.engine is not None
+    assert (built.evaluation.attempts, len(built.evaluation.deaths)) == (2, 1)
+    kept.mode("fine")
+    found = kept.keeper.measure(built, Limits())
+    assert found.ok
+    assert found.attempts == 2
+
+
+def test_a_measurement_has_the_time_that_the_build_left(kept: Kept, builder: EvaluatorProcess, clock: Clock) -> None:
+    built = builder.build(kept.case.uniform(INT8), kept.case.out)
+    long = replace(built, evaluation=replace(built.evaluation, total_s=590.0))
+    found = kept.keeper.measure(long, Limits(), lambda event, value: setattr(clock, "now", clock.now + 11.0))
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.message) == (FailureKind.TIMEOUT, "measure took longer than 10 s")
 
 
 # -- other content than before -----------------------------------------------------------------------------------------
@@ -356,12 +463,15 @@ def test_a_replacement_that_finds_other_content_is_refused(tmp_path: Path, name:
     path = tmp_path / name
     good = path.read_bytes()
     with EvaluatorProcess(made.job, tmp_path / "log") as keeper:
-        keeper.call("try_out")
+        keeper.ask().setup.try_out()
         change(path)
-        keeper.call("try_out")  # it has read them
+        keeper.ask().setup.try_out()  # it has read them
         assert keeper.pid is not None
         os.kill(keeper.pid, signal.SIGKILL)
-        for ask in (lambda: keeper.call("try_out"), lambda: keeper.evaluate(made.uniform(INT8), made.out, Limits())):
+        for ask in (
+            lambda: keeper.ask().setup.try_out(),
+            lambda: keeper.evaluate(made.uniform(INT8), made.out, Limits()),
+        ):
             with pytest.raises(EvaluatorError, match=f"^opening model and data again, .*: {what} changed while"):
                 ask()
             assert keeper.pid is None
@@ -382,15 +492,15 @@ def change(path: Path) -> None:
 def test_other_options_may_make_another_target_and_other_data_may_not_come_with_them(tmp_path: Path) -> None:
     made = case(tmp_path)
     with EvaluatorProcess(made.job, tmp_path / "log") as keeper:
-        keeper.call("try_out")
-        before = keeper.description["target"]
+        keeper.ask().setup.try_out()
+        before = keeper.description.target
         keeper.reopen(options={"threads": 2})
-        keeper.call("try_out")
-        assert keeper.description["target"] != before
+        keeper.ask().setup.try_out()
+        assert keeper.description.target != before
         change(tmp_path / "data.npz")
         keeper.reopen(options={"threads": 1})
         with pytest.raises(EvaluatorError, match="the data changed"):
-            keeper.call("try_out")
+            keeper.ask().setup.try_out()
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------
@@ -419,75 +529,76 @@ def test_a_process_killed_at_every_attempt_is_a_failure_with_its_stage(kept: Kep
 
 
 def test_a_request_is_made_again_after_a_crash(kept: Kept) -> None:
-    on_event, pids = killing(kept, "progress", [2, 12])
-    assert kept.keeper.call("calibrate", {"method": "minmax"}, on_event)["ranges"]["samples"] == 48
+    on_event, pids = killing(kept, "progress", (2, 12))
+    line = kept.keeper.ask(on_progress=lambda *told: on_event("progress", told))
+    assert line.calibrations.calibrate("minmax").ranges.samples == 48
     assert len(pids) == 1
 
 
 def test_a_stopped_process_is_a_timeout_whoever_has_the_word(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     kept.keeper.limits = ProcessLimits(timeout_s=0.5)
     pid = kept.keeper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(ProcessDiedError, match=r"calibration_key took longer than 0.5 s") as caught:
-        kept.keeper.call("calibration_key", {"method": "x" * MIB})  # more than the pipe holds: it stops at writing
+    with pytest.raises(ProcessDiedError, match=r"find_key took longer than 0.5 s") as caught:
+        kept.keeper.ask().calibrations.find_key("x" * MIB)  # more than the pipe holds: it stops at writing
     assert caught.value.kind is FailureKind.TIMEOUT
     assert not is_running(pid)
 
 
 def test_an_answer_that_came_while_its_reader_was_stopped_counts(kept: Kept, clock: Clock) -> None:
-    def stop(event: str, value: Any) -> None:
+    def stop(done: int, total: int) -> None:
         child = kept.keeper._child
         assert child is not None
-        if value == [12, 12]:
+        if done == total == 12:
             while not child.has_more():
                 time.sleep(0.01)
             clock.now += 10_000
 
-    assert kept.keeper.call("calibrate", {"method": "minmax"}, stop)["ranges"]["samples"] == 48
+    assert kept.keeper.ask(on_progress=stop).calibrations.calibrate("minmax").ranges.samples == 48
     assert clock.now == 10_000
 
 
 def test_a_long_request_that_gets_on_is_not_held_to_the_limit_of_an_evaluation(kept: Kept, clock: Clock) -> None:
     limit_s = kept.keeper.limits.timeout_s
 
-    def tell(event: str, value: Any) -> None:
+    def tell(done: int, total: int) -> None:
         clock.now += 0.8 * limit_s
 
-    assert kept.keeper.call("calibrate", {"method": "minmax"}, tell)["ranges"]["samples"] == 48
+    assert kept.keeper.ask(on_progress=tell).calibrations.calibrate("minmax").ranges.samples == 48
     assert clock.now > 9 * limit_s
 
 
 def test_finalists_tell_with_every_batch_that_they_get_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    def confirm(on_event: Callable[[str, Any], None] | None = None) -> Any:
-        request = {"engines": {"1": str(kept.case.out)}, "rounds": 1}
-        return kept.keeper.call("finalists", request, on_event)["accuracy"]["1"]
+    def confirm(on_progress: Callable[[int, int], None] | None = None) -> Any:
+        line = kept.keeper.ask(on_progress=on_progress)
+        return line.scores.score_finalists({"1": kept.case.out}, rounds=1).accuracy["1"]
 
-    kept.keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
+    kept.keeper.ask().builds.rebuild(kept.case.uniform(INT8), kept.case.out)
     confirm()  # FP32's results are there from now on
     kept.mode("slow")
     heard: list[Watch] = []
-    told: list[str] = []
+    told: list[int] = []
     monkeypatch.setattr(Watch, "heard", lambda watch: heard.append(watch))
 
-    def scoring(event: str, value: Any) -> None:
-        told.append(event)
+    def scoring(done: int, total: int) -> None:
+        told.append(done)
         heard.clear()
 
     found = confirm(scoring)
     kept.case.out.unlink()
     assert found.complete
-    assert told == ["progress"]
+    assert told == [1]
     assert len(heard) >= found.samples / kept.case.model.batch - 1  # the last is told by the answer
 
 
 @pytest.mark.usefixtures("late_when_it_hangs")
 def test_finalists_that_hang_are_a_timeout(kept: Kept) -> None:
-    kept.keeper.call("build", {"assignment": kept.case.uniform(INT8), "out": str(kept.case.out)})
+    kept.keeper.ask().builds.rebuild(kept.case.uniform(INT8), kept.case.out)
     kept.mode("hang")
-    with pytest.raises(ProcessDiedError, match=r"finalists (made no progress for|took longer than) 600 s"):
-        kept.keeper.call("finalists", {"engines": {"1": str(kept.case.out)}, "rounds": 1})
+    with pytest.raises(ProcessDiedError, match=r"score_finalists (made no progress for|took longer than) 600 s"):
+        kept.keeper.ask().scores.score_finalists({"1": kept.case.out}, rounds=1)
     kept.case.out.unlink()
     wait_until_gone(kept.started())
 
@@ -522,7 +633,7 @@ def test_an_evaluation_that_hangs_twice_is_a_timeout(kept: Kept, clock: Clock) -
 
 
 def test_starting_again_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     kept.keeper.limits = ProcessLimits(timeout_s=0.2)  # a process takes longer than that to import anything
     kept.mode("sleep")
     found = kept.evaluate()
@@ -538,26 +649,26 @@ def test_starting_again_is_not_held_to_the_limit_of_an_evaluation(kept: Kept) ->
 @pytest.mark.usefixtures("late_when_it_hangs")
 def test_a_hang_takes_all_it_started_with_it(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """However soon the process sees that its line is closed, and ends itself."""
-    close = _Child._close_pipes
+    close = Child._close_pipes
 
-    def seen_at_once(child: _Child) -> None:
+    def seen_at_once(child: Child) -> None:
         close(child)
         child.process.wait(60)
 
-    monkeypatch.setattr(_Child, "_close_pipes", seen_at_once)
-    kept.keeper.call("try_out")
+    monkeypatch.setattr(Child, "_close_pipes", seen_at_once)
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     assert pid is not None
     kept.mode("hang")
     with pytest.raises(ProcessDiedError, match="took longer"):
-        kept.keeper.call("try_out")
+        kept.keeper.ask().setup.try_out()
     wait_until_gone([pid, *kept.started()])
 
 
 def test_a_fault_in_native_code_leaves_its_trace_and_no_orphan(kept: Kept) -> None:
     kept.mode("fork and fault")
     with pytest.raises(ProcessDiedError, match="SIGSEGV") as caught:
-        kept.keeper.call("try_out")  # the fork holds the line open, and yet the death is seen
+        kept.keeper.ask().setup.try_out()  # the fork holds the line open, and yet the death is seen
     assert caught.value.kind is FailureKind.CRASHED
     assert "own_metric.py" in caught.value.log
     assert "in act" in caught.value.log
@@ -565,21 +676,21 @@ def test_a_fault_in_native_code_leaves_its_trace_and_no_orphan(kept: Kept) -> No
 
 
 def test_more_memory_than_allowed(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     kept.mode("allocate")
     kept.keeper.limits = ProcessLimits(memory_bytes=psutil.Process(kept.keeper.pid).memory_info().rss + 128 * MIB)
     with pytest.raises(ProcessDiedError, match=r"try_out took \d+ MiB of memory, more than the limit of \d+ MiB") as e:
-        kept.keeper.call("try_out")
+        kept.keeper.ask().setup.try_out()
     assert e.value.kind is FailureKind.OUT_OF_MEMORY
     assert kept.keeper.pid is None
 
 
 def test_a_process_that_gets_no_memory_wants_to_be_replaced(kept: Kept) -> None:
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     pid = kept.keeper.pid
     assert pid is not None
     kept.mode("use up")
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     kept.mode("fine")
     found = kept.evaluate()
     assert found.ok, found.failure
@@ -623,9 +734,8 @@ def test_what_the_listener_raises_is_no_death(kept: Kept) -> None:
 
 def test_a_full_disk_is_no_fault_of_the_candidate(kept: Kept, tmp_path: Path) -> None:
     out, assignment = tmp_path / "x.engine", kept.case.uniform(FP32)
-    request = {"assignment": assignment, "out": str(out)}
     with EvaluatorProcess(replace(kept.keeper.job, metric="top1"), tmp_path / "log") as keeper:
-        keeper.call("build", request)
+        keeper.ask().builds.rebuild(assignment, out)
         pid, size = keeper.pid, out.stat().st_size
         assert pid is not None
         # A limit on the size of files answers like a full disk. The engine fits into the second, not into the first;
@@ -636,10 +746,10 @@ def test_a_full_disk_is_no_fault_of_the_candidate(kept: Kept, tmp_path: Path) ->
                 keeper.evaluate(assignment, out, Limits())
             assert not list(tmp_path.glob("x.engine*"))
         with pytest.raises(ArtifactError, match="Make room"):
-            keeper.call("build", request)
+            keeper.ask().builds.rebuild(assignment, out)
         assert not list(tmp_path.glob("x.engine*"))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        keeper.call("build", request)
+        keeper.ask().builds.rebuild(assignment, out)
         assert keeper.pid == pid
 
 
@@ -671,7 +781,7 @@ def test_errors_of_the_child_arrive_as_what_they_are(kept: Kept, tmp_path: Path)
     for error, words, changes in wrong:
         with EvaluatorProcess(replace(job, **changes), tmp_path / "log") as keeper:
             with pytest.raises(error, match=words) as caught:
-                keeper.call("try_out")
+                keeper.ask().setup.try_out()
             assert type(caught.value) is error
             assert keeper.pid is None  # one that has opened nothing is of no use
 
@@ -693,7 +803,7 @@ def test_a_backend_that_cannot_be_imported(
         EvaluatorProcess(replace(kept.case.job, metric=None), tmp_path / "log") as keeper,
         pytest.raises(TargetError, match=words),
     ):
-        keeper.call("try_out")
+        keeper.ask().setup.try_out()
 
 
 def test_the_current_folder_shadows_nothing(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -708,8 +818,9 @@ def test_the_current_folder_shadows_nothing(kept: Kept, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH")  # what makes measurements quick imports ours before all others
     with EvaluatorProcess(replace(kept.case.job, metric="users_metric:score"), tmp_path / "log") as keeper:
-        keeper.call("try_out")
-        assert keeper.description["metric"]["name"] == "users_metric:score"
+        keeper.ask().setup.try_out()
+        assert keeper.description.metric is not None
+        assert keeper.description.metric.name == "users_metric:score"
 
 
 def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -717,7 +828,7 @@ def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with EvaluatorProcess(replace(kept.case.job, metric=None), tmp_path / "log") as keeper:
-        keeper.call("try_out")
+        keeper.ask().setup.try_out()
 
 
 def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -728,7 +839,7 @@ def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: 
     before = os.listdir("/proc/self/fd")
     for _ in range(15):
         with pytest.raises(ProcessDiedError, match="open took longer"):
-            kept.keeper.call("try_out")
+            kept.keeper.ask().setup.try_out()
     assert len(os.listdir("/proc/self/fd")) == len(before)
     mine = [p for p in psutil.Process().children() if "evaluators.process.server" in " ".join(p.cmdline())]
     assert mine == []
@@ -743,7 +854,7 @@ def test_a_thousand_open_files_are_no_obstacle(kept: Kept) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (1200, hard))
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
     try:
-        kept.keeper.call("try_out")
+        kept.keeper.ask().setup.try_out()
     finally:
         for fd in opened:
             os.close(fd)
@@ -756,7 +867,7 @@ def test_a_log_that_cannot_be_opened_leaves_nothing_open(kept: Kept, tmp_path: P
     before = len(os.listdir("/proc/self/fd"))
     keeper = EvaluatorProcess(kept.case.job, tmp_path)
     with pytest.raises(IsADirectoryError):
-        keeper.call("try_out")
+        keeper.ask().setup.try_out()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -764,7 +875,7 @@ def test_closing_twice_and_asking_again(kept: Kept) -> None:
     kept.keeper.close()
     kept.keeper.close()
     assert kept.keeper.pid is None
-    kept.keeper.call("try_out")
+    kept.keeper.ask().setup.try_out()
     assert kept.keeper.pid is not None
 
 
@@ -775,10 +886,10 @@ from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
 
 with EvaluatorProcess(Job(**json.load(sys.stdin)), Path(sys.argv[1])) as keeper:
-    keeper.call("calibration_key", {"method": "minmax"})
+    keeper.ask().calibrations.find_key("minmax")
     print(keeper.pid, flush=True)
     try:
-        keeper.call("try_out")
+        keeper.ask().setup.try_out()
     except KeyboardInterrupt:
         print("interrupted", keeper.pid, flush=True)
 """
@@ -799,7 +910,7 @@ def parent(kept: Kept, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], 
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        process.stdin.write(json.dumps(kept.keeper.job.to_json()))
+        process.stdin.write(json.dumps(asdict(kept.keeper.job)))
         process.stdin.close()
         child = int(process.stdout.readline())
         deadline = time.monotonic() + 60

@@ -261,7 +261,7 @@ def test_the_level_reaches_the_process_that_builds() -> None:
     keeper = SimpleNamespace(
         job=SimpleNamespace(options={"optimization_level": 3}),
         reopen=lambda options: opened.append(options),
-        call=lambda method: {"optimization_level": "5"},
+        ask=lambda doing: SimpleNamespace(setup=SimpleNamespace(knobs=lambda: {"optimization_level": "5"})),
     )
     work = stub_work(keeper, knobs={"optimization_level": "3"})
     assert rebuild.at_final_level(work, {"optimization_level": 3}) is work
@@ -319,7 +319,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorProce
     case = evaluator_jobs.case(folder)
     with pytest.MonkeyPatch.context() as patch, EvaluatorProcess(case.job, folder / "log") as keeper:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-        keeper.call("build", {"assignment": case.uniform(Precision.FP32), "out": str(folder / "light.onnx")})
+        keeper.ask().builds.rebuild(case.uniform(Precision.FP32), folder / "light.onnx")
         save(heavy(case.model.inputs[0].shape, case.model.outputs[0].shape), folder / "heavy.onnx")
         yield keeper
 
@@ -336,10 +336,9 @@ def heavy(image: tuple[int, ...], logits: tuple[int, ...]) -> onnx.ModelProto:
 
 def test_three_engines_are_timed_in_turn(process: EvaluatorProcess) -> None:
     light = process.log.parent / "light.onnx"
-    times = process.call("compare_latency", {"engine": str(light), "measured": str(light), "rounds": 2})
-    assert isinstance(times.pop("warnings"), list)
-    assert times.keys() == {"engine", "measured", "baseline"}
-    assert all(np.isfinite(ms) and ms > 0 for ms in times.values())
+    times = process.ask().timings.compare_latency(light, light, rounds=2)
+    assert times.baseline_ms is not None
+    assert all(np.isfinite(ms) and ms > 0 for ms in (times.engine_ms, times.measured_ms, times.baseline_ms))
 
 
 def test_a_much_slower_engine_is_found_out(process: EvaluatorProcess) -> None:
@@ -374,7 +373,7 @@ def test_the_source_of_an_engine(process: EvaluatorProcess) -> None:
     """ONNX Runtime's engine is its own source; it keeps no timing cache."""
     folder = process.log.parent
     assignment = Assignment({group.id: Precision.FP32 for group in load(folder / "model.onnx").groups})
-    process.call("export_onnx", {"assignment": assignment, "out": str(folder / "source.onnx")})
+    process.ask().builds.write_source(assignment, folder / "source.onnx")
     assert (folder / "source.onnx").read_bytes() == (folder / "light.onnx").read_bytes()
-    assert process.call("export_timing_cache", {"out": str(folder / "timing.cache")}) is False
+    assert process.ask().builds.write_timing_cache(folder / "timing.cache") is False
     assert not (folder / "timing.cache").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper
 
 from evaluators.engine import Backend
 from evaluators.process.evaluator import Evaluator
+from evaluators.process.line import LatencyComparison
 from search.errors import ArtifactError
 from search.values import Precision
 from studies.export import checks
@@ -81,10 +83,7 @@ def test_other_strings_are_found_out(tmp_path: Path) -> None:
 def asking(evaluator: Evaluator) -> Any:
     """A keeper whose evaluator runs in this process."""
 
-    def call(method: str, params: dict[str, Any]) -> Any:
-        return getattr(evaluator, method)(**{k: Path(v) if isinstance(v, str) else v for k, v in params.items()})
-
-    return SimpleNamespace(call=call, close=lambda: None)
+    return SimpleNamespace(ask=lambda doing: evaluator, close=lambda: None)
 
 
 NAN = np.array([0x7FC00000], np.uint32).view(np.float32)
@@ -150,7 +149,7 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Evaluator:
     folder = tmp_path_factory.mktemp("checked")
     case = evaluator_jobs.case(folder, naming_classifier())
     evaluator = Evaluator(case.job, lambda event, value: None)
-    evaluator.build(case.uniform(Precision.FP32), evaluator.folder / "engine.onnx")
+    evaluator.builds.rebuild(case.uniform(Precision.FP32), evaluator.opened.folder / "engine.onnx")
     return evaluator
 
 
@@ -162,17 +161,16 @@ def states(backend: Backend, monkeypatch: pytest.MonkeyPatch, *values: dict[str,
 
 def checked(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The check of an engine against itself, which ties at the second try."""
-    engine = evaluator.folder / "engine.onnx"
-    keeper = asking(evaluator)
+    engine = evaluator.opened.folder / "engine.onnx"
     monkeypatch.setattr(checks, "_ROUNDS", 2)
-    call, factors = keeper.call, iter([100, 1])
+    compare, factors = evaluator.timings.compare_latency, iter([100, 1])
 
-    def apart_at_first(method: str, params: dict[str, Any]) -> Any:
-        times = call(method, params)
-        return {**times, "engine": times["measured"] * next(factors)}
+    def apart_at_first(engine: Path, measured: Path, rounds: int) -> LatencyComparison:
+        times = compare(engine, measured, rounds)
+        return replace(times, engine_ms=times.measured_ms * next(factors))
 
-    keeper.call = apart_at_first
-    return check_latency(keeper, MeasuredEngine(engine, 1.0, 1.0), engine, 0.5)
+    monkeypatch.setattr(evaluator.timings, "compare_latency", apart_at_first)
+    return check_latency(asking(evaluator), MeasuredEngine(engine, 1.0, 1.0), engine, 0.5)
 
 
 @pytest.mark.usefixtures("alone")
@@ -180,7 +178,7 @@ def test_a_try_in_which_the_device_was_slowed_down_is_marked(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evaluators.measure.latency._doubts", lambda *_: iter(()))
-    states(evaluator.backend, monkeypatch, COOL, HOT, COOL, {**COOL, "other_processes": 1})
+    states(evaluator.opened.backend, monkeypatch, COOL, HOT, COOL, {**COOL, "other_processes": 1})
     check = checked(evaluator, monkeypatch)
     assert (check["tries"], check["latency_ratio"]) == (2, 1.0)
     assert check["warnings"] == [

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from evaluators.process.keeper import EvaluatorProcess
 from search.errors import StudyError
 from studies.run.session import levels
 from studies.run.session.levels import choose_level
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
+from tests.support.requests import Asked, watch_requests
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,14 @@ class Levels:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.first_s = 0.0
         self.asked: list[Any] = []
-        real = EvaluatorProcess.call
+        watch_requests(monkeypatch, self._around)
 
-        def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
-            found = real(keeper, method, params, on_event)
-            if method != "first_build":
-                return found
-            self.asked.append(keeper.job.options["optimization_level"])
-            return self.first_s
-
-        monkeypatch.setattr(EvaluatorProcess, "call", call)
+    def _around(self, asked: Asked) -> Any:
+        found = asked.make()
+        if asked.name != "build_first":
+            return found
+        self.asked.append(asked.keeper.job.options["optimization_level"])
+        return self.first_s
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from studies.store.records import PROCESS, REBUILD, RepeatRecord
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, PATCHES, evaluator_processes, invoke, ok, write_inputs
 from tests.support.paths import ROOT
+from tests.support.requests import Asked, watch_requests
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, dict[str, Any], int | None, Any]] = []
-        real, evaluate = EvaluatorProcess.call, EvaluatorProcess.evaluate
+        evaluate = EvaluatorProcess.evaluate
 
-        def call(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
-            if method == "load_engine":
-                self.made.append(("loading", {}, None, keeper.job))
-            result = real(keeper, method, params, on_event)
-            self.made.append((method, dict(params or {}), keeper.pid, keeper.job))
+        def call(asked: Asked) -> Any:
+            if asked.name == "load_engine":
+                self.made.append(("loading", {}, None, asked.keeper.job))
+            result = asked.make()
+            self.made.append((asked.name, dict(asked.arguments), asked.keeper.pid, asked.keeper.job))
             return result
 
         def evaluated(keeper: EvaluatorProcess, *args: Any, **options: Any) -> Any:
@@ -91,7 +92,7 @@ class Calls:
             self.made.append(("evaluate", {}, keeper.pid, keeper.job))
             return result
 
-        monkeypatch.setattr(EvaluatorProcess, "call", call)
+        watch_requests(monkeypatch, call)
         monkeypatch.setattr(EvaluatorProcess, "evaluate", evaluated)
 
     def named(self, *methods: str) -> list[tuple[str, dict[str, Any], int | None, Any]]:
@@ -132,14 +133,14 @@ def test_the_band_of_a_short_study_is_complete_before_its_finalists_are_confirme
     assert len({pid for _, _, pid, _ in loaded}) == len(loaded)  # each in a process of its own
     [engine] = {params["engine"] for _, params, _, _ in loaded}  # and all of them the same engine
     assert (Path(engine).parent == tmp_path / f"{DATABASE}.artifacts") == (keep == "front")
-    order = measured.order("evaluate", "time_engine", "finalists")
-    assert order == ["evaluate", "evaluate", *["time_engine"] * len(loaded), "finalists"]
+    order = measured.order("evaluate", "time_engine", "score_finalists")
+    assert order == ["evaluate", "evaluate", *["time_engine"] * len(loaded), "score_finalists"]
     check_stored()
 
 
 def test_repetitions_are_taken_one_at_a_time_between_the_trials(measured: Calls) -> None:
     search(("trials", "8"), ("sampler", "random"))
-    order = "".join({"evaluate": "e", "time_engine": "p", "time_again": "r", "finalists": "f"}.get(name, "")
+    order = "".join({"evaluate": "e", "time_engine": "p", "time_again": "r", "score_finalists": "f"}.get(name, "")
                     for name, *_ in measured.made).lstrip("r")  # fmt: skip
     assert order.startswith("ee"), "the uniform assignments first"
     assert "e" in order[order.index("p") :], "and trials go on before the band is known"

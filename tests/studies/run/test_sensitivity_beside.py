@@ -19,6 +19,7 @@ from studies.trials.proposals import Proposals
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, evaluator_processes, quick, write_inputs
 from tests.support.evaluator_jobs import case
+from tests.support.requests import Asked, watch_requests
 
 ROWS = 5  # three groups in two lower precisions, and the last, a narrow product, not in INT8
 
@@ -42,17 +43,17 @@ class Order:
         self.events: list[str] = []
         self.jobs: list[Any] = []
         self.pids: list[int | None] = []
-        call, evaluate, guide = EvaluatorProcess.call, EvaluatorProcess.evaluate, Proposals.guide
+        evaluate, guide = EvaluatorProcess.evaluate, Proposals.guide
 
-        def called(keeper: EvaluatorProcess, method: str, params: Any = None, on_event: Any = None) -> Any:
-            if method != "sensitivity":
-                return call(keeper, method, params, on_event)
-            self.jobs.append(keeper.job)
+        def called(asked: Asked) -> Any:
+            if asked.name != "measure_sensitivity":
+                return asked.make()
+            self.jobs.append(asked.keeper.job)
             self.events.append("begun")
             try:
-                return call(keeper, method, params, on_event)
+                return asked.make()
             finally:
-                self.pids.append(keeper.pid)
+                self.pids.append(asked.keeper.pid)
                 self.events.append("ended")
 
         def evaluated(keeper: EvaluatorProcess, *args: Any, **options: Any) -> Any:
@@ -63,7 +64,7 @@ class Order:
             self.events.append("guided")
             guide(proposals, informed)
 
-        monkeypatch.setattr(EvaluatorProcess, "call", called)
+        watch_requests(monkeypatch, called)
         monkeypatch.setattr(EvaluatorProcess, "evaluate", evaluated)
         monkeypatch.setattr(Proposals, "guide", guided)
 
@@ -153,7 +154,7 @@ def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: p
     """In the middle of a request, from another thread; nothing is started again."""
     made = case(tmp_path)
     process = EvaluatorProcess(made.job, tmp_path / "log")
-    call = BackgroundCall(process, "sensitivity", {"seconds": 600.0})
+    call = BackgroundCall(process, lambda line: line.diagnoses.measure_sensitivity(600.0))
     deadline = time.monotonic() + 60
     while process.pid is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -164,5 +165,5 @@ def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: p
     with pytest.raises((EvaluatorError, ProcessDiedError)):
         call.result()
     with pytest.raises(EvaluatorError, match="nobody needs its answer"):
-        process.call("knobs")
+        process.ask().setup.knobs()
     assert process.pid is None

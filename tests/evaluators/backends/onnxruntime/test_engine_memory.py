@@ -29,7 +29,7 @@ opened = case(Path(sys.argv[1]))
 evaluator = Evaluator(opened.job, lambda event, value: None)
 found = []
 for label in sys.argv[2].split(","):
-    evaluation = evaluator.evaluate(opened.uniform(Precision.parse(label)), opened.out, Limits())
+    evaluation = evaluator.candidates.evaluate(opened.uniform(Precision.parse(label)), opened.out, Limits())
     assert evaluation.ok, evaluation.failure
     found.append(evaluation.memory_bytes)
 print(json.dumps(found))

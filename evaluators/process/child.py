@@ -1,0 +1,158 @@
+"""An evaluator process as its keeper sees it: started, written to, listened to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from evaluators.process.watch import Watch, tree
+
+_POLL_S = 0.1
+_END_S = 10.0
+# The child finds what this process finds. Neither `-m` nor a script's path would do: they put the current folder or
+# `evaluators/` first, where a user's `search/` or our own `data.py` shadows what somebody else means by that name.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[3:]; from evaluators.late_imports import import_late; import_late(); "
+    "from evaluators.process.server import main; main(*map(int, sys.argv[1:3]))"
+)
+
+
+class GoneError(Exception):
+    """The process has ended, or closed its end of the line."""
+
+
+class Child:
+    """A process of its own session, and the two pipes to it."""
+
+    def __init__(self, log: Path) -> None:
+        requests_read, self._requests = os.pipe()
+        self._answers, answers_write = os.pipe()
+        self._unread = bytearray()
+        command = [sys.executable, "-c", _BOOT, str(requests_read), str(answers_write), *python_path()]
+        try:
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(requests_read, answers_write),
+                    start_new_session=True,
+                    env=_environment(),
+                )
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            os.close(requests_read)
+            os.close(answers_write)
+        os.set_blocking(self._requests, False)  # a stopped process reads nothing; its keeper must not stop too
+
+    def send(self, data: bytes, watch: Watch) -> None:
+        view = memoryview(data)
+        while view:
+            if _is_ready(self._requests, select.POLLOUT, _POLL_S):
+                with suppress(BlockingIOError):
+                    view = view[self._write(view) :]
+            else:
+                watch()
+
+    def _write(self, view: memoryview) -> int:
+        try:
+            return os.write(self._requests, view)
+        except BrokenPipeError:
+            raise GoneError from None
+
+    def receive(self, watch: Watch) -> str:
+        """The next line."""
+        searched = 0
+        while (end := self._unread.find(b"\n", searched)) < 0:
+            searched = len(self._unread)
+            if _is_ready(self._answers, select.POLLIN, _POLL_S):
+                self._read()
+                continue  # an answer that is there counts, however late this process, stopped itself perhaps, reads it
+            if self.process.poll() is not None and not _is_ready(self._answers, select.POLLIN, 0):
+                raise GoneError  # something that it started holds the pipe open
+            watch()
+        line = self._unread[:end].decode()
+        del self._unread[: end + 1]
+        return line
+
+    def has_more(self) -> bool:
+        """Whether there is something to receive now."""
+        return b"\n" in self._unread or _is_ready(self._answers, select.POLLIN, 0)
+
+    def _read(self) -> None:
+        chunk = os.read(self._answers, 1 << 20)
+        if not chunk:
+            raise GoneError
+        self._unread += chunk
+
+    def how_it_ended(self) -> str:
+        try:
+            code = self.process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its line and goes on"
+        if code >= 0:
+            return f"exit code {code}"
+        # The kernel's out-of-memory killer sends SIGKILL; so may a user, which a second attempt tells apart.
+        known = {number.value: number.name for number in signal.Signals}
+        return f"signal {known.get(-code, -code)}"
+
+    def kill(self) -> None:
+        """Kill it and what it started, whether in its session or in others."""
+        self._kill(tree(self.process.pid) if self.process.poll() is None else [])
+
+    def _kill(self, processes: Sequence[psutil.Process]) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for process in processes:
+            with suppress(psutil.Error):
+                process.kill()
+
+    def end(self) -> None:
+        """Kill it and what it started, and close the pipes to it."""
+        # Looked up first: a process whose line is closed ends itself, and with it what tells whom it has started.
+        processes = tree(self.process.pid) if self.process.poll() is None else []
+        self._close_pipes()
+        self._kill(processes)
+        with suppress(subprocess.TimeoutExpired):  # stuck in a driver's call: the kernel ends it when that returns
+            self.process.wait(timeout=_END_S)
+
+    def _close_pipes(self) -> None:
+        for fd in (self._requests, self._answers):
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _is_ready(fd: int, event: int, timeout_s: float) -> bool:
+    poll = select.poll()  # unlike select(), knows descriptors from 1024 on
+    poll.register(fd, event)
+    return bool(poll.poll(1000 * timeout_s))
+
+
+def python_path() -> list[str]:
+    """This process's own module path, our packages on it and the current folder not.
+
+    Where users' modules are looked up, the current folder is added by those who look.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    shadows = {""}
+    with suppress(FileNotFoundError):
+        shadows.add(os.getcwd())
+    path = [entry for entry in sys.path if isinstance(entry, str) and entry not in shadows]
+    return path if root in path else [root, *path]
+
+
+def _environment() -> dict[str, str]:
+    """Whatever it prints is in the log when it dies: unbuffered, in UTF-8, a fault of native code too."""
+    readable = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONFAULTHANDLER": "1"}
+    return {**os.environ, **readable}

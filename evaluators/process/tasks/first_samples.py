@@ -1,0 +1,78 @@
+"""The float model on a few samples, so that what does not fit is found before anything is made."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from evaluators.engine import RefusedError, Session
+from evaluators.measure import accuracy
+from evaluators.measure.scoring import NonFiniteError
+from evaluators.metrics.labels import check_labels
+from evaluators.process.tasks.float_baseline import non_finite_text
+from evaluators.process.tasks.open_data import OpenData
+from evaluators.process.tasks.open_model import OpenModel
+from search.errors import DataError, MetricError, ModelError
+
+
+class FirstSamples:
+    """See `SetupRequests.try_out`."""
+
+    def __init__(self, opened: OpenModel, data: OpenData) -> None:
+        self._opened = opened
+        self._data = data
+        batch = opened.model.batch
+        # One whole batch, and one that is filled up where a split has such a one.
+        self._few = batch + (max(order.left_over(batch) for order in data.score_orders.values()) or batch)
+
+    def try_out(self) -> None:
+        """As `SetupRequests.try_out`."""
+        self._check_splits()
+        opened, data = self._opened, self._data
+        with (
+            closing(opened.backend.float_session(opened.model)) as session,
+            tempfile.TemporaryDirectory(dir=opened.folder) as folder,
+        ):
+            try:
+                searched = data.search_batches(data.search_indices[: self._few])
+                accuracy.reference(session, data.metric, searched, Path(folder))
+                self._try_labels(session, Path(folder))
+            except RefusedError as error:
+                raise ModelError(f"running the float model on the first samples: {error}") from error
+            except NonFiniteError as error:
+                raise DataError(non_finite_text("first", error)) from error
+
+    def _try_labels(self, session: Session, folder: Path) -> None:
+        """Of built-in metrics all labels; of the user's own metric a few final samples, as only that can tell."""
+        data = self._data
+        if data.metric.is_own:
+            try:
+                accuracy.reference(session, data.metric, data.final_batches(self._few), folder)
+            except (DataError, MetricError) as error:
+                raise type(error)(f"scoring the first final samples: {error}") from error
+        elif data.metric.fit is not None:
+            outputs = session.run(data.first_batch())
+            check_labels(data.metric, outputs, data.data, data.search_indices, "search")
+            check_labels(data.metric, outputs, data.final_data, data.final_indices, "final")
+
+    def _check_splits(self) -> None:
+        data, batch = self._data, self._opened.model.batch
+        gathers = data.metric.kind == "accumulating"
+        for name, indices in (("search", data.search_indices), ("final", data.final_indices)):
+            units = math.ceil(len(indices) / batch) if gathers else len(indices)
+            blocks = data.score_orders[name].clusters
+            if blocks is not None and len(np.unique(blocks)) < 2:
+                raise DataError(
+                    f"splitting the data: all clusters to {name} on fit into one batch, and metric {data.metric.name} "
+                    "needs two batches that share no cluster, for an interval. Give more data or a smaller batch."
+                )
+            if units < 2:
+                wanted = f"more than {batch} (one batch)" if gathers else "at least 2"
+                raise DataError(
+                    f"splitting the data: metric {data.metric.name} needs {wanted} samples to {name} on, for an "
+                    f"interval; of {len(data.data)} samples, {len(indices)} are for that. Give more data."
+                )

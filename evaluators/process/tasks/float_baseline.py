@@ -1,0 +1,76 @@
+"""Uniform FP32 on the target: what candidates are timed beside and scored against."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from evaluators.engine import RefusedError, Session
+from evaluators.measure import accuracy, resemblance
+from evaluators.measure.scoring import NonFiniteError
+from evaluators.process.tasks.open_data import OpenData
+from evaluators.process.tasks.open_model import OpenModel
+from evaluators.stopwatch import time_spent
+from search.errors import DataError, EvaluatorError
+from search.space.choices import make_space
+from search.values import Precision
+
+
+class FloatBaseline:
+    """The uniform FP32 engine, or the nearest to it that the target has; built once, when it is first needed."""
+
+    def __init__(self, opened: OpenModel, data: OpenData) -> None:
+        self._opened = opened
+        self._data = data
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The engine, loaded, its inputs bound."""
+        if self._session is None:
+            self._session = self._build()
+        return self._session
+
+    @time_spent("reference")
+    def _build(self) -> Session:
+        opened = self._opened
+        opened.folder.mkdir(parents=True, exist_ok=True)
+        out = opened.folder / "baseline.engine"
+        first = self._data.first_batch()
+        try:
+            opened.build_audited(make_space(opened.model, opened.backend.capability()).uniform(Precision.FP32), out)
+            session = opened.builder.load(out)
+            session.run(first)
+        except RefusedError as error:
+            raise EvaluatorError(f"building the FP32 baseline: the engine's builder refuses it: {error}") from error
+        session.bind(first)
+        return session
+
+    @time_spent("reference")
+    def reference(self, split: str) -> accuracy.Reference:
+        """FP32 on one split, kept on disk so that a fresh process need not run it again.
+
+        Raises:
+            DataError: FP32 itself is not finite there.
+        """
+        data = self._data
+        folder = self._opened.folder / f"reference-{split}"
+        stored = accuracy.load_reference(folder)
+        samples = len(data.score_orders[split].indices)
+        if stored is not None and stored.metric == data.metric.name and stored.samples == samples:
+            return stored
+        try:
+            # A search may stop after the first samples; elsewhere all are seen, in an order where neighbours are alike.
+            stops = split == "search" and data.metric.kind == "per_sample"
+            kept = resemblance.first_rows(samples) if stops else resemblance.spread_rows(samples)
+            with closing(data.scored_batches(split)) as batches:
+                return accuracy.reference(self.session, data.metric, batches, folder, kept=kept)
+        except NonFiniteError as error:
+            raise DataError(non_finite_text(split, error)) from error
+
+
+def non_finite_text(split: str, error: NonFiniteError) -> str:
+    """What to say where FP32 itself gives NaN or infinity on some samples."""
+    return (
+        f"running the FP32 model on the {split} samples: {error}. What it computes in FP32 has to be finite: find the "
+        "samples that are out of its range and leave them out."
+    )

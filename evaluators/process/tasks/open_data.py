@@ -1,0 +1,182 @@
+"""The data of a study, open, divided into splits, and the metric that scores outputs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators import data
+from evaluators.data.prefetch import read_ahead
+from evaluators.measure.score_order import order_scores
+from evaluators.metrics import builtin as metrics
+from evaluators.metrics import default_metric
+from evaluators.process.line import DataDescription, MetricDescription
+from evaluators.process.tasks.open_model import OpenModel
+from search.graph.model import TensorSpec
+
+Indices = NDArray[np.int64]
+
+
+class OpenData:
+    """Data, splits and metric of one job.
+
+    Attributes:
+        metric: what scores outputs.
+        data, final_data, calibration_data: one and the same data set unless the job names several.
+        search_indices, final_indices, calibration_indices: samples of each split, of its own data set.
+        score_orders: "search" and "final" → the order in which the split's samples are scored.
+
+    Raises:
+        InputError: data or metric cannot be used, or do not fit the model.
+    """
+
+    def __init__(self, opened: OpenModel) -> None:
+        self._opened = opened
+        self._batch = opened.model.batch
+        job, inputs = opened.job, opened.model.inputs
+        given = metrics.get_metric(job.metric) if job.metric else None
+        labelled = given is not None and given.needs_labels
+        self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
+        self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()
+        self.metric = self._chosen.metric
+        self.final_data = self.calibration_data = self.data
+        if job.final_data:
+            self.final_data = data.open_data(
+                job.final_data, inputs, preprocess=job.preprocess, labels_required=self.metric.needs_labels
+            )
+        if job.calibration_data:
+            self.calibration_data = data.open_data(job.calibration_data, inputs, preprocess=job.preprocess)
+        self._check_clusters()
+        self._divide()
+
+    def _choose_metric(self) -> default_metric.Choice:
+        labels = self.data.labels(np.array([0])) if self.data.has_labels else None
+        return default_metric.default_metric(self._output_specs(), labels)
+
+    def _output_specs(self) -> Sequence[TensorSpec]:
+        """The model's outputs; run once where shape inference does not know them."""
+        opened = self._opened
+        known = opened.model.outputs
+        if all(spec.shape for spec in known):
+            return known
+        with closing(opened.backend.float_session(opened.model)) as session:
+            found = session.run(self.data.batch(np.zeros(self._batch, np.int64))[0])
+        return [replace(spec, shape=spec.shape or found[spec.name].shape) for spec in known]
+
+    def _check_clusters(self) -> None:
+        job, given = self._opened.job, {"--data": self.data.clusters}
+        data.check_number(self.data.clusters, f"data {job.data!r}")
+        if job.final_data:
+            data.check_number(self.final_data.clusters, f"final data {job.final_data!r}")
+            given["--final-data"] = self.final_data.clusters
+        if job.calibration_data:
+            given["--calibration-data"] = self.calibration_data.clusters
+        data.check_apart(given)
+
+    def _divide(self) -> None:
+        job = self._opened.job
+        splits = data.split(
+            self.data.digest,
+            len(self.data),
+            calibration_apart=bool(job.calibration_data),
+            final_apart=bool(job.final_data),
+            seed=job.split_seed,
+            clusters=self.data.clusters,
+        )
+        self.calibration_indices = splits.calibration if not job.calibration_data else _all(self.calibration_data)
+        self.final_indices = splits.final if not job.final_data else _all(self.final_data)
+        # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
+        order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(splits.search))
+        self.search_indices = splits.search[order]
+        self.score_orders = {
+            split: order_scores(dataset, indices, self._batch, accumulating=self.metric.kind == "accumulating")
+            for split, dataset, indices in (
+                ("search", self.data, self.search_indices),
+                ("final", self.final_data, self.final_indices),
+            )
+        }
+
+    # -- samples ---------------------------------------------------------------------------------------------------
+
+    def search_batches(self, indices: Indices) -> Generator[data.Batch, None, None]:
+        """Whole batches of some samples of the study's data."""
+        yield from self._tell_alive(data.batches(self.data, indices, self._batch))
+
+    def final_batches(self, count: int) -> Generator[data.Batch, None, None]:
+        """Whole batches of the first final samples."""
+        yield from self._tell_alive(data.batches(self.final_data, self.final_indices[:count], self._batch))
+
+    def scored_batches(self, split: str) -> Generator[data.Batch, None, None]:
+        """Those of a whole split, in the order in which they are scored, read while the engine runs."""
+        with closing(read_ahead(self.score_orders[split].batches(self._batch))) as batches:
+            yield from self._tell_alive(batches)
+
+    def first_batch(self) -> dict[str, NDArray[Any]]:
+        """Inputs of the first batch of the search split, by name."""
+        return next(self.search_batches(self.search_indices)).inputs
+
+    def _tell_alive(self, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
+        for batch in batches:
+            yield batch
+            self._opened.tell_alive()  # one more is done
+
+    # -- descriptions ----------------------------------------------------------------------------------------------
+
+    def describe_data(self) -> DataDescription:
+        """Digests and sizes of the splits."""
+        return DataDescription(
+            digest=self.data.digest,
+            final_digest=self.final_data.digest,
+            calibration_digest=self.calibration_data.digest,
+            calibration=len(self.calibration_indices),
+            search=len(self.search_indices),
+            final=len(self.final_indices),
+            clusters=self._count_clusters(),
+        )
+
+    def _count_clusters(self) -> dict[str, int]:
+        """How many clusters each part has; empty where the data have no clusters."""
+        parts = {
+            "calibration": (self.calibration_data, self.calibration_indices),
+            "search": (self.data, self.search_indices),
+            "final": (self.final_data, self.final_indices),
+        }
+        return {
+            name: data.count_clusters(dataset.clusters[indices])
+            for name, (dataset, indices) in parts.items()
+            if dataset.clusters is not None
+        }
+
+    def describe_metric(self) -> MetricDescription:
+        """The metric, with how it was chosen."""
+        metric = self.metric
+        return MetricDescription(
+            name=metric.name,
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            ratio=metric.ratio,
+            kind=metric.kind,
+            notes=self._metric_notes(),
+        )
+
+    def _metric_notes(self) -> list[str]:
+        """How the metric was chosen, where nobody named it, and which outputs it does not score."""
+        name, why = self.metric.name, self._chosen.why
+        notes = [f"the metric is {name}, because {why}; --metric names another"] if why else []
+        kinds = {spec.name: "f" if default_metric.is_float(spec) else "i" for spec in self._opened.model.outputs}
+        read = self.metric.outputs_read(kinds)
+        if unread := [repr(output) for output in kinds if output not in read]:
+            notes.append(
+                f"metric {name} reads the output{'s' * (len(read) > 1)} {', '.join(map(repr, read))} alone: "
+                f"{', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not scored"
+            )
+        return notes
+
+
+def _all(dataset: data.Dataset) -> Indices:
+    return np.arange(len(dataset), dtype=np.int64)

@@ -1,0 +1,132 @@
+"""A model open on its target, with the builder that is kept warm for it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.registry import choose_backend, kind_named, open_backend
+from evaluators.engine import Backend, Builder, Engine, RefusedError
+from evaluators.measure import latency
+from evaluators.process.job import Job, discarding
+from evaluators.process.line import ALIVE, PROGRESS, STAGE
+from evaluators.process.tasks.candidate import check_room
+from search.errors import BitfrontError, RunError, TargetError
+from search.graph import model as models
+from search.values import Assignment, Ranges, Stage
+
+Report = Callable[[str, Any], None]
+_ALIVE_S = 0.2  # between two events that only say that the process is alive
+
+
+class OpenModel:
+    """One model on one device, kept warm for a whole study.
+
+    Args:
+        job: what to open.
+        report: told events: the stage that an evaluation reaches, and progress of long steps, or that there is some.
+
+    Raises:
+        InputError: model, backend or device cannot be used.
+    """
+
+    def __init__(self, job: Job, report: Report) -> None:
+        self.job = job
+        self._report = report
+        self._said_alive = 0.0
+        shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
+        self.model = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        self.backend = _open_backend(job)
+        self.target = self.backend.target()
+        self.folder = Path(job.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._builder: Builder | None = None
+
+    @property
+    def builder(self) -> Builder:
+        """Made when it is first asked for.
+
+        Raises:
+            RunError: the model has not been calibrated yet.
+        """
+        if self._builder is None:
+            self._builder = self.backend.builder(self.model, self.ranges)
+        return self._builder
+
+    @property
+    def ranges(self) -> Ranges:
+        """The calibrated ranges, read from their file; RunError where the model has not been calibrated yet."""
+        path = self.job.ranges
+        if path is None:
+            raise RunError("evaluating a candidate: the model has not been calibrated yet")
+        return Ranges.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def adopt(self, changes: Mapping[str, Any]) -> None:
+        """Go on with a changed job: `ranges`, or an `optimization_level` in `options`."""
+        self.job = replace(self.job, **changes)
+        if "ranges" in changes:
+            self._builder = None
+        if "options" in changes:
+            self.backend.set_options(changes["options"])
+
+    def build(self, lowered: Any, out: Path) -> Engine:
+        """Build what the builder lowered; ArtifactError where its refusal is for lack of room on the disk."""
+        try:
+            return self.builder.build(lowered, out)
+        except RefusedError as error:
+            check_room(out, error)
+            raise
+
+    def build_audited(self, assignment: Assignment, out: Path) -> None:
+        """Build the engine of an assignment and look at what was built; leaves nothing at `out` when that fails."""
+        with discarding(out):
+            engine = self.build(self.builder.lower(assignment), out)
+            self.builder.audit(engine, assignment)
+        self.tell_alive()
+
+    def alone(self) -> AbstractContextManager[object]:
+        """While it is held, no other process measures on the device."""
+        return latency.device_lock(self.backend.lock_name)
+
+    def tell_stage(self, stage: Stage) -> None:
+        """Report that a candidate enters a stage."""
+        self._report(STAGE, stage.value)
+
+    def tell_progress(self, done: int, total: int) -> None:
+        """Report how far a long step is."""
+        self._report(PROGRESS, [done, total])
+
+    def tell_alive(self) -> None:
+        """Report now and then that something long goes on."""
+        now = time.monotonic()
+        if now >= self._said_alive + _ALIVE_S:
+            self._said_alive = now
+            self._report(ALIVE, None)
+
+
+def _open_backend(job: Job) -> Backend:
+    try:
+        with _turn_of(job) if job.beside else nullcontext():
+            return open_backend(job.backend, job.device, job.options)
+    except BitfrontError:
+        raise
+    except Exception as error:
+        raise TargetError(
+            f"starting backend {job.backend}: {type(error).__name__}: {error}. Its installation may be broken: "
+            "try `bitfront doctor`, or install it anew."
+        ) from error
+
+
+def _turn_of(job: Job) -> AbstractContextManager[None]:
+    """The lock of a job's device, asked for once everything is imported that the backend needs."""
+    kind = kind_named(choose_backend(job.backend))
+    kind.prepare()
+    device = job.device or kind.default_device
+    gpu = kind.gpu_of(device)
+    return latency.device_lock(device if gpu is None else discovery.lock_name(gpu))
