@@ -13,16 +13,16 @@ from tests.support.command_line import DATABASE, ok, three_layers, write_inputs
 
 # The metric is imported by the evaluator process alone; there it swaps the lowering, as a wrong builder would do.
 PLANT = """
-import evaluators.backends.onnxruntime as backend
+from evaluators.backends.onnxruntime import builder
 from search.values import Assignment, Precision
 
-honest = backend.lower
+honest = builder.lower
 
 def lower(model, assignment, ranges, placement):
     second = next(group.id for group in model.groups if group.name == "second")
     return honest(model, Assignment({**assignment, second: Precision.FP32}), ranges, placement)
 
-backend.lower = lower
+builder.lower = lower
 
 def score(outputs, labels):
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
