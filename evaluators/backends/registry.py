@@ -19,6 +19,7 @@ GROUP = "bitfront.backends"  # of entry points, by which other packages register
 SHIPPED = {  # `auto` takes the first that may be chosen and has what it needs
     "tensorrt": "evaluators.backends.tensorrt.kind:TensorRTKind",
     "onnxruntime": "evaluators.backends.onnxruntime.kind:OnnxRuntimeKind",
+    "fake": "evaluators.backends.fake.kind:FakeKind",
 }
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 

@@ -1,0 +1,93 @@
+"""The fake backend: no device, no engine; ONNX Runtime runs the float model once for each batch of samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from evaluators.backends.fake.builder import FakeBuilder
+from evaluators.backends.fake.faults import Fault
+from evaluators.backends.fake.options import CAUTION, NAME, VERSION, FakeOptions
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.engine import Session
+from evaluators.lowering.placement import TENSORRT
+from search.errors import TargetError
+from search.graph.model import Model
+from search.values import Capability, Precision, Ranges, Target
+
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+
+class FakeBackend:
+    """Builds any assignment at once, and invents what it takes and loses.
+
+    Args:
+        device: `none`.
+        options: seed, faults and the like.
+
+    Raises:
+        TargetError: a device was named, or ONNX Runtime is not installed.
+        ConfigError: a fault cannot be read.
+    """
+
+    quick_profile = True
+    placement = TENSORRT
+    notes: tuple[str, ...] = (CAUTION,)
+
+    def __init__(self, device: str = "none", options: FakeOptions | None = None) -> None:
+        if device != "none":
+            raise TargetError(f"--device {device}: backend fake runs on no device. Leave --device out.")
+        self.options = options or FakeOptions()
+        self._faults = [Fault.parse(text) for text in self.options.faults]
+        self._runtime = OnnxRuntimeBackend("cpu")
+
+    @property
+    def lock_name(self) -> str:
+        """One per process: nothing is measured, so nobody has to wait."""
+        return f"{NAME}-{os.getpid()}"
+
+    def target(self) -> Target:
+        return Target(
+            backend=NAME,
+            device="no device: all numbers are invented",
+            versions={"fake": VERSION},
+            options={"seed": str(self.options.seed)},
+            statistic="median",
+            relative=self.options.relative,
+        )
+
+    def capability(self) -> Capability:
+        return Capability({precision: _WEIGHTED for precision in Precision if precision is not Precision.FP32})
+
+    def knobs(self) -> dict[str, str]:
+        return {"seed": str(self.options.seed)}
+
+    def device_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_options(self, options: Mapping[str, Any]) -> None:
+        """Nothing of it changes while it is open."""
+
+    def check(self) -> None:
+        self._runtime.check()
+
+    def float_session(self, model: Model) -> Session:
+        return self._runtime.float_session(model)
+
+    def builder(self, model: Model, ranges: Ranges) -> FakeBuilder:
+        options = self.options
+        return FakeBuilder(
+            model,
+            ranges,
+            self.placement,
+            self._open_graph,
+            seed=options.seed,
+            faults=self._faults,
+            build_time_s=options.build_time_s,
+        )
+
+    def _open_graph(self, graph: ir.Model) -> Session:
+        return self._runtime.plain_session(graph)

@@ -1,0 +1,32 @@
+"""What the fake backend can be told: rows of the option table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evaluators.backends.kind import option
+
+NAME = "fake"
+VERSION = "1"  # of the costs; numbers of two versions do not compare
+CAUTION = "backend fake builds no engine: every latency, loss, size and audit here is invented"
+
+
+@dataclass(frozen=True)
+class FakeOptions:
+    """What a fake backend is opened with.
+
+    Attributes:
+        threads: taken, as every backend takes it, and of no effect.
+        seed: another one gives other costs and losses, and another target.
+        faults: what goes wrong, see `faults.Fault`. No part of an evaluation's digest: a study can go on without them.
+        build_time_s: that every build lasts.
+        relative: latencies are ratios to an FP32 engine that runs in between, as on processors; else as on GPUs.
+    """
+
+    threads: int = 1
+    seed: int = option("count", 0, "Another one gives other costs and losses.", metavar="N")
+    faults: tuple[str, ...] = option(
+        "text", (), "What goes wrong, as crash:conv2=int8; repeatable.", name="fault", metavar="FAULT", many=True
+    )
+    build_time_s: float = option("duration", 0.0, "How long every build lasts.", name="build-time", metavar="TIME")
+    relative: bool = option("switch", False, "Latencies as ratios to FP32: on, off.", metavar="SWITCH")
