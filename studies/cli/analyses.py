@@ -11,6 +11,7 @@ import typer
 from search.errors import ConfigError
 from studies.cli.base import (
     Backend,
+    BackendOption,
     Batch,
     Calibration,
     Csv,
@@ -53,6 +54,7 @@ def layers(
     model: Annotated[str, typer.Argument(help="The ONNX model.", metavar="MODEL")],
     data: Annotated[Many, option("data", "Calibrate too: ranges decide on FP16.", "DATA")] = None,
     backend: Backend = None,
+    backend_option: BackendOption = None,
     device: Device = None,
     threads: Threads = None,
     batch: Batch = None,
@@ -210,6 +212,7 @@ def sensitivity(
     ] = 2.0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
     backend: Backend = None,
+    backend_option: BackendOption = None,
     device: Device = None,
     threads: Threads = None,
     batch: Batch = None,

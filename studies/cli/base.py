@@ -77,7 +77,10 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
 ]
-Backend = Annotated[Many, option("backend", "auto, tensorrt or onnxruntime. [default: auto]", "NAME")]
+Backend = Annotated[Many, option("backend", "auto, tensorrt, onnxruntime, fake. [default: auto]", "NAME")]
+BackendOption = Annotated[
+    Many, option("backend-option", "NAME=VALUE, as the backend declares it; repeatable.", "OPTION")
+]
 Device = Annotated[Many, option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
 Gpus = Annotated[Many, option("gpus", "A worker process per GPU of this host: all, how many, or which: 0,2.", "GPUS")]
 Workers = Annotated[Many, option("workers", "So many worker processes on this host's processor.", "N")]

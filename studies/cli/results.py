@@ -129,7 +129,7 @@ def delete(
 @verb
 def doctor(
     backend: Annotated[
-        str | None, typer.Option("--backend", help="Look at this one alone: tensorrt, onnxruntime.", metavar="NAME")
+        str | None, typer.Option("--backend", help="Look at this one alone, say tensorrt.", metavar="NAME")
     ] = None,
     as_json: Json = False,
 ) -> None:

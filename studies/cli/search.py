@@ -11,6 +11,7 @@ import typer
 from studies.cli.base import (
     AccuracyLimit,
     Backend,
+    BackendOption,
     Batch,
     Budget,
     Calibration,
@@ -72,6 +73,7 @@ def search(
         Many, option("artifacts", "Folder, s3://… or gs://… of engines. [default: beside the database]", "PLACE")
     ] = None,
     backend: Backend = None,
+    backend_option: BackendOption = None,
     device: Device = None,
     gpus: Gpus = None,
     workers: Workers = None,
@@ -144,6 +146,7 @@ def resume(
     data: DataPath = None,
     split_seed: SplitSeed = None,
     backend: Backend = None,
+    backend_option: BackendOption = None,
     device: Device = None,
     threads: Threads = None,
     typing: Typing = None,

@@ -11,6 +11,7 @@ import typer
 
 from studies.cli.base import (
     Backend,
+    BackendOption,
     DataPath,
     Device,
     Many,
@@ -52,6 +53,7 @@ def worker(
     calibration_data: Annotated[Many, option("calibration-data", "Where these are on this host.", "DATA")] = None,
     final_data: Annotated[Many, option("final-data", "Where these are on this host.", "DATA")] = None,
     backend: Backend = None,
+    backend_option: BackendOption = None,
     threads: Threads = None,
     typing: Typing = None,
     tf32: Tf32 = None,

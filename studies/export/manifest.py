@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from studies import __version__
+from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.final_split import disagreement_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
@@ -52,7 +53,7 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         **_levels(now, row, trial, record),
         "search": _accuracy(evaluation.accuracy, work.ledger.study.clusters("search")),
         "unrelated_to_fp32": bool(now.unrelated[row]),
-        "warnings": [text] if (text := unrelated_text(now, row)) else [],
+        "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, row)) if text],
         "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, row)},
         "limits": work.ledger.limits.to_json(),
         "target": work.ledger.target.target.to_json(),

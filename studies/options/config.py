@@ -18,6 +18,7 @@ from search.space.rules import KeepRule
 from search.values import Precision
 from studies.artifacts.buckets import parse
 from studies.options import quantities as units
+from studies.options.backend_options import check_form
 from studies.options.limits import LIMITS, Bound
 from studies.options.mistakes import raise_mistakes
 from studies.options.quantities import Amount, ShapeSpec
@@ -62,6 +63,7 @@ class SearchConfig:
     sensitivity_time_s: float | None = None
     patience: int | None = None
     backend: str = "auto"
+    backend_options: tuple[str, ...] = ()
     device: str = "auto"
     batch: int | None = None
     shapes: tuple[ShapeSpec, ...] = ()
@@ -133,7 +135,8 @@ class SearchConfig:
             values["keep"] = tuple(
                 KeepRule(k["pattern"], Precision.parse(str(k["precision"]))) for k in values.get("keep", ())
             )
-            values["plugins"] = tuple(values.get("plugins", ()))
+            for name in ("plugins", "backend_options"):
+                values[name] = tuple(values.get(name, ()))
             return cls(**values, storage=storage)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
@@ -337,6 +340,7 @@ _OWN: Mapping[str, Option] = {
         Option("sensitivity-time", "sensitivity_time_s", units.parse_duration_s),
         Option("patience", "patience", _whole(), clearable=True),
         Option("backend", "backend", _backend),
+        Option("backend-option", "backend_options", check_form, many=True),
         Option("device", "device", _text),
         Option("batch", "batch", _whole()),
         Option("shape", "shapes", units.parse_shape, many=True),

@@ -12,6 +12,8 @@ from evaluators.backends.fake.builder import FakeBuilder
 from evaluators.backends.fake.faults import Fault
 from evaluators.backends.fake.options import CAUTION, NAME, VERSION, FakeOptions
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.session import open_session
+from evaluators.cores import usable_processors
 from evaluators.engine import Session
 from evaluators.lowering.placement import TENSORRT
 from search.errors import TargetError
@@ -42,7 +44,7 @@ class FakeBackend:
             raise TargetError(f"--device {device}: backend fake runs on no device. Leave --device out.")
         self.options = options or FakeOptions()
         self._faults = [Fault.parse(text) for text in self.options.faults]
-        self._runtime = OnnxRuntimeBackend("cpu")
+        self._runtime = OnnxRuntimeBackend("cpu", threads=usable_processors())  # nothing is timed beside it
 
     @property
     def lock_name(self) -> str:
@@ -90,4 +92,5 @@ class FakeBackend:
         )
 
     def _open_graph(self, graph: ir.Model) -> Session:
-        return self._runtime.plain_session(graph)
+        device = self._runtime.device
+        return open_session(device, ir.to_proto(graph).SerializeToString(), device.session_options())

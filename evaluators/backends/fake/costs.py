@@ -13,6 +13,7 @@ All of it is additive and holds for any model, whatever its size, and for any pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ BASE_MS = 0.1
 GROUPS_MS = 1.0
 LAUNCH_MS = 0.002
 MOVES_MS = 0.2
-INT8_NOISE = 0.02
+INT8_NOISE = 0.1
 SAMPLE_NOISE = 0.004  # standard deviation of one inference, relative
 BUILD_NOISE = 0.002  # of one build against another of the same assignment
 _LEAST_GAIN, _MOST_GAIN = 0.2, 1.3
@@ -51,7 +52,7 @@ class Costs:
     def __init__(self, model: Model, seed: int) -> None:
         self._model = model
         self._names = {group.id: group.name for group in model.groups}
-        works = {group.id: multiply_adds(group) ** 0.5 for group in model.groups}
+        works = {group.id: math.sqrt(multiply_adds(group)) for group in model.groups}
         self._share_ms = {name: GROUPS_MS * work / sum(works.values()) for name, work in works.items()}
         drawn = {group.id: _draw(seed, group) for group in model.groups}
         total = sum(sensitivity for _, sensitivity in drawn.values())
@@ -68,7 +69,7 @@ class Costs:
 
     def latency_ms(self, assignment: Assignment) -> float:
         """Without noise."""
-        return BASE_MS + float(sum(part.ms for part in self.parts(assignment)))
+        return BASE_MS + math.fsum(part.ms for part in self.parts(assignment))
 
     def noise(self, group: str, precision: Precision) -> float:
         """Error that one group adds, over the power of the outputs."""
@@ -76,7 +77,7 @@ class Costs:
 
     def error(self, assignment: Assignment) -> float:
         """Error of the outputs over their power."""
-        return sum(self.noise(group, precision) for group, precision in assignment.items())
+        return math.fsum(self.noise(group, precision) for group, precision in assignment.items())
 
     def size_bytes(self, assignment: Assignment) -> int:
         """Of the weights."""

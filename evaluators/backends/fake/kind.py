@@ -30,7 +30,7 @@ class FakeKind(BackendKind):
         try:
             settled = FakeOptions(**{**options, "faults": tuple(options.get("faults", ()))})
         except TypeError as error:
-            raise ConfigError(f"opening backend fake: {error}. docs/fake.md lists its options.") from error
+            raise ConfigError(f"opening backend fake: {error}. docs/backends.md lists its options.") from error
         return FakeBackend(device, settled)
 
     def devices(self, machine: Machine) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class FakeSession:
         """Floats with noise whose direction follows the inputs alone: less error is less change, sample by sample."""
         error = self._error if isinstance(self._error, float) else self._error[name]
         if array.dtype.kind != "f" or error == 0:
-            return array.copy()
+            return np.array(array)
         power = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0
         direction = np.random.default_rng(int(digest[:16], 16)).standard_normal(array.shape)
         return np.asarray(array + power * np.sqrt(error) * direction, array.dtype)

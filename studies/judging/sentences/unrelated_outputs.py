@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from studies.judging.sentences.cautions import caution_text
 from studies.judging.standing import UNRELATED_BELOW, Standing
 from studies.store import suggestions
 
@@ -27,9 +28,10 @@ def unrelated_text(now: Standing, row: int) -> str:
 
 
 def pick_warnings(now: Standing) -> list[str]:
-    """`unrelated_text` of every pick that needs it, fastest first."""
+    """The caution of the target's backend, and `unrelated_text` of every pick that needs it, fastest first."""
     picked = [row for row in now.shown_rows() if now.picks.names(row)]
-    return [text for row in picked if (text := unrelated_text(now, row))]
+    caution = caution_text(now.target.target)
+    return [*([caution] if caution else []), *(text for row in picked if (text := unrelated_text(now, row)))]
 
 
 def format_resemblance(value: float) -> str:

@@ -29,6 +29,8 @@ from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of, local_folder, open_artifacts
 from studies.crew.deletion import reported_deletion
 from studies.judging.search_events import SearchEvents
+from studies.judging.sentences.cautions import caution_text
+from studies.options.backend_options import absolute_texts, read_values
 from studies.options.config import SearchConfig, option_table
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
@@ -216,8 +218,8 @@ def check_backend_options(config: SearchConfig) -> None:
             f"{names}: expected only with backend {foreign[0].backend}, got backend {backend}{auto}. Leave "
             f"{'it' if len(foreign) == 1 else 'them'} out, or choose --backend {foreign[0].backend}."
         )
-    for row in kind.options:
-        _check_paths(row, getattr(config, row.keyword))
+    for row, value in _backend_values(config).items():
+        _check_paths(row, value)
 
 
 def _check_paths(row: BackendOption, value: Any) -> None:
@@ -289,8 +291,9 @@ def create_study(store: Store, good: Checked, progress: SearchEvents, files: Seq
         store.files.set_inputs(study_id, files)
         complete_study(store, good, study_id)
     progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
-    for text in new.metric["notes"]:
-        progress.note(text)
+    for text in (*new.metric["notes"], caution_text(good.target)):
+        if text:
+            progress.note(text)
     return study
 
 
@@ -311,10 +314,14 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
             data[name] = str(Path(data[name]).absolute())
     if config.artifacts and bucket_of(config) is None:
         data["artifacts"] = str(artifacts_of(config).absolute())
-    for row in backend_kind(config).options:
+    kind = backend_kind(config)
+    data["backend_options"] = absolute_texts(kind, config.backend_options)
+    for row in kind.options:
+        if row.keyword not in data or row.type not in ("file", "folder"):
+            continue
         if row.type == "file":
             data[row.keyword] = _absolute(data[row.keyword])
-        elif row.type == "folder" and data[row.keyword] not in (None, "none"):
+        elif data[row.keyword] not in (None, "none"):
             data[row.keyword] = str(Path(data[row.keyword]).absolute())
     return {**data, "backend": choose_backend(config.backend)}
 
@@ -405,8 +412,8 @@ def backend_options(config: SearchConfig) -> dict[str, Any]:
     Raises:
         StudyError: the database is on a server and neither a folder for engines nor one for the timing cache was given.
     """
-    kind = backend_kind(config)
-    options = {"threads": config.threads, **{row.keyword: _settle_value(row, config) for row in kind.options}}
+    values = _backend_values(config).items()
+    options = {"threads": config.threads, **{row.keyword: _settle_value(row, value, config) for row, value in values}}
     if "optimization_level" in options and options["optimization_level"] is None:
         options["optimization_level"] = START_LEVEL
     return options
@@ -418,9 +425,25 @@ def final_options(config: SearchConfig) -> dict[str, Any]:
     return backend_options(config) | {keyword: value for keyword, value in final.items() if value is not None}
 
 
-def _settle_value(row: BackendOption, config: SearchConfig) -> Any:
+def _backend_values(config: SearchConfig) -> dict[BackendOption, Any]:
+    """What was given for each option of the backend, or its default.
+
+    Raises:
+        ConfigError: what `--backend-option` names is unknown, or cannot be read.
+    """
+    kind = backend_kind(config)
+    own = {option.field for option in option_table().values() if option.backend == kind.name}
+    given = read_values(kind, config.backend_options)
+    if twice := [row.option for row in kind.options if row.keyword in own & given.keys()]:
+        raise ConfigError(f"--backend-option: {', '.join(twice)} is an option of its own; write it as such.")
+    return {
+        row: getattr(config, row.keyword) if row.keyword in own else given.get(row.keyword, row.default)
+        for row in kind.options
+    }
+
+
+def _settle_value(row: BackendOption, value: Any, config: SearchConfig) -> Any:
     """The value of one option as the backend takes it: paths absolute, and a folder of its own where none is named."""
-    value = getattr(config, row.keyword)
     if row.type == "file":
         return _absolute(value)
     if row.type != "folder":

@@ -47,6 +47,5 @@ if any("evaluators.process.server" in argument for argument in sys.orig_argv):
         from tests.support.evaluator_patches import toy_precision
 
         toy_precision.add()
-        toy_precision.claim_kernels()
     if "BITFRONT_TEST_TENSORRT" in os.environ:
         from tests.support.evaluator_patches import pretended_tensorrt  # noqa: F401

@@ -1,0 +1,11 @@
+"""What has to be said wherever numbers are shown that nobody measured."""
+
+from __future__ import annotations
+
+from evaluators.backends.registry import SHIPPED, kind_named
+from search.values import Target
+
+
+def caution_text(target: Target) -> str:
+    """The caution of a target's backend; empty where its numbers were measured, or where it is not known here."""
+    return kind_named(target.backend).caution if target.backend in SHIPPED else ""

@@ -1,0 +1,119 @@
+"""Options that a backend declares: `--backend-option NAME=VALUE`, read by the backend's own rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.kind import BackendKind, BackendOption
+from search.errors import ConfigError
+from studies.options import quantities as units
+
+OPTION = "--backend-option"
+
+
+def check_form(text: str, option: str) -> str:
+    """The text, where it reads as NAME=VALUE; which names there are is known with the backend. Raises ConfigError."""
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise units.refusal(option, "NAME=VALUE", text, "write it like seed=3; docs/backends.md lists them")
+    return text
+
+
+def read_values(kind: BackendKind, texts: Sequence[str]) -> dict[str, Any]:
+    """What was given for a backend.
+
+    Args:
+        texts: `NAME=VALUE` each.
+
+    Returns:
+        By keyword of the backend; options that were not given are absent.
+
+    Raises:
+        ConfigError: naming all that the backend does not have, that is given twice, or that cannot be read.
+    """
+    rows = {row.option.lstrip("-"): row for row in kind.options}
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for text in texts:
+        name, _, written = text.partition("=")
+        row = rows.get(name.strip().replace("_", "-"))
+        if row is None:
+            problems.append(_unknown(kind, name, rows))
+            continue
+        try:
+            value = reader_of(row)(written.strip(), f"{OPTION} {name}")
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        if row.many:
+            value = [*values.get(row.keyword, ()), value]
+        elif row.keyword in values:
+            problems.append(f"{OPTION} {name}: given twice; keep one")
+        values[row.keyword] = value
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return values
+
+
+def absolute_texts(kind: BackendKind, texts: Sequence[str]) -> list[str]:
+    """The same texts with paths that hold from any folder."""
+    types = {row.option.lstrip("-"): row.type for row in kind.options}
+    found = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        path = types.get(name) in ("file", "folder") and value != "none"
+        found.append(f"{name}={Path(value).absolute()}" if path else text)
+    return found
+
+
+def reader_of(row: BackendOption) -> Callable[[str, str], Any]:
+    """What reads the text of an option, told the text and the option as it is shown; it raises ConfigError."""
+    read = _READERS[row.type](row)
+    return (lambda text, option: None if text == "auto" else read(text, option)) if row.auto else read
+
+
+def _unknown(kind: BackendKind, name: str, known: Mapping[str, BackendOption]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    there = f"there are {', '.join(known)}" if known else "it has none"
+    return f"{OPTION} {name}: backend {kind.name} has no such option; {f'did you mean {near[0]}?' if near else there}"
+
+
+def _choose(row: BackendOption) -> Callable[[str, str], str]:
+    def read(text: str, option: str) -> str:
+        if text not in row.choices:
+            raise units.refusal(option, f"one of {', '.join(row.choices)}", text, f"the default is {row.default}")
+        return text
+
+    return read
+
+
+def _switch(text: str, option: str) -> bool:
+    if text not in ("on", "off"):
+        raise units.refusal(option, "on or off", text, "write one of these")
+    return text == "on"
+
+
+def _file(text: str, option: str) -> str:
+    if not Path(text).is_file():
+        raise ConfigError(f"{option} {text}: there is no such file. Give the path of one that is there.")
+    return str(Path(text).absolute())
+
+
+def _folder(text: str, option: str) -> str:
+    return text if text == "none" else str(Path(text).absolute())
+
+
+_READERS: Mapping[str, Callable[[BackendOption], Callable[[str, str], Any]]] = {
+    "choice": _choose,
+    "count": lambda row: lambda text, option: units.parse_count(text, option, row.least, row.most),
+    "duration": lambda row: units.parse_duration_s,
+    "file": lambda row: _file,
+    "flag": lambda row: _switch,
+    "folder": lambda row: _folder,
+    "size": lambda row: units.parse_size_bytes,
+    "switch": lambda row: _switch,
+    "text": lambda row: lambda text, option: text,
+}
