@@ -30,7 +30,7 @@ from tests.support.paths import ROOT
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
-TOPICS |= {"workers", "targets", "artifacts", "servers", "kubernetes"}
+TOPICS |= {"backends", "workers", "targets", "artifacts", "servers", "kubernetes"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",

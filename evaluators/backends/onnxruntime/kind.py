@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.device import NAME
-from evaluators.cores import usable_processors
 from search.errors import TargetError
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class OnnxRuntimeKind(BackendKind):
 
 def _check_threads(asked: int) -> None:
     """Refuse threads that would wait for each other: latencies of such a session are those of the waiting."""
+    from evaluators.cores import usable_processors
+
     most = usable_processors()
     if asked > most:
         raise TargetError(
