@@ -99,7 +99,6 @@ def _shipped(name: str) -> BackendKind:
     return made
 
 
-@cache
 def _registered() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 

@@ -1,0 +1,85 @@
+"""A backend that this package knows nothing of goes through a whole search: named by its class, and registered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from evaluators.backends.registry import choose_backend, kind_named, names
+from search.errors import TargetError
+from tests.support.command_line import invoke, ok, write_inputs
+from tests.support.extensions import toy_backend
+
+REFERENCE = "toy_backend:ToyKind"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, its data, and the module of the backend."""
+    write_inputs(tmp_path)
+    shutil.copy(toy_backend.__file__, tmp_path / "toy_backend.py")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
+    given = ("--backend", REFERENCE, "--backend-option", "hurry=2", "--trials", 4)
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", *given, "--quiet")
+    ok("resume", "s", "--trials", 5, "--quiet")
+    front = json.loads(ok("front", "s", "--json"))
+    assert front["target"]["backend"] == "toy"
+    assert front["target"]["options"] == {"hurry": "2"}
+    latencies = {}
+    for trial in range(5):
+        shown = json.loads(ok("show", "s", trial, "--json"))
+        assert {group["kernel"] for group in shown["groups"]} == {"toy kernel"}
+        latencies[shown["role"]] = shown["latency"]["value_ms"]
+    assert latencies["baseline:fp32"] == 1.5  # three groups, twice as quick
+    assert latencies["baseline:int8"] < 1.5
+    ok("export", "s", "--out", "engine", "--trial", 1)
+    assert (here / "engine/model.onnx").is_file()
+
+
+def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
+    result = invoke("doctor", "--backend", REFERENCE, "--json")
+    lines = {row["name"]: row for row in json.loads(result.stdout)}
+    assert result.exit_code == 0
+    assert lines["toy"]["found"] == "runs wherever onnx does"
+    assert "native precisions: fp32, int8" in lines["backend toy on cpu"]["found"]
+    assert "on toy (any machine)" in ok("layers", "model.onnx", "--backend", REFERENCE)
+
+
+def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = here / "site"
+    (site / "toy-1.0.dist-info").mkdir(parents=True)
+    shutil.move(here / "toy_backend.py", site / "toy_backend.py")
+    (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmine = {REFERENCE}\n")
+    monkeypatch.syspath_prepend(site)
+    assert "mine" in names()
+    assert choose_backend("auto") != "mine"
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
+    assert json.loads(ok("front", "s", "--json"))["target"]["backend"] == "toy"
+
+
+def test_what_is_no_backend_is_refused_with_what_was_expected(here: Path) -> None:
+    (here / "wrong.py").write_text(
+        "from evaluators.backends.kind import BackendKind\n"
+        "class NoName(BackendKind):\n    engine_file = 'e'\n    def open(self, device, options): ...\n"
+        "class NoOpen(BackendKind):\n    name = engine_file = 'e'\n"
+        "def function(): ...\n"
+    )
+    for name, says in (
+        ("wrong:NoName", "does not say its name"),
+        ("wrong:NoOpen", "cannot be made"),
+        ("wrong:function", "expected a subclass of BackendKind"),
+    ):
+        with pytest.raises(TargetError, match=says):
+            kind_named(name)
+    for name in ("wrong:function", "wrong:Nothing", "absent:Kind"):
+        refused = invoke("search", "model.onnx", "--data", "data.npz", "--backend", name)
+        assert (refused.exit_code, "Traceback" in refused.stderr) == (2, False), refused.stderr
+    assert not (here / "bitfront.db").exists()
