@@ -9,8 +9,9 @@ import numpy as np
 from numpy.random import Generator
 
 from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
+from studies.store.statements import results, table_rows
 from studies.store.store import Store
 from studies.trials.outcomes import evaluation_digest
 
@@ -70,13 +71,13 @@ def fill(
                 "role": "",
                 "worker": "nobody",
                 "assignment": made.assignment.to_json(),
-                **statements.measures(made),
+                **results.measures(made),
             }
-            number = statements.insert_row(connection, tables.Evaluation, row)
-            statements.link(connection, study_target_id, trial, number, reused=False)
-            statements.insert_audit(connection, number, made)
-            statements.insert_samples(connection, number, 0, made.latency)
-            statements.insert_score(connection, number, "search", made.accuracy)
+            number = table_rows.insert_row(connection, tables.Evaluation, row)
+            results.link(connection, study_target_id, trial, number, reused=False)
+            results.insert_audit(connection, number, made)
+            results.insert_samples(connection, number, 0, made.latency)
+            results.insert_score(connection, number, "search", made.accuracy)
             found.append(made)
     assert all(made.ok for made in found)
     assert records.OK == "ok"

@@ -79,7 +79,7 @@ def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     config = from_options({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
     study = store.studies.create(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
-    store.studies.set_groups(study, [_group(group) for group in groups], [])
+    store.studies.set_groups(study, [_group(group) for group in groups])
     target = store.targets.add(study, Target("onnxruntime", "Nobody's", {}, {}, "p20", True), f"{name}@nobody")
     store.targets.settle(target, latency_band=0.01)
     choices = [Choice(group, precision, code, True) for group in groups for code, precision in enumerate(BOTH)]

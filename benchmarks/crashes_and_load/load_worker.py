@@ -34,7 +34,7 @@ from studies.run.session.setup import checked
 from studies.run.working import run_here
 from studies.store.repositories.claims import Claims
 from studies.store.store import Store
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 from studies.trials.proposals import Proposals
 from studies.verbs import commands
 

@@ -79,7 +79,7 @@ def write_study(url: str, count: int) -> int:
     new = NewStudy("digits", str(MODEL), looked.model.digest, config.to_json(), {}, metric, {}, {}, "done")
     with Store.open(url, create=True) as store:
         study = store.studies.create(new)
-        store.studies.set_groups(study, looked.model.groups, looked.model.edges)
+        store.studies.set_groups(study, looked.model.groups)
         target = store.targets.add(study, looked.target, "digits")
         store.targets.settle(target, latency_band=0.02)
         synthetic.fill(store, target, range(count), [group.id for group in looked.model.groups], "", {})

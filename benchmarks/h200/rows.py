@@ -122,7 +122,7 @@ def stages_name(apart: str) -> str:
 def dump(setting: Setting, out: Path) -> int:
     """Write groups, edges and every evaluation to a JSON file; how many."""
     with studies(setting)[0].store() as (store, study, target):
-        groups, edges = store.studies.groups(study.id), store.studies.edges(study.id)
+        groups, edges = store.studies.groups(study.id), setting.model().edges
         about: dict[str, Any] = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
         place = {group.id: i for i, group in enumerate(groups)}
         about |= _told(store, target.id, place)

@@ -36,7 +36,7 @@ from studies.judging.status.study_status import StudyStatus
 from studies.show.front_table import front_csv, front_json
 from studies.show.status_text import blocks, drawing
 from studies.show.trial_text import group_table, trial_json, trial_lines
-from studies.store import targets
+from studies.store import target_names
 from studies.store.records import TargetRecord
 from studies.verbs import commands
 
@@ -112,7 +112,9 @@ def studies(storage: Storage = None, as_json: Json = False) -> None:
     rows = [vars(row) | {"targets": known.get(row.name, ())} for row in commands.studies(storage)]
     found = [{name: row[name] for name in names} for row in rows]
     if as_json:
-        made = [{"created_at": row["created_at"].isoformat(), "targets": targets.rows(row["targets"])} for row in found]
+        made = [
+            {"created_at": row["created_at"].isoformat(), "targets": target_names.rows(row["targets"])} for row in found
+        ]
         print_json([{**row, **more} for row, more in zip(found, made, strict=True)])
     elif found:
         texts = [
@@ -157,5 +159,5 @@ def _print_status(now: StudyStatus) -> None:
 
 def _named(known: Sequence[TargetRecord]) -> str:
     """By name, each but the only one with its number."""
-    shown = targets.names([record.target for record in known])
+    shown = target_names.names([record.target for record in known])
     return "; ".join(shown if len(shown) < 2 else [f"{number}: {name}" for number, name in enumerate(shown, 1)])

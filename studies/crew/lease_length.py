@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search.errors import StudyError
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 
 if TYPE_CHECKING:
     from studies.options.config import SearchConfig

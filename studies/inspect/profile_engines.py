@@ -17,7 +17,7 @@ from studies.run.session.setup import check_artifacts, check_unchanged, checked
 from studies.run.work import Work
 from studies.store.records import EvaluationRecord
 from studies.store.store import Store
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 
 
 def profile_engines(

@@ -15,7 +15,8 @@ from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.store import suggestions
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
-from studies.store.targets import choose, config_of, names
+from studies.store.target_names import choose, names
+from studies.store.target_options import config_of
 
 
 def named_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:

@@ -26,7 +26,7 @@ from studies.run.work import Work
 from studies.run_clock import count_parts
 from studies.store.records import EXPORT, RUNNING, EvaluationRecord, Taken
 from studies.store.store import FullStudyError, KnownEvaluationError, LostEvaluationError
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 from studies.trials.open_trials import OpenTrials
 from studies.trials.outcomes import asked_unless_built, digest_in, outcome
 from studies.trials.proposals import Proposals

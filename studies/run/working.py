@@ -23,13 +23,22 @@ from studies.run.runner import Runner
 from studies.run.search_result import Mixes, SearchResult
 from studies.run.session.joining import prepared, target_of
 from studies.run.session.levels import check_level, settle_level
-from studies.run.session.setup import Checked, add_target, check_artifacts, check_unchanged, checked, complete_study
+from studies.run.session.setup import (
+    Checked,
+    add_target,
+    check_artifacts,
+    check_unchanged,
+    checked,
+    complete_study,
+    given_options,
+)
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
-from studies.store.targets import choose, config_of, remember
+from studies.store.target_names import choose
+from studies.store.target_options import config_of, remember
 from studies.trials.proposals import Proposals
 
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def join(
             shipping.keep(store, study, config, progress)
             if not slots:
                 return run_here(store, good, study, mine, progress, moved=moved)
-            remember(store, study, mine, config, moved=moved)
+            remember(store, study, mine, given_options(config), moved=moved)
     return run_crew(config, slots, progress, mine)
 
 
@@ -134,7 +143,7 @@ def run_here(
         refuse_late(pace, study.name, config.storage)
     with prepared(store, good, study, progress, state="starting") as work:
         work.pace = pace
-        remember(store, study, target, config, moved=moved)
+        remember(store, study, target, given_options(config), moved=moved)
         store.studies.update(study.id, state="running")
         database = optuna_storage(config.storage)
         state: str | None = "interrupted"

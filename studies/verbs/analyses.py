@@ -14,7 +14,7 @@ from studies.judging.study_lookup import named_target, standing_of
 from studies.options.config import SearchConfig, from_options
 from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.inspect.profile import Profile

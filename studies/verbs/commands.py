@@ -27,7 +27,7 @@ from studies.run_clock import clocked_run
 from studies.show.trial_details import TrialDetails
 from studies.store.records import StudySummary, TargetRecord
 from studies.store.store import Store, check_usable, default_url
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 from studies.verbs.analyses import compare, layers, profile, remeasure, sensitivity
 from studies.verbs.results import Demo
 

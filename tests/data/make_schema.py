@@ -13,7 +13,7 @@ import sqlite3
 from dataclasses import fields
 from pathlib import Path
 
-from search.graph.model import Edge, Group
+from search.graph.model import Group
 from search.values import Evaluation, Failure, FailureKind, Precision, Stage
 from studies.store.database import tables
 from studies.store.records import Choice, SensitivityRecord
@@ -34,7 +34,7 @@ def make(path: Path) -> None:
 def fill(store: Store) -> None:
     """One study on one target: an evaluation that ended well, one that failed, and one that a worker has in hand."""
     study = store.studies.create(STUDY)
-    store.studies.set_groups(study, [group("g000"), group("g001")], [Edge("g000", "g001", "x", 3)])
+    store.studies.set_groups(study, [group("g000"), group("g001")])
     target = store.targets.add(study, TARGET, "demo/onnxruntime")
     offered = [(f"g00{g}", p) for g in range(2) for p in (Precision.FP32, Precision.INT8)]
     store.spaces.set_choices(target, "b" * 64, [Choice(name, p, int(p is Precision.INT8), True) for name, p in offered])

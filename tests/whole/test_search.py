@@ -352,7 +352,7 @@ def test_two_studies_share_the_ranges_of_one_calibration(studied: Path) -> None:
 def test_a_study_killed_before_its_first_row_is_whole(studied: Path) -> None:
     """Between the rows of study, groups and target there are moments too."""
     connection = sqlite3.connect(DATABASE)
-    for table in ("bf_study_target", "bf_group", "bf_edge"):
+    for table in ("bf_study_target", "bf_group"):
         connection.execute(f"delete from {table}")
     connection.commit()
     connection.close()

@@ -14,7 +14,7 @@ from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits
 from studies.store.records import DeathRecord, RunningRecord, StudyRecord, Tally, TargetRecord, TaskRecord, WorkerRecord
 from studies.store.store import Store
-from studies.store.targets import config_of
+from studies.store.target_options import config_of
 
 HOUR_S = 3600.0
 # What a worker does that has a task for all, and what else its state does not say.

@@ -10,7 +10,7 @@ from search.forecast.priors import Baseline, latency_prior
 from search.forecast.transfer import Elsewhere
 from search.values import Precision, Target
 from studies.judging.standing import standing
-from studies.store.targets import PREFIX
+from studies.store.target_names import PREFIX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -181,7 +181,8 @@ def of_study(
         EvaluatorError: the model cannot be run.
     """
     from studies.store.store import Store
-    from studies.store.targets import choose, config_of
+    from studies.store.target_names import choose
+    from studies.store.target_options import config_of
 
     with Store.open(url, write=False) as store:
         study = store.studies.load(name)

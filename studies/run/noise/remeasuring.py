@@ -184,7 +184,7 @@ def remeasure_study(
     from studies.artifacts.shipping import here
     from studies.run.session.joining import prepared
     from studies.run.session.setup import check_artifacts, check_unchanged, checked
-    from studies.store.targets import config_of
+    from studies.store.target_options import config_of
 
     with Store.open(url, write=False) as store:
         rows = _wanted(store, now, trials, every=every)

@@ -132,9 +132,7 @@ class TieBand:
             self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
         with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
-        self._work.ledger.store.targets.add_repeat(
-            self._work.ledger.target.id, number, kind, latency, worker=self._work.crew.name
-        )
+        self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
         return True
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:

@@ -27,7 +27,7 @@ from studies.run.session.setup import Checked, calibration_cache_of, runs_on_gpu
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
-from studies.store.targets import foreign, own
+from studies.store.target_names import foreign, own
 from studies.trials.ledger import Ledger
 
 

@@ -37,7 +37,8 @@ from studies.options.mistakes import run_checks
 from studies.run.session.levels import START_LEVEL
 from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
 from studies.store.store import Store
-from studies.store.targets import foreign, options_of, own
+from studies.store.target_names import foreign, own
+from studies.store.target_options import options_of
 
 _WORK_PREFIX = "bitfront-run-"
 
@@ -301,7 +302,7 @@ def complete_study(store: Store, good: Checked, study_id: int) -> None:
     """Add groups and target to a study that has none: a new one, or one whose process was killed just then."""
     if store.targets.of_study(study_id):
         return
-    store.studies.set_groups(study_id, good.model.groups, good.model.edges)
+    store.studies.set_groups(study_id, good.model.groups)
     fingerprint = good.target.fingerprint
     store.targets.add(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
 
@@ -324,6 +325,13 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
         elif data[row.keyword] not in (None, "none"):
             data[row.keyword] = str(Path(data[row.keyword]).absolute())
     return {**data, "backend": choose_backend(config.backend)}
+
+
+def given_options(config: SearchConfig) -> dict[str, Any]:
+    """Those fields of `resolved` that this run was given, not only defaulted or stored."""
+    table = option_table()
+    given = {table[name].key for name in config.given}
+    return {name: value for name, value in resolved(config).items() if name in given}
 
 
 def _absolute(files: Sequence[str]) -> list[str]:

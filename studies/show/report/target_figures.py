@@ -15,7 +15,7 @@ from studies.judging.sentences.descriptions import mix_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, frame, plain
-from studies.store import targets
+from studies.store import target_names
 
 if TYPE_CHECKING:
     from studies.store.store import Store
@@ -143,7 +143,7 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
         standings: of each target, judged by its limits; at least two.
     """
     records = store.targets.of_study(standings[0].study.id)
-    named = dict(zip([r.id for r in records], targets.names([r.target for r in records]), strict=True))
+    named = dict(zip([r.id for r in records], target_names.names([r.target for r in records]), strict=True))
     places = {record.id: place for place, record in enumerate(records, 1)}
     assignments: dict[str, Assignment] = {}
     columns = tuple(

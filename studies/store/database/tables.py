@@ -225,17 +225,6 @@ class Group(Base):
     shape: Mapped[list[Any]]
     weight_shape: Mapped[list[Any]]
     block: Mapped[str]
-    pinned: Mapped[str]
-
-
-class Edge(Base):
-    __tablename__ = "bf_edge"
-    study_id: Mapped[int] = _parent("bf_study.id", primary_key=True)
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    source: Mapped[str | None] = mapped_column(WORD)
-    target: Mapped[str] = mapped_column(WORD)
-    elements: Mapped[int] = mapped_column(BigInteger)
-    tensor: Mapped[str]
 
 
 class Choice(Base):
@@ -346,7 +335,6 @@ class Sample(Base):
     raw_ms: Mapped[float | None]
     baseline_ms: Mapped[float | None]
     spread: Mapped[float | None]
-    created_at: Mapped[datetime] = mapped_column(default=utc_now())
     warnings: Mapped[list[Any] | None]
     details: Mapped[dict[str, Any] | None]
     samples: Mapped[bytes]
@@ -386,15 +374,12 @@ class Repeat(Base):
     kind: Mapped[str] = mapped_column(WORD)
     raw_ms: Mapped[float]
     baseline_ms: Mapped[float | None]
-    worker: Mapped[str] = mapped_column(NAME)
-    measured_at: Mapped[datetime] = mapped_column(default=utc_now())
 
 
 class Lease(Base):
     __tablename__ = "bf_lease"
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True, autoincrement=False)
     worker: Mapped[str] = mapped_column(NAME)
-    acquired: Mapped[datetime] = mapped_column(default=utc_now())
     heartbeat: Mapped[datetime] = mapped_column(default=utc_now())
 
 
@@ -419,7 +404,6 @@ class Task(Base):
     study_target_id: Mapped[int] = _parent("bf_study_target.id", primary_key=True)
     name: Mapped[str] = mapped_column(WORD, primary_key=True)
     worker: Mapped[str] = mapped_column(NAME)
-    acquired: Mapped[datetime] = mapped_column(default=utc_now())
     heartbeat: Mapped[datetime] = mapped_column(default=utc_now())
 
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, and_, case, func, select
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.connections import PLAIN
-from studies.store.reading.detail_columns import FLOATS
-from studies.store.statements import chunks
+from studies.store.records.detail_columns import FLOATS
+from studies.store.statements.table_rows import chunks
 
 Query = Any  # SQLAlchemy 2.0 and 2.1 type selects in ways that exclude each other
 

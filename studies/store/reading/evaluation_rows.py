@@ -26,7 +26,7 @@ from search.values import (
 from studies.store import records
 from studies.store.database import tables
 from studies.store.reading.rounds import read_reference_ms
-from studies.store.statements import select_all
+from studies.store.statements.table_rows import select_all
 
 Row = Any
 
@@ -118,7 +118,7 @@ def _round(row: Row, baseline: NDArray[np.float64] | None, reference_ms: float |
         around_ms=details.get("around_ms", {}),
         conditions=details.get("conditions", {}),
     )
-    return records.Round(row.round, latency, row.created_at)
+    return records.Round(row.round, latency)
 
 
 def _accuracy(row: Row) -> Accuracy:

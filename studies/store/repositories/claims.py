@@ -8,11 +8,12 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select, true, upda
 from sqlalchemy.exc import IntegrityError
 
 from search.values import Assignment, Evaluation
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.records import KnownEvaluationError, LostEvaluationError
+from studies.store.statements import leases, results, table_rows
 
 Row = Any
 MAX_NAME = 200
@@ -63,12 +64,12 @@ class Claims:
         try:
             with self._database.writing("begin an evaluation") as connection:
                 if most is not None:
-                    statements.check_room(connection, study_target_id, digest, most)
-                evaluation_id = statements.insert_row(connection, tables.Evaluation, values)
+                    results.check_room(connection, study_target_id, digest, most)
+                evaluation_id = table_rows.insert_row(connection, tables.Evaluation, values)
                 lease = {"evaluation_id": evaluation_id, "worker": values["worker"]}
                 connection.execute(insert(tables.Lease).values(lease))
                 if trial is not None:
-                    statements.link(connection, study_target_id, trial, evaluation_id, reused=False)
+                    results.link(connection, study_target_id, trial, evaluation_id, reused=False)
                 return evaluation_id
         except IntegrityError:
             known = self._status(study_target_id, digest)
@@ -95,7 +96,7 @@ class Claims:
             select(e.id)
             .outerjoin(lease, lease.evaluation_id == e.id)
             .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
-            .where(or_(lease.heartbeat.is_(None), statements.is_free(lease, worker, lease_s)))
+            .where(or_(lease.heartbeat.is_(None), leases.is_free(lease, worker, lease_s)))
             .order_by(e.id)
         )
         for row in self._database.rows(query):
@@ -111,7 +112,7 @@ class Claims:
         Args:
             worker: only those that it is at.
         """
-        e, lease, trials = tables.Evaluation, tables.Lease, statements.lowest_trials(study_target_id)
+        e, lease, trials = tables.Evaluation, tables.Lease, results.lowest_trials(study_target_id)
         query = (
             select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
             .add_columns(tables.utc_now().label("now"))
@@ -133,10 +134,10 @@ class Claims:
         e, lease = tables.Evaluation, tables.Lease
         with self._database.writing("abandon an evaluation") as connection:
             if worker is not None:
-                statements.lock(connection, e, evaluation_id)
+                table_rows.lock(connection, e, evaluation_id)
                 if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) != worker:
                     return repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None
-            gone = statements.changed(connection, delete(e).where(e.id == evaluation_id, e.status == records.RUNNING))
+            gone = table_rows.meets_row(connection, delete(e).where(e.id == evaluation_id, e.status == records.RUNNING))
             return gone or (repeated() and connection.scalar(select(e.id).where(e.id == evaluation_id)) is None)
 
     @retried
@@ -161,18 +162,18 @@ class Claims:
         Raises:
             LostEvaluationError: the row is no longer running; nothing was written.
         """
-        values = {**statements.measures(evaluation), "artifact": artifact, **({"worker": worker} if worker else {})}
+        values = {**results.measures(evaluation), "artifact": artifact, **({"worker": worker} if worker else {})}
         with self._database.writing("record an evaluation") as connection:
             e = tables.Evaluation
             running = update(e).where(e.id == evaluation_id, e.status == records.RUNNING)
-            if not statements.changed(connection, running.values(values)):
-                if repeated() and statements.is_result_of(connection, evaluation_id, worker):
+            if not table_rows.meets_row(connection, running.values(values)):
+                if repeated() and results.is_result_of(connection, evaluation_id, worker):
                     return
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not running any more")
             if repaired:
                 connection.execute(update(e).where(e.id == evaluation_id).values(role=""))
                 connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
-            statements.insert_result(connection, evaluation_id, evaluation, artifact)
+            results.insert_result(connection, evaluation_id, evaluation, artifact)
             connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
 
     @retried
@@ -193,16 +194,16 @@ class Claims:
                 written.
         """
         e = tables.Evaluation
-        values = {**statements.unmeasured(), **statements.measures(evaluation), "artifact": artifact, "worker": worker}
+        values = {**results.unmeasured(), **results.measures(evaluation), "artifact": artifact, "worker": worker}
         del values["finished_at"]
         with self._database.writing("store an evaluation scored to the end") as connection:
             stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
-            if not statements.changed(connection, update(e).where(*stopped).values(values)):
-                if repeated() and statements.is_result_of(connection, evaluation_id, worker):
+            if not table_rows.meets_row(connection, update(e).where(*stopped).values(values)):
+                if repeated() and results.is_result_of(connection, evaluation_id, worker):
                     return
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
-            statements.delete_result(connection, evaluation_id)
-            statements.insert_result(connection, evaluation_id, evaluation, artifact)
+            results.delete_result(connection, evaluation_id)
+            results.insert_result(connection, evaluation_id, evaluation, artifact)
 
     @retried
     def note_late(self, evaluation_id: int, worker: str) -> str:
@@ -212,7 +213,7 @@ class Claims:
         """
         e = tables.Evaluation
         with self._database.writing("note a late result") as connection:
-            statements.lock(connection, e, evaluation_id)
+            table_rows.lock(connection, e, evaluation_id)
             query = select(e.notes, e.finished_at, tables.utc_now().label("now")).where(e.id == evaluation_id)
             row: Row = connection.execute(query).one_or_none()
             if row is None or row.finished_at is None:
@@ -232,10 +233,9 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
     row: Row = connection.execute(select(e.worker, e.takeovers).where(running).with_for_update()).one_or_none()
     if row is None:
         return None
-    now = tables.utc_now()
-    free = (lease.evaluation_id == evaluation_id, statements.is_free(lease, worker, lease_s))
-    renewed = update(lease).where(*free).values(worker=worker, acquired=now, heartbeat=now)
-    if not statements.changed(connection, renewed):
+    free = (lease.evaluation_id == evaluation_id, leases.is_free(lease, worker, lease_s))
+    renewed = update(lease).where(*free).values(worker=worker, heartbeat=tables.utc_now())
+    if not table_rows.meets_row(connection, renewed):
         if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) is not None:
             return None
         connection.execute(insert(lease).values(evaluation_id=evaluation_id, worker=worker))

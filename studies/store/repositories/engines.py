@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from sqlalchemy import select
 
 from search.values import AuditRow, LayerTime, Precision
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import audit_row
+from studies.store.statements import results, table_rows
 
 
 class Engines:
@@ -23,7 +24,7 @@ class Engines:
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
         """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
         p = tables.Profile
-        rows = self._database.rows(statements.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
+        rows = self._database.rows(table_rows.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
         return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)
 
     @retried
@@ -34,8 +35,8 @@ class Engines:
             note: what is noteworthy of this profile; it stands among the evaluation's notes, instead of an earlier one.
         """
         with self._database.writing("store a profile") as connection:
-            statements.replace_profile(connection, evaluation_id, layers)
-            statements.replace_note(connection, evaluation_id, records.OF_PROFILE, note)
+            results.replace_profile(connection, evaluation_id, layers)
+            results.replace_note(connection, evaluation_id, records.OF_PROFILE, note)
 
     def audits(self, study_target_id: int) -> tuple[tuple[int, AuditRow], ...]:
         """(evaluation id, audit of one group) over every audited evaluation of one target."""

@@ -13,14 +13,15 @@ from sqlalchemy import Text, cast, select
 
 from evaluators.measure.latency_scale import scaled
 from search.values import Accuracy, Assignment
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
-from studies.store.reading.detail_columns import DetailColumn, Details, column_of
 from studies.store.reading.evaluation_columns import DETAILS, detail_column, detail_rows, judged_columns
 from studies.store.reading.evaluation_rows import final_failure, read_evaluation
 from studies.store.reading.rounds import round_table, rounds_query, usual_baseline
+from studies.store.records.detail_columns import DetailColumn, Details, column_of
+from studies.store.statements import results
 
 Row = Any
 
@@ -143,7 +144,7 @@ class Evaluations:
     def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:
         """Store the accuracy on the final split, replacing what is there of it."""
         with self._database.writing("store a final score") as connection:
-            statements.replace_final(connection, evaluation_id, accuracy)
+            results.replace_final(connection, evaluation_id, accuracy)
 
     @retried
     def set_final_failure(self, evaluation_id: int, metric: str, message: str) -> None:
@@ -155,7 +156,7 @@ class Evaluations:
         """
         nothing = Accuracy(metric, math.nan, math.nan, math.nan, math.nan, 0, 0, np.empty(0))
         with self._database.writing("store a failure on the final data") as connection:
-            statements.replace_final(connection, evaluation_id, nothing, message)
+            results.replace_final(connection, evaluation_id, nothing, message)
 
 
 def _columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, NDArray[Any]]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from sqlalchemy import delete, select, update
 
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
+from studies.store.statements import artifacts, table_rows
 
 Row = Any
 
@@ -32,21 +33,21 @@ class Files:
     def set_inputs(self, study_id: int, files: Sequence[records.FileRecord]) -> None:
         """Store which files of a study lie among the artifacts, replacing what is there."""
         with self._database.writing("store the study's files") as connection:
-            statements.lock(connection, tables.Study, study_id)
+            table_rows.lock(connection, tables.Study, study_id)
             for file in sorted(files, key=lambda file: file.digest):  # in one order, else two that store deadlock
                 row = {"digest": file.digest, "kind": file.role, "key": None, "size_bytes": file.size_bytes}
-                statements.hold_artifact(connection, row)
-            statements.replace_rows(connection, tables.File, {"study_id": study_id}, [vars(file) for file in files])
+                artifacts.hold_artifact(connection, row)
+            table_rows.replace_rows(connection, tables.File, {"study_id": study_id}, [vars(file) for file in files])
 
     def find(self, key: str) -> records.ArtifactRecord | None:
         """The cache entry with this key, say the ranges of a model, data and method; None when there is none."""
-        rows = self._database.rows(statements.select_all(tables.Artifact, tables.Artifact.key == key))
+        rows = self._database.rows(table_rows.select_all(tables.Artifact, tables.Artifact.key == key))
         return _artifact(rows[0]) if rows else None
 
     def all(self) -> tuple[records.ArtifactRecord, ...]:
         """Every artifact the database knows, of all studies, those too whose files are yet to be removed."""
         a = tables.Artifact
-        return tuple(_artifact(row) for row in self._database.rows(statements.select_all(a).order_by(a.digest)))
+        return tuple(_artifact(row) for row in self._database.rows(table_rows.select_all(a).order_by(a.digest)))
 
     @retried
     def add(self, digest: str, kind: str, size_bytes: int, *, key: str | None = None) -> None:
@@ -56,7 +57,7 @@ class Files:
             if key is not None:
                 connection.execute(update(a).where(a.key == key, a.digest != digest).values(key=None))
             row = {"digest": digest, "kind": kind, "key": key, "size_bytes": size_bytes}
-            statements.hold_artifact(connection, row)
+            artifacts.hold_artifact(connection, row)
             if key is not None:
                 connection.execute(update(a).where(a.digest == digest).values(key=key))
 
@@ -69,11 +70,11 @@ class Files:
             nonlocal freed  # as of `Studies.delete`
             held: set[str] = set()
             with self._database.writing("release engines") as connection:
-                for chunk in statements.chunks([int(evaluation_id) for evaluation_id in evaluation_ids]):
-                    held |= statements.held_artifacts(connection, e.id.in_(chunk))
+                for chunk in table_rows.chunks([int(evaluation_id) for evaluation_id in evaluation_ids]):
+                    held |= artifacts.held_artifacts(connection, e.id.in_(chunk))
                     connection.execute(update(e).where(e.id.in_(chunk)).values(artifact=None))
                 if held:
-                    freed = statements.mark_unused(connection, held)
+                    freed = artifacts.mark_unused(connection, held)
             return freed
 
         return release()
@@ -87,12 +88,12 @@ class Files:
         def release() -> frozenset[str]:
             nonlocal freed  # what was freed before the answer to a commit was lost
             with self._database.writing("release the study's artifacts") as connection:
-                held = statements.held_by_study(connection, study_id)
+                held = artifacts.held_by_study(connection, study_id)
                 connection.execute(update(e).where(e.study_target_id.in_(targets)).values(artifact=None))
                 connection.execute(update(t).where(t.study_id == study_id).values(ranges_digest=None))
                 connection.execute(delete(file).where(file.study_id == study_id))
                 if held:
-                    freed = statements.mark_unused(connection, held)
+                    freed = artifacts.mark_unused(connection, held)
             return freed
 
         return release()
@@ -106,7 +107,7 @@ class Files:
                 the artifact known meanwhile, and where it fails the row stays, for `unused`.
         """
         with self._database.writing("forget an artifact") as connection:
-            return statements.drop_artifact(connection, digest, remove)
+            return artifacts.drop_artifact(connection, digest, remove)
 
     def unused(self, age_s: float) -> frozenset[str]:
         """Digests whose files are to be removed, by `forget`: what was cut off before it was.
@@ -115,7 +116,7 @@ class Files:
             age_s: of what was put and never recorded; before it is so old somebody may be about to.
         """
         with self._database.reading("read the study") as connection:
-            return statements.unused_artifacts(connection, age_s)
+            return artifacts.unused_artifacts(connection, age_s)
 
 
 def _artifact(row: Row) -> records.ArtifactRecord:

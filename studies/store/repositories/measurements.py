@@ -8,11 +8,12 @@ from sqlalchemy import func, select
 
 from evaluators.measure.latency_scale import baseline_doubt
 from search.values import Latency
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
+from studies.store.statements import results, table_rows
 
 
 class Measurements:
@@ -26,14 +27,14 @@ class Measurements:
         """Store measurements made again side by side, evaluation id → latency; the number of their round."""
         s, e = tables.Sample, tables.Evaluation
         with self._database.writing("store measurements") as connection:
-            statements.lock(connection, tables.StudyTarget, study_target_id)
+            table_rows.lock(connection, tables.StudyTarget, study_target_id)
             of_target = e.study_target_id == study_target_id
             last = connection.scalar(select(func.max(s.round)).join(e, e.id == s.evaluation_id).where(of_target))
-            if repeated() and last and statements.is_round(connection, last, latencies):
+            if repeated() and last and results.is_round(connection, last, latencies):
                 return int(last)
             number = max(last or 0, 0) + 1
             for evaluation_id, latency in latencies.items():
-                statements.insert_samples(connection, evaluation_id, number, latency)
+                results.insert_samples(connection, evaluation_id, number, latency)
             return number
 
     def rounds(self, study_target_id: int) -> records.RoundTable:

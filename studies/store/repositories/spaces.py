@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 
 from search.values import Precision
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
+from studies.store.statements import table_rows
 
 
 class Spaces:
@@ -23,7 +24,7 @@ class Spaces:
     def choices(self, study_target_id: int) -> tuple[records.Choice, ...]:
         """Every precision of every group, by group id and precision; empty until `set_choices`."""
         c = tables.Choice
-        rows = self._database.rows(statements.select_all(c, c.study_target_id == study_target_id).order_by(c.group))
+        rows = self._database.rows(table_rows.select_all(c, c.study_target_id == study_target_id).order_by(c.group))
         found = (
             records.Choice(r.group, Precision.of_id(r.precision), r.code, r.offered, r.reason, r.buildable)
             for r in rows
@@ -46,7 +47,7 @@ class Spaces:
         """
         t = tables.StudyTarget
         with self._database.writing("store the search space") as connection:
-            statements.lock(connection, t, study_target_id)
+            table_rows.lock(connection, t, study_target_id)
             known = select(t.space_digest, t.ranges_digest).where(t.id == study_target_id)
             row = connection.execute(known).one_or_none()
             if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
@@ -55,7 +56,7 @@ class Spaces:
                 ranges = select(tables.Artifact.digest).where(tables.Artifact.digest == ranges_digest)
                 connection.execute(ranges.with_for_update()).all()
             rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
-            statements.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
+            table_rows.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
             values = {"space_digest": space_digest, "ranges_digest": ranges_digest}
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
@@ -75,14 +76,14 @@ class Spaces:
         c = tables.Choice
         choice = (c.study_target_id == study_target_id, c.group == group, c.precision == precision.id)
         with self._database.writing("mark a choice as not buildable") as connection:
-            if not statements.changed(connection, update(c).where(*choice).values(buildable=False)):
+            if not table_rows.meets_row(connection, update(c).where(*choice).values(buildable=False)):
                 raise KeyError((study_target_id, group, precision.label))
 
     def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
         """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
         s = tables.Sensitivity
         names = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
-        rows = self._database.rows(statements.select_all(s, s.study_target_id == study_target_id).order_by(s.group))
+        rows = self._database.rows(table_rows.select_all(s, s.study_target_id == study_target_id).order_by(s.group))
         found = (
             records.SensitivityRecord(r.group, Precision.of_id(r.precision), *(getattr(r, name) for name in names))
             for r in rows
@@ -109,8 +110,8 @@ class Spaces:
         values = [{**vars(row), "precision": row.precision.id} for row in rows]
         s = tables.Sensitivity
         with self._database.writing("store sensitivities") as connection:
-            statements.lock(connection, tables.StudyTarget, study_target_id)
+            table_rows.lock(connection, tables.StudyTarget, study_target_id)
             there = select(s.group).where(s.study_target_id == study_target_id).limit(1)
             if not replace and connection.scalar(there) is not None:
                 return
-            statements.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)
+            table_rows.replace_rows(connection, tables.Sensitivity, {"study_target_id": study_target_id}, values)

@@ -12,13 +12,14 @@ from sqlalchemy import and_, case, func, select
 
 from evaluators.measure.latency_scale import scaled
 from search.values import Answer, AuditRow, Precision
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import failure_of
 from studies.store.reading.rounds import read_reference_ms
 from studies.store.records import FinishedRow, Tally
+from studies.store.statements import results
 
 
 class Statistics:
@@ -102,7 +103,7 @@ class Statistics:
 
     def deaths(self, study_target_id: int) -> tuple[records.DeathRecord, ...]:
         """Evaluator processes that ended in the middle of an evaluation and were replaced, in order of evaluations."""
-        e, trials = tables.Evaluation, statements.lowest_trials(study_target_id)
+        e, trials = tables.Evaluation, results.lowest_trials(study_target_id)
         query = (
             select(e.id, trials.c.trial, e.deaths)
             .outerjoin(trials, trials.c.evaluation_id == e.id)

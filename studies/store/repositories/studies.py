@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import and_, case, delete, distinct, func, select, update
+from sqlalchemy import Connection, and_, case, delete, distinct, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
-from studies.store import records, statements, suggestions
+from studies.store import records, suggestions
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.records import NewStudy
+from studies.store.statements import artifacts, options, table_rows
 
 if TYPE_CHECKING:
-    from search.graph.model import Edge, Group
+    from search.graph.model import Group
 
 Row = Any
 STUDY_FIELDS = frozenset({"state", "model_path", "config", "data", "metric", "model", "environment"})
@@ -76,7 +77,7 @@ class Studies:
             raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")
         try:
             with self._database.writing("create the study") as connection:
-                return statements.insert_study(connection, new, clusters)
+                return _insert_study(connection, new, clusters)
         except IntegrityError:
             known = self.load(new.name)
             if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
@@ -100,13 +101,13 @@ class Studies:
         """Put some options of a study in the place of what is there, in one transaction.
 
         Args:
-            seen: the options as this run read them, when it began; see `statements.changed_options`.
+            seen: the options as this run read them, when it began; see `options.merge_options`.
         """
         s = tables.Study
         with self._database.writing("store the options of the study") as connection:
-            statements.lock(connection, s, study_id)
+            table_rows.lock(connection, s, study_id)
             known = connection.scalar(select(s.config).where(s.id == study_id)) or {}
-            changed = statements.changed_options(known, changes, seen)
+            changed = options.merge_options(known, changes, seen)
             path = {"model_path": changed["model"]} if "model" in changed else {}
             if changed:
                 connection.execute(update(s).where(s.id == study_id).values(config={**known, **changed}, **path))
@@ -126,9 +127,9 @@ class Studies:
         def delete_rows() -> frozenset[str]:
             nonlocal freed  # what was freed before the answer to a commit was lost
             with self._database.writing("delete the study") as connection:
-                held = statements.held_by_study(connection, study_id)
-                if statements.changed(connection, delete(tables.Study).where(tables.Study.id == study_id)):
-                    freed = statements.mark_unused(connection, held)
+                held = artifacts.held_by_study(connection, study_id)
+                if table_rows.meets_row(connection, delete(tables.Study).where(tables.Study.id == study_id)):
+                    freed = artifacts.mark_unused(connection, held)
             return freed
 
         return delete_rows()
@@ -142,32 +143,35 @@ class Studies:
     def groups(self, study_id: int) -> tuple[records.GroupRecord, ...]:
         """The groups in topological order; empty until `set_groups`."""
         g = tables.Group
-        query = statements.select_all(g, g.study_id == study_id).order_by(g.position)
+        query = table_rows.select_all(g, g.study_id == study_id).order_by(g.position)
         return tuple(_group(row) for row in self._database.rows(query))
 
     @retried
-    def set_groups(self, study_id: int, groups: Sequence[Group], edges: Sequence[Edge]) -> None:
-        """Store groups and edges in the order given, replacing those there; StudyError when the study is gone."""
+    def set_groups(self, study_id: int, groups: Sequence[Group]) -> None:
+        """Store groups in the order given, replacing those there; StudyError when the study is gone."""
         with self._database.writing("store the groups") as connection:
-            if not statements.lock(connection, tables.Study, study_id):
+            if not table_rows.lock(connection, tables.Study, study_id):
                 raise StudyError("storing the groups: the study was deleted just now.")
-            owner = {"study_id": study_id}
-            statements.replace_rows(
-                connection, tables.Group, owner, [statements.group_row(i, g) for i, g in enumerate(groups)]
-            )
-            statements.replace_rows(
-                connection, tables.Edge, owner, [{"position": i, **vars(e)} for i, e in enumerate(edges)]
-            )
-
-    def edges(self, study_id: int) -> tuple[Edge, ...]:
-        """The edges in topological order. Imports `search.graph.model`, which takes a while."""
-        from search.graph.model import Edge
-
-        e = tables.Edge
-        rows = self._database.rows(statements.select_all(e, e.study_id == study_id).order_by(e.position))
-        return tuple(Edge(row.source, row.target, row.tensor, row.elements) for row in rows)
+            rows = [_group_row(position, group) for position, group in enumerate(groups)]
+            table_rows.replace_rows(connection, tables.Group, {"study_id": study_id}, rows)
 
 
 def _group(row: Row) -> records.GroupRecord:
     lists = {name: tuple(getattr(row, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
-    return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, pinned=row.pinned, **lists)
+    return records.GroupRecord(id=row.group, name=row.name, op=row.op, block=row.block, **lists)
+
+
+def _group_row(position: int, group: Group) -> dict[str, Any]:
+    """A row of `bf_group` without its study."""
+    lists = {name: list(getattr(group, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
+    texts = {name: getattr(group, name) for name in ("name", "op", "block")}
+    return {"position": position, "group": group.id, **texts, **lists}
+
+
+def _insert_study(connection: Connection, new: records.NewStudy, clusters: Mapping[str, NDArray[Any]]) -> int:
+    """Add a study and the cluster of each of its scores; its id."""
+    number = table_rows.insert_row(connection, tables.Study, vars(new))
+    for split, codes in clusters.items():
+        values = {"study_id": number, "split": split, "codes": codes.astype("<i4").tobytes()}
+        connection.execute(insert(tables.Cluster).values(values))
+    return number

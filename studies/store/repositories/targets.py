@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from search.values import Capability, Latency, Target
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.repeats import provisional_band
+from studies.store.statements import options, table_rows
 
 Row = Any
 
@@ -54,9 +55,9 @@ class Targets:
             options: as in `TargetRecord`.
         """
         with self._database.writing("add the target") as connection:
-            statements.lock(connection, tables.Study, study_id)
+            table_rows.lock(connection, tables.Study, study_id)
             description = {"fingerprint": target.fingerprint, "description": target.to_json()}
-            target_id = statements.ensure_row(connection, tables.Target, "fingerprint", description)
+            target_id = table_rows.ensure_row(connection, tables.Target, "fingerprint", description)
             t = tables.StudyTarget
             known = connection.scalar(select(t.id).where(t.study_id == study_id, t.target_id == target_id))
             if known is not None:
@@ -64,7 +65,7 @@ class Targets:
             values = {"study_id": study_id, "target_id": target_id, "optuna_study": optuna_study}
             values["capability"] = None if capability is None else capability.to_json()
             values["options"] = None if options is None else dict(options)
-            return statements.insert_row(connection, t, {**values, "details": dict(details or {})})
+            return table_rows.insert_row(connection, t, {**values, "details": dict(details or {})})
 
     @retried
     def settle(self, study_target_id: int, *, details: Mapping[str, Any] | None = None, **fields: float | str) -> None:
@@ -76,7 +77,7 @@ class Targets:
         t = tables.StudyTarget
         columns = [t.__table__.c[name] for name in fields]
         with self._database.writing("store what is once for all workers") as connection:
-            statements.lock(connection, t, study_target_id)
+            table_rows.lock(connection, t, study_target_id)
             row = connection.execute(select(t.details, *columns).where(t.id == study_target_id)).one_or_none()
             if row is not None and all(value is None for value in row[1:]):
                 added = {"details": {**(row[0] or {}), **details}} if details else {}
@@ -87,7 +88,7 @@ class Targets:
         """Add to a target's details, or replace some of them."""
         t = tables.StudyTarget
         with self._database.writing("update the target") as connection:
-            statements.lock(connection, t, study_target_id)
+            table_rows.lock(connection, t, study_target_id)
             known = connection.scalar(select(t.details).where(t.id == study_target_id)) or {}
             connection.execute(update(t).where(t.id == study_target_id).values(details={**known, **details}))
 
@@ -98,24 +99,22 @@ class Targets:
         """The same of what a target was told that the study was not."""
         t = tables.StudyTarget
         with self._database.writing("store the options of a target") as connection:
-            statements.lock(connection, t, study_target_id)
+            table_rows.lock(connection, t, study_target_id)
             known = connection.scalar(select(t.options).where(t.id == study_target_id)) or {}
-            changed = statements.changed_options(known, changes, seen)
+            changed = options.merge_options(known, changes, seen)
             if changed:
                 connection.execute(update(t).where(t.id == study_target_id).values(options={**known, **changed}))
 
     def repeats(self, study_target_id: int) -> tuple[records.RepeatRecord, ...]:
         """Baselines that were measured again for the tie band, in the order they were."""
         r = tables.Repeat
-        rows = self._database.rows(statements.select_all(r, r.study_target_id == study_target_id).order_by(r.id))
+        rows = self._database.rows(table_rows.select_all(r, r.study_target_id == study_target_id).order_by(r.id))
         return tuple(records.RepeatRecord(row.evaluation_id, row.kind, row.raw_ms, row.baseline_ms) for row in rows)
 
     @retried
-    def add_repeat(
-        self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency, *, worker: str = ""
-    ) -> None:
+    def add_repeat(self, study_target_id: int, evaluation_id: int, kind: str, latency: Latency) -> None:
         """Store that a baseline was measured again for the tie band; `kind` as in `RepeatRecord`."""
-        values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind, "worker": worker}
+        values = {"study_target_id": study_target_id, "evaluation_id": evaluation_id, "kind": kind}
         values |= {"raw_ms": latency.raw_ms, "baseline_ms": latency.baseline_ms}
         with self._database.writing("store a repetition") as connection:
             connection.execute(insert(tables.Repeat).values(values))

@@ -15,7 +15,7 @@ from evaluators.measure.latency_scale import scaled
 from search.errors import StudyError
 from search.forecast.forecasts import FORECAST, Predicted
 from search.values import Assignment
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
@@ -24,6 +24,7 @@ from studies.store.reading.evaluation_rows import asked_assignment, read_evaluat
 from studies.store.reading.latencies import confirmed
 from studies.store.reading.rounds import read_reference_ms, round_table, rounds_query
 from studies.store.records import LostEvaluationError
+from studies.store.statements import results, table_rows
 
 Row = Any
 Query = Any
@@ -58,7 +59,7 @@ class Trials:
         """As `evaluation`, and None where no evaluation answers the trial."""
         t = tables.Trial
         with self._database.reading("read a trial") as connection:
-            query = statements.select_all(t, t.study_target_id == study_target_id, t.number == trial)
+            query = table_rows.select_all(t, t.study_target_id == study_target_id, t.number == trial)
             row = connection.execute(query).one_or_none()
             if row is None:
                 return None
@@ -77,7 +78,7 @@ class Trials:
         """
         try:
             with self._database.writing("link a trial") as connection:
-                statements.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
+                results.link(connection, study_target_id, trial, evaluation_id, reused=True, asked=asked)
         except IntegrityError:
             if self.links(study_target_id, trial).get(trial, (None,))[0] != evaluation_id:
                 raise LostEvaluationError(f"evaluation {evaluation_id} cannot answer trial {trial}") from None
@@ -88,7 +89,7 @@ class Trials:
         query = select(t.number, e.id, e.status).join(e, e.id == t.evaluation_id)
         found = [
             row
-            for chunk in statements.chunks(trials)
+            for chunk in table_rows.chunks(trials)
             for row in self._database.rows(query.where(t.study_target_id == study_target_id, t.number.in_(chunk)))
         ]
         return {row[0]: (row[1], row[2]) for row in found}

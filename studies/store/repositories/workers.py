@@ -15,10 +15,11 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
-from studies.store import records, statements
+from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
+from studies.store.statements import leases, table_rows
 
 Row = Any
 
@@ -148,11 +149,11 @@ class Tasks:
         """Give a worker a task unless another has it and is alive; False when it does not get it."""
         t, now = tables.Task, tables.utc_now()
         this = (t.study_target_id == study_target_id, t.name == task)
-        values = {"worker": worker, "acquired": now, "heartbeat": now}
+        values = {"worker": worker, "heartbeat": now}
         try:
             with self._database.writing("take a task") as connection:
-                free = statements.is_free(t, worker, lease_s)
-                if statements.changed(connection, update(t).where(*this, free).values(values)):
+                free = leases.is_free(t, worker, lease_s)
+                if table_rows.meets_row(connection, update(t).where(*this, free).values(values)):
                     return True
                 if connection.scalar(select(t.worker).where(*this)) is not None:
                     return False

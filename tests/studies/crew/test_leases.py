@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import update
 
-from search.graph.model import Edge
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from studies.crew.leases import WorkerLease
 from studies.store.database import database, tables
@@ -37,7 +36,7 @@ from studies.store.records import (
 from studies.store.repositories.workers import Workers
 from studies.store.store import Store
 from tests.support.servers.databases import postgresql_server, postgresql_url
-from tests.support.study_rows import ENGINE, STUDY, TARGET, assignment, count, finish, measured
+from tests.support.study_rows import ENGINE, STUDY, TARGET, assignment, count, finish, group, measured
 
 LEASE_S = 60.0
 WORKERS = 6
@@ -334,14 +333,15 @@ def test_measuring_again_at_the_same_time_makes_rounds_of_their_own(store: Store
 
 def test_several_may_complete_a_study_at_once(store: Store) -> None:
     study = store.studies.create(STUDY)
-    edges = [Edge(None, "g000", "x", size) for size in range(5)]
+    groups = [group(number) for number in range(5)]
 
     def complete() -> int:
-        store.studies.set_groups(study, [], edges)
+        store.studies.set_groups(study, groups)
         return store.targets.add(study, TARGET, "demo/cpu")
 
     found = at_once(*[complete] * WORKERS)
-    assert (len(set(found)), len(store.targets.of_study(study)), store.studies.edges(study)) == (1, 1, tuple(edges))
+    assert (len(set(found)), len(store.targets.of_study(study))) == (1, 1)
+    assert [stored.id for stored in store.studies.groups(study)] == [given.id for given in groups]
 
 
 def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> None:

@@ -51,7 +51,7 @@ def filled(url: str, artifacts: Artifacts, tmp_path: Path) -> Iterator[Store]:
     """A study of these points with an engine each."""
     with Store.open(url, create=True) as store:
         fill(store, make_study(store), artifacts, tmp_path)
-        store.studies.set_groups(store.studies.load("s").id, [group(number) for number in range(3)], [])
+        store.studies.set_groups(store.studies.load("s").id, [group(number) for number in range(3)])
         yield store
 
 

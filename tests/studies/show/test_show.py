@@ -36,7 +36,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = SearchConfig(model="model.onnx", data="data.npz", study="demo").to_json()
     with Store.open("sqlite:///bitfront.db", create=True) as store:
         study = store.studies.create(replace(STUDY, metric=METRIC, config=config))
-        store.studies.set_groups(study, [group(0), group(1)], [])
+        store.studies.set_groups(study, [group(0), group(1)])
         target = store.targets.add(study, TENSORRT, "demo/h200")
         choices = [Choice(f"g00{g}", p, p.id, True) for g in range(2) for p in Precision]
         store.spaces.set_choices(target, "c" * 64, choices)

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateTable
 
 from search.errors import StudyError
-from search.graph.model import Edge
 from search.values import Precision
 from studies.store.database import database, migrations, tables
 from studies.store.database.database import artifact_folder, close_optuna, default_url, hide_password
@@ -164,7 +163,6 @@ def test_the_stored_database_is_read_with_its_rows(old: Path, tmp_path: Path) ->
         study = store.studies.load("demo")
         (target,) = store.targets.of_study(study.id)
         assert [group.id for group in store.studies.groups(study.id)] == ["g000", "g001"]
-        assert store.studies.edges(study.id) == (Edge("g000", "g001", "x", 3),)
         assert list(store.evaluations.table(target.id).status) == ["ok", "failed", "running"]
         good = store.trials.load(target.id, 0)
         assert good.evaluation.assignment == assignment(0, 2)

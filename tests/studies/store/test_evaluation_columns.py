@@ -17,9 +17,8 @@ from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
 from studies.options.limits import Limits
 from studies.run import upkeep
-from studies.store.reading import detail_columns
 from studies.store.reading.evaluation_columns import DETAILS
-from studies.store.records import EvaluationTable
+from studies.store.records import EvaluationTable, detail_columns
 from studies.store.store import Store
 from studies.verbs import commands
 from tests.support.study_rows import KINDS, add, evaluated, fresh_url, make_study

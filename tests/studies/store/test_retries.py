@@ -19,7 +19,6 @@ import pytest
 from sqlalchemy import create_engine, select, text, update
 
 from search.errors import RunError, StudyError
-from search.graph.model import Edge
 from search.values import Precision
 from studies.store.database import database, retries, tables
 from studies.store.database.database import check_shareable, optuna_storage, parse_url
@@ -29,9 +28,9 @@ from studies.store.store import Store
 from tests.support.paths import ROOT
 from tests.support.servers.cut_connection import wire_to
 from tests.support.servers.databases import PASSWORD, Server, mariadb_server, postgresql_server
-from tests.support.study_rows import LAYERS, SERVERS, STUDY, TARGET, assignment, finish, fresh_url, measured
+from tests.support.study_rows import LAYERS, SERVERS, STUDY, TARGET, assignment, finish, fresh_url, group, measured
 
-TIMES = ("created_at", "started_at", "finished_at", "acquired", "heartbeat", "ended_at")
+TIMES = ("created_at", "started_at", "finished_at", "heartbeat", "ended_at")
 
 
 @pytest.fixture(params=SERVERS)
@@ -64,7 +63,7 @@ def story(store: Store, step: Callable[[], None]) -> list[Any]:
 
     study = do(store.studies.create, STUDY)
     target = do(store.targets.add, study, TARGET, "demo/cpu")
-    do(store.studies.set_groups, study, [], [Edge(None, "g000", "image", 192)])
+    do(store.studies.set_groups, study, [group(0)])
     do(store.spaces.set_choices, target, "s" * 64, [Choice("g000", Precision.INT8, 0, True, "")])
     do(store.spaces.mark_unbuildable, target, "g000", Precision.INT8)
     do(store.studies.update, study, state="running")

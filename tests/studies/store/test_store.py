@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select
 
 from search.errors import StudyError
-from search.graph.model import Edge, Group
+from search.graph.model import Group
 from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
 from studies.store.database import database, tables
 from studies.store.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
 from studies.store.store import Store, optuna_storage
-from tests.support.study_rows import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, measured, plain
+from tests.support.study_rows import ENGINE, LAYERS, STUDY, TARGET, assignment, count, finish, group, measured, plain
 
 
 def test_a_study_and_its_target_come_back(store: Store, target: int) -> None:
@@ -61,19 +61,18 @@ def test_an_unknown_study_names_close_ones(store: Store) -> None:
         store.studies.load("zzz")
 
 
-def test_groups_edges_and_choices_come_back(store: Store, target: int) -> None:
+def test_groups_and_choices_come_back(store: Store, target: int) -> None:
     study_id = store.studies.load("demo").id
     texts = {"id": "g000", "name": "/conv", "op": "Conv", "output": "y", "block": "layer1", "pinned": "depthwise"}
     empty = {field.name: () for field in fields(Group) if field.name not in texts}
     group = Group(**{**empty, **texts, "nodes": ("/conv", "/relu"), "anchors": ("/conv",), "shape": (1, 8, 4, 4)})
-    edges = (Edge(None, "g000", "x", 3), Edge("g000", "g001", "y", 1 << 40))
     choices = (Choice("g000", Precision.FP32, 0, True), Choice("g000", Precision.INT8, None, False, "no kernel"))
     for _ in range(2):
-        store.studies.set_groups(study_id, [group], edges)
+        store.studies.set_groups(study_id, [group])
         store.spaces.set_choices(target, "c" * 64, choices)
     (record,) = store.studies.groups(study_id)
     assert plain(record) == {name: getattr(group, name) for name in plain(record)}
-    assert (store.studies.edges(study_id), store.spaces.choices(target)) == (edges, choices)
+    assert store.spaces.choices(target) == choices
     assert store.targets.of_study(study_id)[0].space_digest == "c" * 64
 
 
@@ -384,7 +383,7 @@ def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
     evaluation_id = finish(store, target, 0, 0, artifact="1" * 64, profile=LAYERS)
     store.evaluations.set_final(evaluation_id, Accuracy("top1", 0.5, 0.25, 0.0, 0.5, 2, 2, np.zeros(2)))
     store.spaces.set_choices(target, "c" * 64, [Choice("g000", Precision.FP32, 0, True)])
-    store.studies.set_groups(store.studies.load("demo").id, [], [Edge(None, "g000", "x", 1)])
+    store.studies.set_groups(store.studies.load("demo").id, [group(0)])
     store.claims.begin(target, assignment(1), "d" * 64, "w0", 1)
     assert store.studies.delete("demo") == {"1" * 64}
     assert [record.kind for record in store.files.all()] == ["unused engine"]  # its file is to be removed first

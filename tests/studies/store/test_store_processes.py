@@ -26,14 +26,14 @@ def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
 KILLED = """
 import sys
 from search.values import Assignment, Precision
-from studies.store import statements
+from studies.store.statements import artifacts, results, table_rows
 from studies.store.database import database, tables
 from studies.store.store import Store
 store, target = Store.open(sys.argv[1]), int(sys.argv[2])
 chosen = Assignment({"g000": Precision.INT8})
 evaluation_id = store.claims.begin(target, chosen, chosen.digest, "killed", 0)
 with database.writing(store.database.engine) as connection:
-    statements.link(connection, target, 99, evaluation_id, reused=True)
+    results.link(connection, target, 99, evaluation_id, reused=True)
     print("ready", flush=True)
     sys.stdin.read()
 """

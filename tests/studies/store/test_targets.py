@@ -19,7 +19,8 @@ from search.errors import StudyError
 from search.values import Target
 from studies.cli.base import print_cells
 from studies.run.guidance.other_targets import rounding
-from studies.store import targets
+from studies.run.session.setup import given_options
+from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, TEMPORARY, copy_finished, invoke, ok
@@ -220,13 +221,13 @@ L4 = replace(H200, device="NVIDIA L4", versions={**VERSIONS, "compute_capability
 
 def test_names_say_what_sets_targets_apart() -> None:
     older = replace(H200, versions={**H200.versions, "tensorrt": "8.6"})
-    assert targets.names([H200, L4]) == ["tensorrt on NVIDIA H200", "tensorrt on NVIDIA L4"]
-    assert targets.names([H200, older, L4]) == [
+    assert target_names.names([H200, L4]) == ["tensorrt on NVIDIA H200", "tensorrt on NVIDIA L4"]
+    assert target_names.names([H200, older, L4]) == [
         "tensorrt on NVIDIA H200, tensorrt 10.3",
         "tensorrt on NVIDIA H200, tensorrt 8.6",
         "tensorrt on NVIDIA L4",
     ]
-    assert targets.differences(H200, L4) == [
+    assert target_names.differences(H200, L4) == [
         "device: NVIDIA H200 there, NVIDIA L4 here",
         "compute capability: 9.0 there, 8.9 here",
     ]
@@ -234,13 +235,19 @@ def test_names_say_what_sets_targets_apart() -> None:
 
 def test_a_device_is_named_by_a_part_of_it() -> None:
     known = [record(1, H200), record(2, L4)]
-    assert [targets.choose(known, name, "s").id for name in ("h200", "NVIDIA L4", " l4 ", "1", None)] == [1, 2, 2, 1, 1]
+    assert [target_names.choose(known, name, "s").id for name in ("h200", "NVIDIA L4", " l4 ", "1", None)] == [
+        1,
+        2,
+        2,
+        1,
+        1,
+    ]
     with pytest.raises(StudyError, match="2 targets fit"):
-        targets.choose(known, "nvidia", "s")
+        target_names.choose(known, "nvidia", "s")
     # What is a number is never a part of a name, and an empty text fits nothing.
     for name in ("4", "", "  "):
         with pytest.raises(StudyError, match="no target fits"):
-            targets.choose(known, name, "s")
+            target_names.choose(known, name, "s")
 
 
 def test_what_rounds_alike() -> None:
@@ -263,7 +270,8 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
         store.studies.add_options(study.id, {"trials": 500})
 
         def run(target: TargetRecord, *, moved: bool = True, **options: str) -> dict[str, Any]:
-            targets.remember(store, study, target, targets.config_of(study, target).with_options(options), moved=moved)
+            given = given_options(target_options.config_of(study, target).with_options(options))
+            target_options.remember(store, study, target, given, moved=moved)
             return store.studies.load("demo").config
 
         assert run(first) == {**config, "trials": 500}
@@ -293,8 +301,8 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
 
         def run(place: int, **options: str) -> None:
             """As it was read before anybody stored anything."""
-            told = targets.config_of(study, known[place]).with_options(options)
-            targets.remember(store, study, known[place], told)
+            told = target_options.config_of(study, known[place]).with_options(options)
+            target_options.remember(store, study, known[place], given_options(told))
 
         known = store.targets.of_study(study.id)
         for place, now in ((0, "60"), (1, "70")):
@@ -318,13 +326,19 @@ def test_options_of_a_target_go_over_those_of_the_study(tmp_path: Path) -> None:
         store.studies.create(replace(STUDY, config=config))
         study = store.studies.load("demo")
         told = {**config, "threads": 2, "device": "cuda:3", "quiet": True, "artifacts": "x", "model": "elsewhere"}
-        options = targets.options_of(study, told)
+        options = target_options.options_of(study, told)
         assert options == {"threads": 2, "device": "cuda"}
         numbers = [store.targets.add(study.id, H200, "a"), store.targets.add(study.id, L4, "b", options=options)]
         assert store.targets.add(study.id, L4, "c", options={"threads": 9}) == numbers[1]
         first, second = store.targets.of_study(study.id)
-        assert (targets.config_of(study, first).threads, targets.config_of(study, second).threads) == (1, 2)
-        assert (targets.config_of(study, second).device, targets.config_of(study, None).device) == ("cuda", "auto")
+        assert (target_options.config_of(study, first).threads, target_options.config_of(study, second).threads) == (
+            1,
+            2,
+        )
+        assert (target_options.config_of(study, second).device, target_options.config_of(study, None).device) == (
+            "cuda",
+            "auto",
+        )
 
 
 def test_a_row_that_no_terminal_is_wide_enough_for_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,32 +1,20 @@
-"""Pieces of the store's transactions: each takes the connection of a writing transaction and commits nothing."""
+"""Statements on the result of an evaluation, in all tables that hold a part of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Delete, Update, and_, delete, exists, func, insert, literal, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
 
 from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Latency, LayerTime
 from studies.store import records
 from studies.store.database import tables
-
-if TYPE_CHECKING:
-    from search.graph.model import Group
-
-CHUNK = 500  # values of one IN list; SQLite's oldest limit is 999
-UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed
-
-
-def select_all(table: type[tables.Base], *conditions: Any) -> Any:
-    """A query for all columns of the rows that meet the conditions."""
-    return select(*table.__table__.c).where(*conditions)
+from studies.store.statements import artifacts, table_rows
 
 
 def lowest_trials(study_target_id: int) -> Any:
@@ -40,63 +28,13 @@ def lowest_trials(study_target_id: int) -> Any:
     )
 
 
-def is_free(table: Any, worker: str, lease_s: float) -> Any:
-    """Of a lease or a task: its worker has not renewed it for too long, has ended, or is the one that asks."""
-    ended = select(tables.Worker.name).where(tables.Worker.ended_at.is_not(None))
-    return or_(table.worker == worker, table.heartbeat < tables.utc_ago(lease_s), table.worker.in_(ended))
-
-
-def insert_row(connection: Connection, table: type[Any], values: Mapping[str, Any]) -> int:
-    """Insert one row into a table with a generated id; that id."""
-    key: Any = connection.execute(insert(table).values(**values)).inserted_primary_key
-    return int(key[0])
-
-
-def ensure_row(connection: Connection, table: type[Any], key: str, values: Mapping[str, Any]) -> Any:
-    """Insert a row unless one with this unique key is there, also when another process inserts it meanwhile.
-
-    Returns:
-        The primary key of the row there is now.
-    """
-    column = table.__table__.c[key]
-    query = select(next(iter(table.__table__.primary_key))).where(column == values[key])
-    known = connection.scalar(query)
-    if known is not None:
-        return known
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(table).values(**values))
-    except IntegrityError:
-        pass
-    return connection.execute(query).scalar_one()
-
-
-def replace_rows(
-    connection: Connection, table: type[Any], owner: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Put `rows` in the place of all rows that belong to `owner`."""
-    columns = table.__table__.c
-    connection.execute(delete(table).where(*(columns[name] == value for name, value in owner.items())))
-    if rows:
-        connection.execute(insert(table), [{**owner, **row} for row in rows])
-
-
-def lock(connection: Connection, table: type[Any], row_id: int) -> bool:
-    """Let no other transaction lock this row until the end of this one; rows that refer to it may still be added.
-
-    Returns:
-        Whether there is such a row.
-    """
-    return connection.scalar(select(table.id).where(table.id == row_id).with_for_update(key_share=True)) is not None
-
-
 def check_room(connection: Connection, study_target_id: int, digest: str, most: int) -> None:
     """Refuse one evaluation more than a target may have; until the transaction ends no other begins one.
 
     Raises:
         FullStudyError: there are `most`, and none of them has this digest.
     """
-    lock(connection, tables.StudyTarget, study_target_id)
+    table_rows.lock(connection, tables.StudyTarget, study_target_id)
     e = tables.Evaluation
     of_target = e.study_target_id == study_target_id
     there = connection.scalar(select(func.count()).where(of_target, e.role != records.EXPORT)) or 0
@@ -117,11 +55,6 @@ def is_round(connection: Connection, round_number: int, latencies: Mapping[int, 
     this = (s.round == round_number, s.role == "candidate", s.evaluation_id.in_(latencies))
     found = connection.execute(select(s.evaluation_id, s.raw_ms).where(*this)).all()
     return {row[0]: row[1] for row in found} == {i: finite(latency.raw_ms) for i, latency in latencies.items()}
-
-
-def changed(connection: Connection, statement: Update | Delete) -> bool:
-    """Whether the statement met a row."""
-    return connection.execute(statement).rowcount > 0
 
 
 def link(
@@ -181,7 +114,7 @@ def insert_result(connection: Connection, evaluation_id: int, evaluation: Evalua
     if evaluation.accuracy is not None:
         insert_score(connection, evaluation_id, "search", evaluation.accuracy)
     if artifact is not None:
-        hold_artifact(connection, engine_row(artifact, evaluation.size_bytes or 0))
+        artifacts.hold_artifact(connection, artifacts.engine_row(artifact, evaluation.size_bytes or 0))
 
 
 def delete_result(connection: Connection, evaluation_id: int) -> None:
@@ -214,7 +147,7 @@ def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluat
 def replace_profile(connection: Connection, evaluation_id: int, layers: Sequence[LayerTime]) -> None:
     """The layers of an engine in the order they run, instead of those there."""
     rows = [{"position": position, **vars(layer)} for position, layer in enumerate(layers)]
-    replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
+    table_rows.replace_rows(connection, tables.Profile, {"evaluation_id": evaluation_id}, rows)
 
 
 def replace_note(connection: Connection, evaluation_id: int, about: str, note: str) -> None:
@@ -263,113 +196,6 @@ def replace_final(connection: Connection, evaluation_id: int, accuracy: Accuracy
     replace_note(connection, evaluation_id, records.OF_FINAL, failure)
 
 
-def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
-    """A row of `bf_artifact` for an engine."""
-    return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
-
-
-def group_row(position: int, group: Group) -> dict[str, Any]:
-    """A row of `bf_group` without its study."""
-    lists = {name: list(getattr(group, name)) for name in ("nodes", "anchors", "shape", "weight_shape")}
-    texts = {name: getattr(group, name) for name in ("name", "op", "block", "pinned")}
-    return {"position": position, "group": group.id, **texts, **lists}
-
-
-def held_artifacts(connection: Connection, condition: Any) -> set[str]:
-    """Digests of the engines of those evaluations."""
-    artifact = tables.Evaluation.artifact
-    return set(connection.scalars(select(artifact).distinct().where(condition, artifact.is_not(None))))
-
-
-def held_by_study(connection: Connection, study_id: int) -> set[str]:
-    """Digests of all artifacts that a study refers to: engines, ranges, its model and data."""
-    t, file = tables.StudyTarget, tables.File
-    targets = select(t.id).where(t.study_id == study_id)
-    held = held_artifacts(connection, tables.Evaluation.study_target_id.in_(targets))
-    held |= {digest for digest in connection.scalars(select(t.ranges_digest).where(t.study_id == study_id)) if digest}
-    return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
-
-
-def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it."""
-    if _locked_kind(connection, row).startswith(UNUSED):
-        _set_kind(connection, row["digest"], row["kind"])
-
-
-def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
-    """Mark those artifacts that nothing refers to any more; their digests. Rows stay until their files are gone."""
-    a, unused = tables.Artifact, set[str]()
-    for chunk in chunks(sorted(digests)):
-        known = select(a.digest).where(a.digest.in_(chunk)).order_by(a.digest).with_for_update()
-        connection.execute(known).all()
-        used = _referred_to(connection, chunk)
-        free = [digest for digest in chunk if digest not in used]
-        marked = update(a).where(a.digest.in_(free), a.kind.not_like(f"{UNUSED}%"))
-        connection.execute(marked.values(kind=literal(UNUSED) + a.kind, key=None))
-        unused.update(free)
-    return frozenset(unused)
-
-
-def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], object]) -> bool:
-    """Remove an artifact's file and then its row, unless something refers to it; whether it is gone.
-
-    Args:
-        remove: deletes the file; called while nobody else can make the artifact known.
-    """
-    kind = _locked_kind(connection, engine_row(digest, 0))
-    if _referred_to(connection, [digest]):
-        if kind.startswith(UNUSED):
-            _set_kind(connection, digest, kind.removeprefix(UNUSED))
-        return False
-    remove(digest)
-    connection.execute(delete(tables.Artifact).where(tables.Artifact.digest == digest))
-    return True
-
-
-def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
-    """Digests of artifacts marked as unused, and of those that nothing has referred to since they were put long ago."""
-    a, t, file = tables.Artifact, tables.StudyTarget, tables.File
-    held = (tables.Evaluation.artifact, t.ranges_digest, file.digest)
-    alone = [~exists().where(column == a.digest) for column in held]
-    lost = and_(a.key.is_(None), a.created_at < tables.utc_ago(age_s), *alone)
-    return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
-
-
-def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
-    """The kind of an artifact whose row, inserted if need be, is locked until the transaction ends."""
-    a = tables.Artifact
-    locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
-    while (kind := connection.scalar(locked)) is None:
-        with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
-            connection.execute(insert(a).values(**row))
-    return kind
-
-
-def _set_kind(connection: Connection, digest: str, kind: str) -> None:
-    connection.execute(update(tables.Artifact).where(tables.Artifact.digest == digest).values(kind=kind))
-
-
-def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
-    used = held_artifacts(connection, tables.Evaluation.artifact.in_(digests))
-    for column in (tables.StudyTarget.ranges_digest, tables.File.digest):
-        used.update(connection.scalars(select(column).where(column.in_(digests))))
-    return used
-
-
-def insert_study(connection: Connection, new: records.NewStudy, clusters: Mapping[str, NDArray[Any]]) -> int:
-    """Add a study and the cluster of each of its scores; its id."""
-    number = insert_row(connection, tables.Study, vars(new))
-    for split, codes in clusters.items():
-        values = {"study_id": number, "split": split, "codes": codes.astype("<i4").tobytes()}
-        connection.execute(insert(tables.Cluster).values(values))
-    return number
-
-
-def chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """Pieces that fit one IN list."""
-    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
-
-
 def blob(values: NDArray[Any]) -> bytes:
     """Little-endian float32, the same on every machine that shares the database."""
     return np.ascontiguousarray(values, dtype="<f4").tobytes()
@@ -409,20 +235,3 @@ def _accuracy(accuracy: Accuracy | None) -> dict[str, Any]:
     names = {"metric_value": "value", **{name: name for name in same}}
     values: dict[str, Any] = {column: finite(getattr(accuracy, name)) for column, name in names.items()}
     return {**values, "samples": accuracy.samples, "total_samples": accuracy.total}
-
-
-def changed_options(
-    known: Mapping[str, Any], told: Mapping[str, Any], seen: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What a run changes of the options that are stored.
-
-    Between reading and writing a run checks its inputs and calibrates, while others may store what they were told. What
-    it was told just as it had read it is no change and overwrites nothing. Of two totals of trials the larger stays,
-    for workers that count to it are at work; of anything else the later word.
-    """
-    if seen is None:
-        return dict(told)
-    changed = {name: value for name, value in told.items() if name not in seen or value != seen[name]}
-    if "trials" in changed and known.get("trials") not in (None, seen.get("trials")):
-        changed["trials"] = max(changed["trials"], known["trials"])
-    return changed

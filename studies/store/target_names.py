@@ -1,26 +1,17 @@
-"""Targets of one study: which is meant, which this host is, and what each was told that the study was not."""
+"""Targets of one study: what each is called, which is meant, and which this host is."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from search.errors import StudyError
 from search.values import Target, flatten
-from studies.options.config import SearchConfig, option_table
 from studies.store import suggestions
-from studies.store.records import StudyRecord, TargetRecord
-
-if TYPE_CHECKING:
-    from studies.store.store import Store
+from studies.store.records import TargetRecord
 
 PREFIX = 12  # hex digits of a fingerprint that are shown
 _LEAST_PREFIX = 4
-# Where files lie is told of the whole study; the rest of these belongs to no target.
-FILES = ("model", "data", "calibration_data", "final_data", "calibration_cache")
-_OF_THE_HOST = ("device", "artifacts")
-_OF_THE_STUDY = frozenset({*FILES, "study", "artifacts", "quiet"})
 
 
 def choose(targets: Sequence[TargetRecord], wanted: str | None, study: str) -> TargetRecord:
@@ -119,53 +110,3 @@ def differences(theirs: Target, here: Target) -> list[str]:
     there, now = flatten(theirs.to_json()), flatten(here.to_json())
     keys = [key for key in {**there, **now} if there.get(key) != now.get(key)]
     return [f"{word_of(key)}: {there.get(key, 'none')} there, {now.get(key, 'none')} here" for key in keys]
-
-
-# -- what a target was told --------------------------------------------------------------------------------------------
-
-
-def config_of(study: StudyRecord, target: TargetRecord | None, url: str | None = None) -> SearchConfig:
-    """What runs of a study on a target were asked to do: the study's options with the target's own over them.
-
-    Args:
-        target: None where the study has none yet.
-        url: of its database.
-    """
-    stored = {**study.config, **((target.options if target is not None else None) or {})}
-    if target is not None and stored.get("optimization_level") is None:
-        stored["optimization_level"] = target.optimization_level  # chosen when it was first worked on
-    return SearchConfig.from_json(stored) if url is None else SearchConfig.from_json(stored, url)
-
-
-def options_of(study: StudyRecord, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a resolved configuration a target has to remember, because the study says otherwise."""
-    known, told = study.config, json.loads(json.dumps(resolved))
-    found = {k: v for k, v in told.items() if k not in _OF_THE_STUDY and (k not in known or known[k] != v)}
-    if "device" in found:  # which of several alike is this host's affair
-        found["device"] = str(found["device"]).partition(":")[0]
-    return found
-
-
-def remember(
-    store: Store, study: StudyRecord, target: TargetRecord, config: SearchConfig, *, moved: bool = True
-) -> None:
-    """Store what a run was told: of the study for its first target, else of the target alone; where files lie always
-    of the study.
-
-    Args:
-        study, target: as they were read when the run began; what others were told since then stays.
-        moved: files are from now on where the run was told that they are; otherwise that, and which device is meant,
-            is the affair of this host.
-    """
-    from studies.run.session.setup import resolved
-
-    table = option_table()
-    given = {table[name].key for name in config.given} - ({*FILES, *_OF_THE_HOST} if not moved else set())
-    told = json.loads(json.dumps({name: value for name, value in resolved(config).items() if name in given}))
-    first = target.id == store.targets.of_study(study.id)[0].id
-    of_study = told if first else {name: told[name] for name in FILES if name in told}
-    if of_study:
-        store.studies.add_options(study.id, of_study, seen=study.config)
-    if not first:
-        options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
-        store.targets.add_options(target.id, options, seen=target.options or {})

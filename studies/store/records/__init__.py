@@ -1,0 +1,67 @@
+"""What the store takes and gives: plain frozen values, free of SQLAlchemy and of open connections."""
+
+from studies.store.records.columns import EvaluationTable, FinalTable, RoundTable
+from studies.store.records.evaluations import (
+    EXPORT,
+    FAILED,
+    OF_FINAL,
+    OF_PROFILE,
+    OK,
+    RUNNING,
+    Assignments,
+    EvaluationRecord,
+    ExportRecord,
+    FinalLevel,
+    FullStudyError,
+    KnownEvaluationError,
+    LostEvaluationError,
+    Round,
+    RunningRecord,
+    Taken,
+)
+from studies.store.records.statistics import Counts, DeathRecord, FinishedRow, FinishRecord, Tally, WorkerTime
+from studies.store.records.studies import ArtifactRecord, FileRecord, GroupRecord, NewStudy, StudyRecord, StudySummary
+from studies.store.records.targets import PROCESS, REBUILD, Choice, RepeatRecord, SensitivityRecord, TargetRecord
+from studies.store.records.workers import TaskRecord, WorkerRecord
+
+__all__ = [
+    "EXPORT",
+    "FAILED",
+    "OF_FINAL",
+    "OF_PROFILE",
+    "OK",
+    "PROCESS",
+    "REBUILD",
+    "RUNNING",
+    "ArtifactRecord",
+    "Assignments",
+    "Choice",
+    "Counts",
+    "DeathRecord",
+    "EvaluationRecord",
+    "EvaluationTable",
+    "ExportRecord",
+    "FileRecord",
+    "FinalLevel",
+    "FinalTable",
+    "FinishRecord",
+    "FinishedRow",
+    "FullStudyError",
+    "GroupRecord",
+    "KnownEvaluationError",
+    "LostEvaluationError",
+    "NewStudy",
+    "RepeatRecord",
+    "Round",
+    "RoundTable",
+    "RunningRecord",
+    "SensitivityRecord",
+    "StudyRecord",
+    "StudySummary",
+    "Taken",
+    "Tally",
+    "TargetRecord",
+    "TaskRecord",
+    "WorkerRecord",
+    "WorkerTime",
+]

@@ -1,0 +1,104 @@
+"""Targets of studies: their search space, sensitivities and the repetitions of their baselines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from search.values import Capability, Precision, Target
+
+REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """One target of one study.
+
+    Attributes:
+        id: the study-target id that every method about evaluations takes.
+        optuna_study: name of the Optuna study of this pair, in the same database.
+        ranges_digest: artifact with the calibrated ranges; None before calibration.
+        latency_band: relative half-width inside which two latencies are a tie; None until measured.
+        provisional_band: what counts until then.
+        optimization_level: of TensorRT's builder, once for all workers of the target; None before it is settled, and
+            on other backends. `details["level_reason"]` says why.
+        options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
+            for the study's first target.
+    """
+
+    id: int
+    study_id: int
+    target: Target
+    optuna_study: str
+    space_digest: str | None
+    ranges_digest: str | None
+    latency_band: float | None
+    capability: Capability | None
+    details: dict[str, Any]
+    options: dict[str, Any] | None = None
+    optimization_level: int | None = None
+    provisional_band: float = 0.0
+
+    @property
+    def band(self) -> float:
+        """The tie band that counts now: the measured one, else the provisional one."""
+        return self.provisional_band if self.latency_band is None else self.latency_band
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One precision of one group on one target.
+
+    Attributes:
+        code: index in the group's frozen code list, None where the precision never stood in it.
+        offered: whether the samplers may propose it.
+        reason: why it is not offered; empty when it is.
+        buildable: False once the engine's builder has refused it here, which does not change what is offered.
+    """
+
+    group: str
+    precision: Precision
+    code: int | None
+    offered: bool
+    reason: str = ""
+    buildable: bool = True
+
+
+@dataclass(frozen=True)
+class SensitivityRecord:
+    """What one group alone in one precision does, all other groups in FP32.
+
+    Attributes:
+        error: noise over power of the network's outputs; None where they are not finite.
+        flipped: share of samples whose class changes; None where not measured, or the outputs are no classes.
+        sqnr_db: of the group's own output; None where it is not finite.
+        kl: divergence of the rounded from the float activations, in nats; None where none is rounded.
+        overlap: of their histograms, 0 to 1; None where none is rounded.
+        saturated: share of values outside what the precision can hold; None where none is rounded.
+        samples: that the error was measured on; 0 where it is an estimate.
+    """
+
+    group: str
+    precision: Precision
+    error: float | None
+    flipped: float | None
+    sqnr_db: float | None
+    kl: float | None
+    overlap: float | None
+    saturated: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class RepeatRecord:
+    """A uniform baseline measured again for the tie band: built anew (`rebuild`), or its engine in a fresh `process`.
+
+    Attributes:
+        raw_ms: latency on the clock.
+        baseline_ms: of the FP32 baseline that ran in between; None on targets whose latencies are no ratios.
+    """
+
+    evaluation_id: int
+    kind: str
+    raw_ms: float
+    baseline_ms: float | None

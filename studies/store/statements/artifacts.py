@@ -1,0 +1,101 @@
+"""Statements on artifacts: what refers to each, and which of them nothing refers to any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from studies.store.database import tables
+from studies.store.statements import table_rows
+
+UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed
+
+
+def held_artifacts(connection: Connection, condition: Any) -> set[str]:
+    """Digests of the engines of those evaluations."""
+    artifact = tables.Evaluation.artifact
+    return set(connection.scalars(select(artifact).distinct().where(condition, artifact.is_not(None))))
+
+
+def held_by_study(connection: Connection, study_id: int) -> set[str]:
+    """Digests of all artifacts that a study refers to: engines, ranges, its model and data."""
+    t, file = tables.StudyTarget, tables.File
+    targets = select(t.id).where(t.study_id == study_id)
+    held = held_artifacts(connection, tables.Evaluation.study_target_id.in_(targets))
+    held |= {digest for digest in connection.scalars(select(t.ranges_digest).where(t.study_id == study_id)) if digest}
+    return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
+
+
+def engine_row(digest: str, size_bytes: int) -> dict[str, Any]:
+    """A row of `bf_artifact` for an engine."""
+    return {"digest": digest, "kind": "engine", "key": None, "size_bytes": size_bytes}
+
+
+def hold_artifact(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Make an artifact known, one marked as unused too; until the transaction ends nobody else removes it."""
+    if _locked_kind(connection, row).startswith(UNUSED):
+        _set_kind(connection, row["digest"], row["kind"])
+
+
+def mark_unused(connection: Connection, digests: Iterable[str]) -> frozenset[str]:
+    """Mark those artifacts that nothing refers to any more; their digests. Rows stay until their files are gone."""
+    a, unused = tables.Artifact, set[str]()
+    for chunk in table_rows.chunks(sorted(digests)):
+        known = select(a.digest).where(a.digest.in_(chunk)).order_by(a.digest).with_for_update()
+        connection.execute(known).all()
+        used = _referred_to(connection, chunk)
+        free = [digest for digest in chunk if digest not in used]
+        marked = update(a).where(a.digest.in_(free), a.kind.not_like(f"{UNUSED}%"))
+        connection.execute(marked.values(kind=literal(UNUSED) + a.kind, key=None))
+        unused.update(free)
+    return frozenset(unused)
+
+
+def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], object]) -> bool:
+    """Remove an artifact's file and then its row, unless something refers to it; whether it is gone.
+
+    Args:
+        remove: deletes the file; called while nobody else can make the artifact known.
+    """
+    kind = _locked_kind(connection, engine_row(digest, 0))
+    if _referred_to(connection, [digest]):
+        if kind.startswith(UNUSED):
+            _set_kind(connection, digest, kind.removeprefix(UNUSED))
+        return False
+    remove(digest)
+    connection.execute(delete(tables.Artifact).where(tables.Artifact.digest == digest))
+    return True
+
+
+def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
+    """Digests of artifacts marked as unused, and of those that nothing has referred to since they were put long ago."""
+    a, t, file = tables.Artifact, tables.StudyTarget, tables.File
+    held = (tables.Evaluation.artifact, t.ranges_digest, file.digest)
+    alone = [~exists().where(column == a.digest) for column in held]
+    lost = and_(a.key.is_(None), a.created_at < tables.utc_ago(age_s), *alone)
+    return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
+
+
+def _locked_kind(connection: Connection, row: Mapping[str, Any]) -> str:
+    """The kind of an artifact whose row, inserted if need be, is locked until the transaction ends."""
+    a = tables.Artifact
+    locked = select(a.kind).where(a.digest == row["digest"]).with_for_update()
+    while (kind := connection.scalar(locked)) is None:
+        with suppress(IntegrityError), connection.begin_nested():  # another process inserts it just now
+            connection.execute(insert(a).values(**row))
+    return kind
+
+
+def _set_kind(connection: Connection, digest: str, kind: str) -> None:
+    connection.execute(update(tables.Artifact).where(tables.Artifact.digest == digest).values(kind=kind))
+
+
+def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
+    used = held_artifacts(connection, tables.Evaluation.artifact.in_(digests))
+    for column in (tables.StudyTarget.ranges_digest, tables.File.digest):
+        used.update(connection.scalars(select(column).where(column.in_(digests))))
+    return used

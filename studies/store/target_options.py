@@ -1,0 +1,61 @@
+"""What targets of one study were told: the study's options, and over them those of each target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from studies.options.config import SearchConfig
+from studies.store.records import StudyRecord, TargetRecord
+from studies.store.store import Store
+
+# Where files lie is told of the whole study; the rest of these belongs to no target.
+FILES = ("model", "data", "calibration_data", "final_data", "calibration_cache")
+_OF_THE_HOST = ("device", "artifacts")
+_OF_THE_STUDY = frozenset({*FILES, "study", "artifacts", "quiet"})
+
+
+def config_of(study: StudyRecord, target: TargetRecord | None, url: str | None = None) -> SearchConfig:
+    """What runs of a study on a target were asked to do: the study's options with the target's own over them.
+
+    Args:
+        target: None where the study has none yet.
+        url: of its database.
+    """
+    stored = {**study.config, **((target.options if target is not None else None) or {})}
+    if target is not None and stored.get("optimization_level") is None:
+        stored["optimization_level"] = target.optimization_level  # chosen when it was first worked on
+    return SearchConfig.from_json(stored) if url is None else SearchConfig.from_json(stored, url)
+
+
+def options_of(study: StudyRecord, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a resolved configuration a target has to remember, because the study says otherwise."""
+    known, told = study.config, json.loads(json.dumps(resolved))
+    found = {k: v for k, v in told.items() if k not in _OF_THE_STUDY and (k not in known or known[k] != v)}
+    if "device" in found:  # which of several alike is this host's affair
+        found["device"] = str(found["device"]).partition(":")[0]
+    return found
+
+
+def remember(
+    store: Store, study: StudyRecord, target: TargetRecord, given: Mapping[str, Any], *, moved: bool = True
+) -> None:
+    """Store the options that a run was given: of the study for its first target, else of the target alone; where files
+    lie always of the study.
+
+    Args:
+        study, target: as they were read when the run began; what others were told since then stays.
+        given: field of the configuration → what the run was given for it, as JSON.
+        moved: files are from now on where the run was told that they are; otherwise that, and which device is meant,
+            is the affair of this host.
+    """
+    left_out = frozenset() if moved else frozenset({*FILES, *_OF_THE_HOST})
+    told = json.loads(json.dumps({name: value for name, value in given.items() if name not in left_out}))
+    first = target.id == store.targets.of_study(study.id)[0].id
+    of_study = told if first else {name: told[name] for name in FILES if name in told}
+    if of_study:
+        store.studies.add_options(study.id, of_study, seen=study.config)
+    if not first:
+        options = {name: value for name, value in told.items() if name not in _OF_THE_STUDY}
+        store.targets.add_options(target.id, options, seen=target.options or {})
