@@ -34,7 +34,7 @@ def kind_named(name: str) -> BackendKind:
     if name in SHIPPED:
         return _shipped(name)
     if _REFERENCE.fullmatch(name):
-        from evaluators.data.functions import import_function  # with the current folder importable, as for metrics
+        from search.references import import_function  # with the current folder importable, as for metrics
 
         return _made(import_function(name, "--backend"), name)
     if name in (registered := _registered()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from evaluators.data.clusters import check_apart, check_number, count_clusters
 from evaluators.data.dataset import Arrays, Batch, Dataset, Indices, batches
-from evaluators.data.functions import import_function
 from evaluators.data.opening import open_data
 from evaluators.data.splits import Splits, split
+from search.references import import_function
 
 __all__ = [
     "Arrays",

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from evaluators.data.checks import LABELS, Checker
 from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
-from evaluators.data.functions import import_function, short
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.references import import_function, short
 from search.values import digest_of
 
 CACHE_BYTES = 512 * 2**20

@@ -14,9 +14,9 @@ from evaluators.data.arrays import Cache, as_array
 from evaluators.data.checks import Checker
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS, read_cluster_file
 from evaluators.data.dataset import Arrays, Indices
-from evaluators.data.functions import import_function, short
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.references import import_function, short
 from search.values import digest_of
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})

@@ -10,10 +10,10 @@ from evaluators.data.arrays import ArrayDataset, call_source, npz_shard
 from evaluators.data.checks import LABELS
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
-from evaluators.data.functions import REFERENCE
 from evaluators.data.images import ImageDataset, find_images
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.references import REFERENCE
 
 
 def open_data(

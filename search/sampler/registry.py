@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from typing import TYPE_CHECKING
 
-import optuna
-from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-
 from search.errors import ConfigError
+from search.extensions import Extensible
+from search.sampler.kinds import SamplerKind
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
     from search.sampler.guided import Guidance
 
-NAMES = ("guided", "tpe", "nsga2", "gp", "random")
+_KINDS = "search.sampler.kinds"
+SAMPLERS: Extensible[SamplerKind] = Extensible(
+    option="--sampler",
+    base=SamplerKind,  # type: ignore[type-abstract]
+    shipped={
+        "guided": f"{_KINDS}:Guided",
+        "tpe": f"{_KINDS}:TPE",
+        "nsga2": f"{_KINDS}:NSGA2",
+        "gp": f"{_KINDS}:GP",
+        "random": f"{_KINDS}:Random",
+    },
+    group="bitfront.samplers",
+    error=ConfigError,
+)
 
 
-def check_sampler(name: str) -> None:
-    """Raise ConfigError when there is no such sampler, or what it computes with is not installed."""
-    if name not in NAMES:
-        raise ConfigError(f"--sampler {name}: there is no such sampler; known are {', '.join(NAMES)}.")
-    if name == "gp" and importlib.util.find_spec("torch") is None:
-        raise ConfigError("--sampler gp: it computes with PyTorch, which is not installed: pip install 'bitfront[gp]'.")
+def sampler_named(name: str) -> SamplerKind:
+    """The sampler of a name: one of `SAMPLERS.names()`, or `package.module:Class`.
+
+    Raises:
+        ConfigError: there is no such sampler, what is named is none, or what it needs is not installed.
+        DataError: a module that is named cannot be imported.
+    """
+    kind = SAMPLERS.make(name)
+    if missing := kind.missing():
+        raise ConfigError(f"--sampler {name}: {missing}.")
+    return kind
 
 
 def make_sampler(name: str, seed: int, finished: int, guidance: Guidance | None = None) -> BaseSampler:
-    """A sampler for minimising latency and loss under the constraints that trials carry.
-
-    Args:
-        seed: of the study. A resumed study continues from `seed + finished`, for the same seed again would propose
-            what was proposed before.
-        finished: trials that the study has already.
-        guidance: what `guided` is told.
+    """A sampler by its name, made as `SamplerKind.make` says.
 
     Raises:
-        ConfigError: no such sampler, or not installed.
+        ConfigError, DataError: as `sampler_named`.
     """
-    check_sampler(name)
-    if name == "guided":
-        from search.sampler.guided import GuidedSampler
-
-        assert guidance is not None, "the guided sampler needs guidance"
-        return GuidedSampler(guidance, seed)
-    start = (seed + finished) % 2**32
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if name == "tpe":
-            # Univariate TPE is no better than random here; multivariate, after the uniform assignments, is.
-            return TPESampler(multivariate=True, seed=start)
-        if name == "nsga2":
-            return NSGAIISampler(seed=start)
-        if name == "gp":
-            return GPSampler(seed=start)
-        return RandomSampler(seed=start)
+    return sampler_named(name).make(seed, finished, guidance)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from search.sampler.registry import sampler_named
 from search.values import Assignment, Evaluation, FailureKind, Precision
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Repairs:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._allowed = work.problem.config.repair > 0
-        self._heeded = self._allowed or work.problem.config.sampler == "guided"
+        self._heeded = self._allowed or sampler_named(work.problem.config.sampler).guided
         self.unbuildable: frozenset[tuple[str, Precision]] = frozenset()
         if self._heeded:
             self.unbuildable = work.ledger.store.spaces.unbuildable(work.ledger.target.id)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.stopwatch import time_spent
+from search.sampler.registry import sampler_named
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 from studies.artifacts import leftovers
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
@@ -49,7 +50,7 @@ class Runner:
         self._roles = {a.digest: f"baseline:{label}" for label, a in work.problem.space.baselines().items()}
         self._trials = work.problem.config.trials
         self._finished = 0
-        self._unguided = work.problem.config.sampler == "guided"
+        self._unguided = sampler_named(work.problem.config.sampler).guided
         self._repeats = 0
         self._next_look = 0.0
         self._asked_at = self.work.pace.passed_s

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from search.errors import BitfrontError, ConfigError, InputError, RunError
+from search.sampler.registry import sampler_named
 from studies.artifacts import shipping
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, change_lease
@@ -180,7 +181,7 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
         work.problem.space,
         config.sampler,
         config.seed,
-        make_guidance(work) if config.sampler == "guided" else None,
+        make_guidance(work) if sampler_named(config.sampler).guided else None,
         worker=work.crew.name if shared else "",
         rank=work.crew.rank() if shared else 0,
         note=work.progress.note,

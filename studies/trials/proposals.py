@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluators.stopwatch import time_spent
 from search.forecast.forecasts import FORECAST, MEASURED
-from search.sampler.registry import make_sampler
+from search.sampler.registry import sampler_named
 from search.space.choices import Space
 from search.space.trial_codes import codes_in, held, refusal
 from search.values import Assignment
@@ -86,8 +86,9 @@ class Proposals:
         self.study = optuna.create_study(
             storage=storage, study_name=name, directions=["minimize", "minimize"], load_if_exists=True
         )
-        own = seed if sampler == "guided" else seed + rank * _APART
-        self.study.sampler = make_sampler(sampler, own, len(self.study.get_trials(deepcopy=False)), guidance)
+        kind = sampler_named(sampler)
+        own = seed if kind.guided else seed + rank * _APART
+        self.study.sampler = kind.make(own, len(self.study.get_trials(deepcopy=False)), guidance)
         if len(self.study.get_trials(deepcopy=False)) == 0:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -21,7 +21,7 @@ from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
 from search.errors import ArtifactError, ConfigError, MetricError, StudyError
 from search.graph import model as models
 from search.graph.model import Model
-from search.sampler.registry import check_sampler
+from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.values import Capability, Ranges, Target
 from studies import environment
@@ -124,7 +124,7 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
     sources = filter(None, (config.data, config.calibration_data, config.final_data))
     run_checks(
         *more,
-        lambda: check_sampler(config.sampler),
+        lambda: sampler_named(config.sampler),
         lambda: check_backend_options(config),
         lambda: loaded.append(load_model(config)),
         *(partial(check_source, source) for source in sources),

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -104,7 +105,7 @@ def prepare() -> None:
         def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
             return listed[trial.number % len(listed)][param_name]
 
-    proposals.make_sampler = lambda *_: Listed()
+    proposals.sampler_named = lambda name: SimpleNamespace(guided=False, make=lambda *_: Listed())
     proposals.Proposals.enqueue_neighbour = lambda self, assignment: assignment  # which is on no list
     repeatability._REPEATS = repeats.BUILDS = 1
     repeats.PROCESSES = 0

@@ -1,4 +1,4 @@
-"""Functions of the user, named as `package.module:function`."""
+"""Objects of the user or of other packages, named as `package.module:attribute`."""
 
 from __future__ import annotations
 
