@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 
@@ -27,17 +26,19 @@ def change(statement: str) -> None:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_search_in_which_nothing_comes_through(here: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
-    rules = [("g000", precision, "unnamed") for precision in ("fp32", "int8")]
-    monkeypatch.setenv("BITFRONT_TEST_REFUSES", json.dumps(rules))
-    monkeypatch.setenv("BITFRONT_TEST_ABSOLUTE", "1")
+def test_a_search_in_which_nothing_comes_through(here: Path, quiet: bool) -> None:
+    faults = [f"fault=refuse-unnamed:g000={precision}" for precision in ("fp32", "fp16", "int8")]
+    given = [word for fault in faults for word in ("--backend-option", fault)] + ["--quiet"] * quiet
     write_inputs(here)
-    told = ("--quiet",) * quiet
-    result = invoke("search", "model.onnx", "--data", "data.npz", "--study", "s", "--trials", 4, *told)
+    result = invoke(
+        *("search", "model.onnx", "--data", "data.npz", "--study", "s", "--trials", 4, "--backend", "fake", *given)
+    )
     assert result.exit_code == 1, result.output
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     (error,) = errors
-    assert error.startswith("error: all 4 evaluations failed, at build (refused): no kernel for g000 in ")
+    assert error.startswith(
+        "error: all 4 evaluations failed, at build (refused): an invented fault, of no group in particular."
+    )
     assert error.endswith(" One of them: bitfront show s 0")
     assert "nearest" not in result.output
     assert result.output.count("all 4 evaluations failed") == 1

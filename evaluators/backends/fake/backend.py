@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from evaluators.backends.onnxruntime.session import open_session
 from evaluators.cores import usable_processors
 from evaluators.engine import Session
 from evaluators.lowering.placement import TENSORRT
-from search.errors import TargetError
+from search.errors import ConfigError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target
 
@@ -32,7 +32,7 @@ class FakeBackend:
 
     Raises:
         TargetError: a device was named, or ONNX Runtime is not installed.
-        ConfigError: a fault cannot be read.
+        ConfigError: a fault or a precision cannot be read.
     """
 
     quick_profile = True
@@ -43,6 +43,7 @@ class FakeBackend:
         if device != "none":
             raise TargetError(f"--device {device}: backend fake runs on no device. Leave --device out.")
         self.options = options or FakeOptions()
+        self._precisions = _read_precisions(self.options.precisions)
         self._faults = [Fault.parse(text) for text in self.options.faults]
         self._runtime = OnnxRuntimeBackend("cpu", threads=usable_processors())  # nothing is timed beside it
 
@@ -56,13 +57,13 @@ class FakeBackend:
             backend=NAME,
             device="no device: all numbers are invented",
             versions={"fake": VERSION},
-            options={"seed": str(self.options.seed)},
+            options={"seed": str(self.options.seed), "precisions": ", ".join(p.label for p in self._precisions)},
             statistic="median",
             relative=self.options.relative,
         )
 
     def capability(self) -> Capability:
-        return Capability({precision: _WEIGHTED for precision in Precision if precision is not Precision.FP32})
+        return Capability(dict.fromkeys(self._precisions, _WEIGHTED))
 
     def knobs(self) -> dict[str, str]:
         return {"seed": str(self.options.seed)}
@@ -94,3 +95,12 @@ class FakeBackend:
     def _open_graph(self, graph: ir.Model) -> Session:
         device = self._runtime.device
         return open_session(device, ir.to_proto(graph).SerializeToString(), device.session_options())
+
+
+def _read_precisions(labels: Sequence[str]) -> list[Precision]:
+    """Those below FP32 that are offered, finest first; all where none is named. Raises ConfigError."""
+    try:
+        named = [Precision.parse(label) for label in labels] or list(Precision)
+    except ValueError as error:
+        raise ConfigError(f"the fake backend's option precision: {error}") from error
+    return sorted(set(named) - {Precision.FP32})

@@ -28,7 +28,8 @@ class FakeKind(BackendKind):
         from evaluators.backends.fake.backend import FakeBackend
 
         try:
-            settled = FakeOptions(**{**options, "faults": tuple(options.get("faults", ()))})
+            repeated = {name: tuple(options.get(name, ())) for name in ("faults", "precisions")}
+            settled = FakeOptions(**{**options, **repeated})
         except TypeError as error:
             raise ConfigError(f"opening backend fake: {error}. docs/backends.md lists its options.") from error
         return FakeBackend(device, settled)

@@ -20,6 +20,7 @@ class FakeOptions:
         seed: another one gives other costs and losses, and another target.
         faults: what goes wrong, see `faults.Fault`. No part of an evaluation's digest: a study can go on without them.
         build_time_s: that every build lasts.
+        precisions: that it offers beside FP32, by label; empty for all there are.
         relative: latencies are ratios to an FP32 engine that runs in between, as on processors; else as on GPUs.
     """
 
@@ -29,4 +30,7 @@ class FakeOptions:
         "text", (), "What goes wrong, as crash:conv2=int8; repeatable.", name="fault", metavar="FAULT", many=True
     )
     build_time_s: float = option("duration", 0.0, "How long every build lasts.", name="build-time", metavar="TIME")
+    precisions: tuple[str, ...] = option(
+        "text", (), "A precision that it offers beside fp32, all by default; repeatable.", name="precision", many=True
+    )
     relative: bool = option("switch", False, "Latencies as ratios to FP32: on, off.", metavar="SWITCH")

@@ -19,7 +19,11 @@ from studies.run.guidance.guidance import make_guidance
 from tests.support.command_line import DATABASE, environment, ok, write_inputs
 from tests.support.networks import mobile_cnn
 
-SECOND = ("g001", "int8", "named")
+SECOND = "refuse:g001=int8"
+THIRD = "refuse:g002=int8"
+REFUSALS = {"g001": "an invented fault: second in int8", "g002": "an invented fault: fc in int8"}
+INPUTS = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "fake")
+INPUTS += ("--backend-option", "precision=int8")
 ALL_INT8 = {"g000": "int8", "g001": "int8", "g002": "int8"}
 
 
@@ -31,14 +35,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, *rules: tuple[str, str, str]) -> None:
-    """Let builds in evaluator processes be refused, as `refusing_builder.py` says."""
-    monkeypatch.setenv("BITFRONT_TEST_REFUSES", json.dumps(rules))
+def refuse(*faults: str) -> list[str]:
+    """Options by which the fake backend refuses to build."""
+    return [word for fault in faults for word in ("--backend-option", f"fault={fault}")]
 
 
 def search(*arguments: Any, sampler: str = "random") -> str:
-    inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", sampler)
-    return ok("search", *inputs, *arguments)
+    return ok("search", *INPUTS, "--sampler", sampler, *arguments)
 
 
 def rows(query: str, *values: Any) -> list[Any]:
@@ -80,17 +83,14 @@ def check_told() -> None:
     assert complete == sum(state == "COMPLETE" for state, *_ in linked)
 
 
-def test_what_is_refused_is_repaired_and_all_of_it_recorded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND)
-    said = search("--trials", 50, "--repair", 1)
+def test_what_is_refused_is_repaired_and_all_of_it_recorded(here: Path) -> None:
+    said = search(*refuse(SECOND), "--trials", 50, "--repair", 1)
     assert "every one of the 4 assignments that can be built has been evaluated" in said
     fp32, asked, repaired, *rest = evaluations()
     assert fp32[1:3] == ("ok", "baseline:fp32")
     assert asked[1:] == ("failed", "", ALL_INT8, None)
     assert repaired[1:] == ("ok", "baseline:int8", {**ALL_INT8, "g001": "fp32"}, ALL_INT8)
-    assert rows("select kind, message from bf_evaluation where id = ?", asked[0]) == [
-        ("refused", "no kernel for g001 in int8")
-    ]
+    assert rows("select kind, message from bf_evaluation where id = ?", asked[0]) == [("refused", REFUSALS["g001"])]
     assert rows("select number, reused from bf_trial where evaluation_id = ?", repaired[0])[0] == (1, 0)
     assert rows("select number from bf_trial where evaluation_id = ?", asked[0]) == []
     assert unbuildable() == [("g001", 2)]
@@ -99,18 +99,17 @@ def test_what_is_refused_is_repaired_and_all_of_it_recorded(here: Path, monkeypa
     check_told()
 
 
-def test_show_says_what_was_proposed_and_what_was_built(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND)
-    search("--trials", 50, "--repair", 1)
+def test_show_says_what_was_proposed_and_what_was_built(here: Path) -> None:
+    search(*refuse(SECOND), "--trials", 50, "--repair", 1)
     shown = json.loads(ok("show", "s", 1, "--json"))
     assert [(group["proposed"], group["asked"]) for group in shown["groups"]] == [
         ("int8", "int8"), ("int8", "fp32"), ("int8", "int8")
     ]  # fmt: skip
-    assert [refused["message"] for refused in shown["refused"]] == ["no kernel for g001 in int8"]
+    assert [refused["message"] for refused in shown["refused"]] == [REFUSALS["g001"]]
     assert (shown["status"], shown["role"]) == ("ok", "baseline:int8")
     text = ok("show", "s", 1)
     assert "a repair of all int8" in text
-    assert "no kernel for g001 in int8" in text
+    assert REFUSALS["g001"] in text
     # A trial whose repair was there already says so too, whatever the trial proposed that it was built for.
     repeats = rows("select number, asked_assignment from bf_trial where reused and asked_assignment is not null")
     assert repeats  # a random sampler proposes half of its trials with what cannot be built
@@ -119,12 +118,11 @@ def test_show_says_what_was_proposed_and_what_was_built(here: Path, monkeypatch:
         assert {group["group"]: group["proposed"] for group in groups} == json.loads(asked)
         assert {group["group"]: group["asked"] for group in groups} == {**json.loads(asked), "g001": "fp32"}
     ok("report", "s", "--out", "s.html")
-    assert "no kernel for g001 in int8" in Path("s.html").read_text()
+    assert REFUSALS["g001"] in Path("s.html").read_text()
 
 
-def test_without_repair_a_refusal_is_final(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND)
-    assert "every one of the 8 assignments has been evaluated" in search("--trials", 50)
+def test_without_repair_a_refusal_is_final(here: Path) -> None:
+    assert "every one of the 8 assignments has been evaluated" in search(*refuse(SECOND), "--trials", 50)
     assert rows("select status, count(*) from bf_evaluation group by 1 order by 1") == [("failed", 4), ("ok", 4)]
     assert evaluations("role = 'baseline:int8'")[0][1:] == ("failed", "baseline:int8", ALL_INT8, None)
     assert rows("select count(*) from bf_evaluation where asked_assignment is not null") == [(0,)]
@@ -132,10 +130,9 @@ def test_without_repair_a_refusal_is_final(here: Path, monkeypatch: pytest.Monke
     check_told()
 
 
-def test_without_repair_guided_does_not_propose_what_was_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_repair_guided_does_not_propose_what_was_refused(here: Path) -> None:
     """Its uniform assignment fails; all four that can be built are found, among them what the repair would be."""
-    refuse(monkeypatch, SECOND)
-    said = search("--trials", 50, sampler="guided")
+    said = search(*refuse(SECOND), "--trials", 50, sampler="guided")
     assert "every one of the 4 assignments that can be built has been evaluated" in said
     fp32, refused, *rest = evaluations()
     assert fp32[1:3] == ("ok", "baseline:fp32")
@@ -150,10 +147,9 @@ def test_without_repair_guided_does_not_propose_what_was_refused(here: Path, mon
 
 
 @pytest.mark.parametrize("repair", [0, 2])
-def test_guided_loses_one_evaluation_to_a_pair(here: Path, monkeypatch: pytest.MonkeyPatch, repair: int) -> None:
+def test_guided_loses_one_evaluation_to_a_pair(here: Path, repair: int) -> None:
     write_inputs(here / "in", mobile_cnn())
-    refuse(monkeypatch, ("g003", "int8", "named"))
-    search("--trials", 10, "--repair", repair, sampler="guided")
+    search(*refuse("refuse:g003=int8"), "--trials", 10, "--repair", repair, sampler="guided")
     assert [assignment["g003"] for *_, assignment, _ in evaluations("status = 'failed'")] == ["int8"]
     assert len(evaluations()) == 10
     assert unbuildable() == [("g003", 2)]
@@ -164,7 +160,6 @@ def test_what_was_refused_counts_as_its_repair_only_where_that_was_built(
     here: Path, monkeypatch: pytest.MonkeyPatch, repair: int
 ) -> None:
     """Else the sampler would take the mix nearest to all INT8 for tried, and never propose it."""
-    refuse(monkeypatch, SECOND)
     made = []
 
     def caught(work: Any) -> Guidance:
@@ -172,7 +167,7 @@ def test_what_was_refused_counts_as_its_repair_only_where_that_was_built(
         return made[-1]
 
     monkeypatch.setattr("studies.run.guidance.guidance.make_guidance", caught)
-    search("--trials", 2 + repair, "--repair", repair, sampler="guided")
+    search(*refuse(SECOND), "--trials", 2 + repair, "--repair", repair, sampler="guided")
     trials = optuna.load_study(study_name=None, storage=f"sqlite:///{DATABASE}").trials
     seen = GuidedSampler(made[0], 0).history(trials, {("g001", Precision.INT8)}).seen
     built = ["fp32", "int8", *(["repaired"] if repair else [])]
@@ -180,17 +175,15 @@ def test_what_was_refused_counts_as_its_repair_only_where_that_was_built(
     assert seen == {codes[name] for name in built}
 
 
-def test_a_refusal_that_names_no_group_is_final(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, ("g001", "int8", "unnamed"))
-    search("--trials", 4, "--repair", 3)
+def test_a_refusal_that_names_no_group_is_final(here: Path) -> None:
+    search(*refuse("refuse-unnamed:g001=int8"), "--trials", 4, "--repair", 3)
     assert evaluations("role = 'baseline:int8'")[0][1:] == ("failed", "baseline:int8", ALL_INT8, None)
     assert unbuildable() == []
     check_told()
 
 
-def test_no_more_repairs_than_allowed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND, ("g002", "int8", "named"))
-    search("--trials", 50, "--repair", 1)
+def test_no_more_repairs_than_allowed(here: Path) -> None:
+    search(*refuse(SECOND, THIRD), "--trials", 50, "--repair", 1)
     first, second = evaluations("status = 'failed'")
     assert first[2:] == ("", ALL_INT8, None)
     # The trial is answered by the last that was tried, and what that taught is remembered.
@@ -204,21 +197,19 @@ def test_no_more_repairs_than_allowed(here: Path, monkeypatch: pytest.MonkeyPatc
     check_told()
 
 
-def test_several_repairs_of_one_proposal(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND, ("g002", "int8", "named"))
-    search("--trials", 50, "--repair", 2)
+def test_several_repairs_of_one_proposal(here: Path) -> None:
+    search(*refuse(SECOND, THIRD), "--trials", 50, "--repair", 2)
     _, first, second, third = evaluations()
     assert [(row[1], row[2], row[4]) for row in (first, second, third)] == [
         ("failed", "", None), ("failed", "", ALL_INT8), ("ok", "baseline:int8", ALL_INT8)
     ]  # fmt: skip
     messages = [refused["message"] for refused in json.loads(ok("show", "s", 1, "--json"))["refused"]]
-    assert messages == ["no kernel for g001 in int8", "no kernel for g002 in int8"]
+    assert messages == list(REFUSALS.values())
     check_told()
 
 
-def test_repairs_count_and_never_exceed_the_total(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, SECOND)
-    assert "2 evaluations are done" in search("--trials", 2, "--repair", 5)
+def test_repairs_count_and_never_exceed_the_total(here: Path) -> None:
+    assert "2 evaluations are done" in search(*refuse(SECOND), "--trials", 2, "--repair", 5)
     assert evaluations()[1][1:3] == ("failed", "baseline:int8")
     assert unbuildable() == [("g001", 2)]
     assert "3 evaluations are done" in ok("resume", "s", "--trials", 3)
@@ -226,10 +217,9 @@ def test_repairs_count_and_never_exceed_the_total(here: Path, monkeypatch: pytes
     check_told()
 
 
-def test_a_block_is_repaired_as_one(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_repaired_as_one(here: Path) -> None:
     write_inputs(here / "in", mobile_cnn())
-    refuse(monkeypatch, ("g002", "int8", "named"))
-    search("--trials", 6, "--repair", 2, "--granularity", "block")
+    search(*refuse(THIRD), "--trials", 6, "--repair", 2, "--granularity", "block")
     blocks = dict(rows('select "group", block from bf_group'))
     [(*_, assignment, asked)] = evaluations("role = 'baseline:int8'")
     assert asked is not None
@@ -287,9 +277,8 @@ MOMENTS = ["marked", "refusal recorded", "repair begun", "repair recorded", "rep
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_killed_in_the_middle_of_a_repair(here: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    refuse(monkeypatch, SECOND)
-    inputs = ["in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random", "--repair", "1"]
+def test_a_run_killed_in_the_middle_of_a_repair(here: Path, moment: str) -> None:
+    inputs = [*INPUTS, "--sampler", "random", "--repair", "1", *refuse(SECOND)]
     done = subprocess.run(
         [sys.executable, "-c", SUICIDE, "search", *inputs, "--trials", "50", "--quiet"],
         env=environment({"MOMENT": moment}),
