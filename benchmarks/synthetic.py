@@ -13,7 +13,7 @@ from studies.store import records
 from studies.store.database import tables
 from studies.store.statements import results, table_rows
 from studies.store.store import Store
-from studies.trials.outcomes import evaluation_digest
+from studies.trials.ledger import evaluation_digest
 
 SAMPLES = 2988  # of the example's search split
 INFERENCES = 120  # of one latency measurement, and as many of the baseline

@@ -33,7 +33,7 @@ from benchmarks.crashes_and_load import large_study
 from benchmarks.example import load_text
 from benchmarks.figures.bookkeeping import replaying
 from studies.store.store import Store
-from studies.trials.outcomes import evaluation_digest
+from studies.trials.ledger import evaluation_digest
 from studies.verbs import commands
 from tests.support.command_line import write_inputs
 from tests.support.networks import Net

@@ -31,7 +31,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import EvaluatorLine, connect, handlers
 from search.values import Assignment, Evaluation
 from studies.options.config import SearchConfig
-from studies.run.runner import Runner
+from studies.run.search import Search
 from studies.show.progress_display import Lines
 from studies.trials.proposals import Proposals
 from studies.verbs import commands
@@ -84,10 +84,10 @@ class Clocks:
         return counted
 
     def loop(self, original: Callable[..., str]) -> Callable[..., str]:
-        def timed(runner: Runner) -> str:
+        def timed(search: Search) -> str:
             start, self._looping = time.perf_counter(), True
             try:
-                return original(runner)
+                return original(search)
             finally:
                 self.in_loop, self._looping = time.perf_counter() - start, False
 
@@ -100,7 +100,7 @@ class Clocks:
         }
         with (
             patch.multiple(EvaluatorProcess, ask=self.line(EvaluatorProcess.ask), **requests),
-            patch.object(Runner, "run", self.loop(Runner.run)),
+            patch.object(Search, "run", self.loop(Search.run)),
             patch.object(Proposals, "ask", self.proposal(Proposals.ask)),
         ):
             yield

@@ -21,7 +21,7 @@ from search.values import Precision
 if TYPE_CHECKING:
     from search.sampler.guided import GuidedSampler
 
-_SAME_IN_A_ROW = 3  # as studies/run/runner.py
+_SAME_IN_A_ROW = 3  # as studies/run/claims/trial_claims.py
 _MOST_PROPOSALS = 30  # a trial; a sampler that only repeats itself ends here
 _Z95 = 1.96
 
@@ -58,7 +58,7 @@ def has_gp() -> bool:
 
 
 def search(bench: Bench, sampler: BaseSampler, uniforms: bool = True, told: Told | None = None) -> None:
-    """Ask and tell until the trials are spent, as studies/run/runner.py does.
+    """Ask and tell until the trials are spent, as studies/run/loop.py does.
 
     A repeated proposal is told what is known and counts no trial; after three in a row a random neighbour is tried.
 

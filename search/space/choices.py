@@ -85,6 +85,15 @@ class Space:
             found.setdefault(self.uniform(precision), precision.label)
         return {label: assignment for assignment, label in found.items()}
 
+    def lower_pairs(self) -> list[tuple[str, Precision]]:
+        """Every group id with every precision below FP32 that it is offered."""
+        return [
+            (group, choice.precision)
+            for group, choices in self.choices.items()
+            for choice in choices
+            if choice.offered and choice.precision is not Precision.FP32
+        ]
+
     def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
         """The nearest assignment without certain pairs of group and precision.
 

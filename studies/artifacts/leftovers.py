@@ -8,15 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from search.errors import ArtifactError
 from studies.artifacts.folder import STALE_S, Artifacts, hash_of
-
-if TYPE_CHECKING:
-    from studies.crew.leases import WorkerLease
-    from studies.events import Events
-    from studies.store.store import Store
+from studies.store.store import Store
 
 
 def drop(store: Store, artifacts: Artifacts, digests: Iterable[str]) -> None:
@@ -46,17 +41,6 @@ def clear(store: Store, artifacts: Artifacts, *, own: bool) -> None:
         unknown = artifacts.old() - {record.digest for record in store.files.all()}
         for digest in sorted(unknown):
             store.files.forget(digest, artifacts.remove_old)
-
-
-def clear_when_joining(store: Store, artifacts: Artifacts, lease: WorkerLease, progress: Events, *, own: bool) -> None:
-    """`clear` by one worker of those that join at once; what cannot be removed stops none."""
-    with lease.try_hold("prune") as mine:
-        if not mine:
-            return
-        try:
-            clear(store, artifacts, own=own)
-        except ArtifactError as error:
-            progress.note(f"clearing up: {error}")
 
 
 @contextmanager

@@ -1,1 +1,11 @@
-"""The processes that work on one study together: signs of life, leases, and tasks that one does for all."""
+"""The processes that work on one study together: signs of life, leases, and tasks that one does for all.
+
+`Crew` is what a run asks of them. `Alone` is the only worker of a study on SQLite, `Shared` is one of several on a
+server.
+"""
+
+from studies.crew.alone import Alone, locked_study
+from studies.crew.crew import Crew
+from studies.crew.shared import Shared
+
+__all__ = ["Alone", "Crew", "Shared", "locked_study"]

@@ -116,7 +116,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         raise _not_finite(request.trial)
     number, note = rebuild.made_again(final, now, row, other_level=final is not work)
     if note:
-        work.progress.note(note)
+        work.events.note(note)
     chosen = _confirm(final, number, request.trial)
     found = manifest(final, chosen.now, chosen.row, request.trial, request.pick, chosen.engine)
     try:
@@ -146,7 +146,7 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
     allowed = default_tolerance(chosen.now.band) if tolerance is None else tolerance
     latency = check_latency(work.bench.keeper, chosen.measured, written, allowed)
     if text := moved_text(latency, chosen.measured):
-        work.progress.note(text)
+        work.events.note(text)
     return {"check": {"outputs": "equal"}, "latency_check": latency}
 
 

@@ -57,7 +57,7 @@ def _profile_one(
     lacking = why_lacking(work, record.artifact)
     notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
     for note in notes:
-        work.progress.note(note)
+        work.events.note(note)
     engine = engine_of(work, now, row)
     layers = tuple(work.bench.keeper.ask(f"profiling trial {record.trial}").timings.profile(engine, count))
     work.ledger.store.engines.set_profile(record.id, layers, " ".join(notes))

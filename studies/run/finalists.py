@@ -45,9 +45,9 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
         return 0
     many = f"{len(rows)} finalists again, side by side, and scoring them"
     what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
-    work.progress.note(f"measuring {what} on the final split")
+    work.events.note(f"measuring {what} on the final split")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
-    line = work.bench.keeper.ask("measuring the finalists", partial(work.progress.step, "finalists"))
+    line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "finalists"))
     found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)
     work.ledger.store.measurements.add_round(
         work.ledger.target.id, {int(label): found.latency[label] for label in engines}
@@ -59,7 +59,7 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
             work.ledger.store.evaluations.set_final_failure(
                 int(now.table.id[row]), work.ledger.study.metric["name"], message
             )
-            work.progress.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
+            work.events.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
     work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found.reference)
     return len(found.failed)
 
@@ -88,7 +88,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
     if not lacking:
         return work.ledger.artifacts.path(digest)
     if lacking == DAMAGED:
-        work.progress.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
+        work.events.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
     out = work.bench.folder / f"{now.table.id[row]}.engine"
     if not out.exists():
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]

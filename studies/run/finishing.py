@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from studies.judging.standing import Standing, standing
-from studies.run import finalists, upkeep
+from studies.judging.standing import Standing
+from studies.run import finalists
+from studies.run.engines import prune
 from studies.run.noise.remeasuring import settle_doubts
 from studies.run.noise.tie_band import TieBand
+from studies.run.work import Work
 from studies.store import suggestions
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
-
-if TYPE_CHECKING:
-    from studies.run.work import Work
 
 _CONFIRMATIONS = 3
 _LEASES = 1.5  # within this a worker that was alive has said so again
@@ -27,10 +25,11 @@ _AT_WORK = frozenset({"starting", "calibrating", "searching", "waiting"})
 class Finish:
     """What a worker does when it has no more to evaluate."""
 
-    def __init__(self, work: Work, proposals: Proposals, open_trials: OpenTrials) -> None:
+    def __init__(self, work: Work, proposals: Proposals, open_trials: OpenTrials, band: TieBand) -> None:
         self._work = work
         self._proposals = proposals
         self._open_trials = open_trials
+        self._band = band
 
     def run(self, *, complete: bool) -> bool:
         """Confirm the finalists, or wait for the worker that does; whether the study is done now.
@@ -58,13 +57,13 @@ class Finish:
         One that was lost just before looks as if it did, until its lease is over: so long is waited, for there may be
         nobody else left to take over. Whoever is alive after that finds this worker gone when it ends itself.
         """
-        lease = self._work.crew
+        crew = self._work.crew
         start = time.monotonic()
-        while not (lease.steady and _AT_WORK.isdisjoint(lease.others().values())):
-            waited = (time.monotonic() - start) / lease.lease_s
-            if waited >= (_LEASES if lease.steady else _MOST_LEASES):
+        while not (crew.steady and _AT_WORK.isdisjoint(crew.others().values())):
+            waited = (time.monotonic() - start) / crew.lease_s
+            if waited >= (_LEASES if crew.steady else _MOST_LEASES):
                 return True
-            lease.wait("waiting for other workers to end")
+            crew.wait("waiting for other workers to end")
         return False
 
     def _confirmed_by(self) -> str | None:
@@ -76,34 +75,31 @@ class Finish:
     def _settle(self) -> None:
         self._give_back()
         self._open_trials.settle_all()
-        TieBand(self._work).complete(self._standing())
+        self._band.complete(self._standing())
+        ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
         with self._work.crew.hold("prune"):  # what is confirmed must not be pruned meanwhile
-            ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
-            upkeep.prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
+            prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
             settle_doubts(self._work)
             self._confirm()
-        self._work.ledger.store.targets.add_details(
-            self._work.ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name}
-        )
+        ledger.store.targets.add_details(ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})
 
     def _give_back(self) -> None:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""
-        store, lease, target = self._work.ledger.store, self._work.crew, self._work.ledger.target.id
-        while any(running.worker not in lease.others() for running in store.claims.running(target)):
-            taken = store.claims.take_over(target, lease.name, lease.lease_s)
+        claims, crew, target = self._work.ledger.store.claims, self._work.crew, self._work.ledger.target.id
+        crew.give_up_lost()
+        while any(running.worker not in crew.others() for running in claims.running(target)):
+            taken = crew.take_over(())
             if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
-                lease.wait("waiting for what lost workers were at")
+                crew.wait("waiting for what lost workers were at")
                 continue
             with suppress(KeyError):  # it is gone by now
-                trials = store.evaluations.load(taken.id).trials
-                if store.claims.abandon(taken.id, lease.name):
+                trials = self._work.ledger.store.evaluations.load(taken.id).trials
+                if claims.abandon(taken.id, crew.name):
                     for number in trials:
                         self._proposals.give_up(self._proposals.handle(number))
 
     def _standing(self) -> Standing:
-        return standing(
-            self._work.ledger.store, self._work.ledger.study, self._work.ledger.target, self._work.ledger.limits
-        )
+        return self._work.ledger.standing()
 
     def _confirm(self) -> None:
         """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
@@ -127,4 +123,4 @@ class Finish:
     def _tell_left_out(self, count: int) -> None:
         many = "1 finalist is" if count == 1 else f"{count} finalists are"
         way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
-        self._work.progress.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")
+        self._work.events.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")

@@ -20,7 +20,7 @@ class UnreachableLimitError(RunError):
     """A limit cannot be kept. The message says how to go on; the same command would end in the same way."""
 
 
-def check_float(work: Work, now: Standing) -> None:
+def check_float(now: Standing, storage: str) -> None:
     """Refuse an accuracy limit that uniform FP32 itself misses on the search split, once FP32 has been evaluated.
 
     Raises:
@@ -32,7 +32,7 @@ def check_float(work: Work, now: Standing) -> None:
     value = float(now.table.metric_value[row])  # a perfect sqnr is infinite, stored as NaN
     for limit, bound in now.limits.rows():
         if limit.column == METRIC_VALUE and limit.sign(now.higher_is_better) * (value - bound) > 0:
-            raise UnreachableLimitError(_float_misses(work, now, limit, value, bound))
+            raise UnreachableLimitError(_float_misses(now, storage, limit, value, bound))
 
 
 def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
@@ -44,20 +44,20 @@ def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
 
     least_ms = proposals.least_ms(lambda: make_guidance(work))
     if least_ms is not None and budget_ms < (least_ms := min(least_ms, float(measured_ms.min()))):
-        work.progress.note(
+        work.events.note(
             f"warning: the budget {format_ms(budget_ms)} is below {format_ms(least_ms)}, the least that the forecasts "
             "call reachable on this target; the search goes on, and shows the nearest mixes if none keeps it"
         )
 
 
-def check_time(work: Work, now: Standing) -> None:
+def check_time(pace: Pace, now: Standing, storage: str) -> None:
     """Refuse a time limit that is over before anything was evaluated.
 
     Raises:
         UnreachableLimitError: naming the limit, and what the start took.
     """
     if not len(now.table):
-        refuse_late(work.pace, work.ledger.study.name, work.problem.config.storage)
+        refuse_late(pace, now.study.name, storage)
 
 
 def refuse_late(pace: Pace, study: str, storage: str) -> None:
@@ -76,8 +76,8 @@ def refuse_late(pace: Pace, study: str, storage: str) -> None:
     )
 
 
-def _float_misses(work: Work, now: Standing, limit: Limit, value: float, bound: float) -> str:
-    metric, option, storage = MetricScale.of(now.study.metric), f"--{limit.option}", work.problem.config.storage
+def _float_misses(now: Standing, storage: str, limit: Limit, value: float, bound: float) -> str:
+    metric, option = MetricScale.of(now.study.metric), f"--{limit.option}"
     side = "at least" if limit.sign(now.higher_is_better) < 0 else "at most"
     reached, asked = limit.format(value, metric), limit.format(bound, metric)
     way = suggestions.command("resume", now.study.name, option, limit.metavar, storage=storage)

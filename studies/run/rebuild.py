@@ -16,7 +16,6 @@ from studies.judging.standing import Standing
 from studies.run.finalists import why_lacking
 from studies.run.work import Work
 from studies.store.records import EXPORT, OK, RUNNING
-from studies.trials.outcomes import evaluation_digest
 
 _LEVEL = "optimization_level"
 
@@ -44,7 +43,7 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     """
     record = work.ledger.store.evaluations.load(int(now.table.id[row]))
     assignment = record.evaluation.assignment
-    plain = evaluation_digest(assignment, work.ledger.target.ranges_digest or "", work.ledger.knobs)
+    plain = work.ledger.digest(assignment)
     wanted = record.digest == plain or not other_level
     lacking = why_lacking(work, record.artifact if record.status == OK else None)
     if wanted and not lacking:
@@ -54,7 +53,7 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     trial = int(now.table.trial[row])
     if found is not None:
         return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
-    work.progress.note(f"trial {trial}: {why}; building, auditing and measuring it again")
+    work.events.note(f"trial {trial}: {why}; building, auditing and measuring it again")
     number, evaluation = _evaluate(work, assignment, digest, trial)
     return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
 
@@ -81,7 +80,7 @@ def _is_left_behind(work: Work, number: int) -> bool:
         running.id: running.heartbeat_age_s for running in work.ledger.store.claims.running(work.ledger.target.id)
     }
     age_s = ages_s.get(number)
-    return not work.ledger.store.shared or age_s is None or age_s > work.crew.lease_s
+    return work.crew.alone or age_s is None or age_s > work.crew.lease_s
 
 
 def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tuple[int, Evaluation]:

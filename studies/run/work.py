@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluators.process.keeper import EvaluatorProcess
 from search.graph.model import Model
 from search.space.choices import Space
-from studies.crew.leases import WorkerLease
+from studies.crew.crew import Crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pace import Pace
@@ -45,13 +45,13 @@ class Work:
 
     Attributes:
         crew: this process, a worker of the target, among the others.
-        progress: told what happens.
+        events: told what happens.
         pace: of a run that may have a time limit.
     """
 
     problem: Problem
     ledger: Ledger
     bench: Bench
-    crew: WorkerLease
-    progress: SearchEvents
+    crew: Crew
+    events: SearchEvents
     pace: Pace = field(default_factory=Pace)

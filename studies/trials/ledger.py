@@ -1,19 +1,22 @@
-"""The evaluations of one target: where they are stored, what decides whether two are the same, how they are judged."""
+"""The evaluations of one target as a run finds, records and judges them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from search.values import Assignment, Evaluation, digest_of
+from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.store.records import StudyRecord, TargetRecord
+from studies.store.records import Counts, EvaluationRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
 @dataclass
 class Ledger:
-    """The rows of one target as a run finds, records and judges them.
+    """The rows of one target, and the engines that belong to them.
 
     Attributes:
         artifacts: where engines are kept.
@@ -33,7 +36,62 @@ class Ledger:
         """Where the target stands now, judged by the limits of this run; `exports` as of `judging.standing`."""
         return standing(self.store, self.study, self.target, self.limits, exports=exports)
 
+    def counts(self) -> Counts:
+        """How many evaluations of the target are finished, and how many are running."""
+        return self.store.statistics.counts(self.target.id)
+
     def reload_target(self) -> TargetRecord:
         """Read the target's own row again, which other workers may have changed."""
-        self.target = next(t for t in self.store.targets.of_study(self.study.id) if t.id == self.target.id)
+        targets = self.store.targets.of_study(self.study.id)
+        self.target = next(target for target in targets if target.id == self.target.id)
         return self.target
+
+    def digest(self, assignment: Assignment) -> str:
+        """Names the evaluation of an assignment as it is built now."""
+        return evaluation_digest(assignment, self.target.ranges_digest or "", self.knobs)
+
+    def find(self, assignment: Assignment) -> EvaluationRecord | None:
+        """The evaluation of an assignment as it is built now, running or finished; None where there is none."""
+        return self.store.evaluations.find(self.target.id, self.digest(assignment))
+
+    def reference_ms(self) -> float | None:
+        """What the baseline usually takes, on relative targets; None before that is known."""
+        return self.store.measurements.reference_ms(self.target.id)
+
+    def record(
+        self, number: int, evaluation: Evaluation, engine: Path | None, *, worker: str, repaired: bool = False
+    ) -> EvaluationRecord:
+        """Finish a running evaluation with its result, in one transaction; the first result counts.
+
+        Args:
+            engine: file to keep, which goes from there; None for none.
+            worker, repaired: as of `Claims.record`.
+
+        Raises:
+            LostEvaluationError: another worker, which took this one for lost, was faster.
+        """
+        with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
+            self.store.claims.record(number, evaluation, artifact, worker=worker, repaired=repaired)
+        return self.store.evaluations.load(number)
+
+    def complete(
+        self, stopped: EvaluationRecord, evaluation: Evaluation, engine: Path | None, *, worker: str
+    ) -> EvaluationRecord:
+        """Put a result of all samples in the place of one that limits stopped early; its trials and digest stay.
+
+        Args:
+            engine, worker: as of `record`.
+
+        Raises:
+            LostEvaluationError: another worker did so meanwhile.
+        """
+        with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
+            self.store.claims.replace_stopped(stopped.id, evaluation, artifact, worker=worker)
+        if stopped.artifact:
+            leftovers.drop(self.store, self.artifacts, [stopped.artifact])
+        return replace(self.store.evaluations.load(stopped.id), trial=stopped.trial)
+
+
+def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
+    """Names an evaluation on its target: assignment, ranges and builder knobs."""
+    return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})

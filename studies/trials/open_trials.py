@@ -3,53 +3,81 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from studies.run.repair import Repairs
-from studies.store.records import FAILED, OK, EvaluationRecord, LostEvaluationError
-from studies.trials.outcomes import asked_unless_built, digest_in, outcome
+from search.values import Assignment
+from studies.crew.crew import Crew
+from studies.store.records import FAILED, OK, RUNNING, EvaluationRecord, LostEvaluationError
+from studies.trials.ledger import Ledger
+from studies.trials.outcomes import asked_unless_built, outcome
 from studies.trials.proposals import WORKER, Proposals
 
 if TYPE_CHECKING:
+    import optuna
     from optuna.trial import FrozenTrial
-
-    from studies.run.work import Work
 
 _MOMENT_S = 10.0  # for a trial that was asked for just now to be begun, beyond a lease
 
 
 class OpenTrials:
-    """Closes what is open. Asked between this worker's own trials, so that none of its own is under way."""
+    """Tells trials and closes what is open. Asked while no trial of this worker is without its evaluation.
 
-    def __init__(self, work: Work, proposals: Proposals, repairs: Repairs) -> None:
-        self._work = work
+    Args:
+        buildable: what is built for what a trial asked for.
+    """
+
+    def __init__(
+        self, ledger: Ledger, proposals: Proposals, crew: Crew, buildable: Callable[[Assignment], Assignment]
+    ) -> None:
+        self._ledger = ledger
         self._proposals = proposals
-        self._repairs = repairs
+        self._crew = crew
+        self._buildable = buildable
         self._seen: dict[int, float] = {}
 
-    def settle(self, *, alone: bool = False) -> int:
+    def tell(self, trial: optuna.Trial, record: EvaluationRecord) -> None:
+        """Tell a trial what its evaluation came to, and every other trial that waited for the same one."""
+        self._proposals.tell(trial, outcome(self._ledger, record))
+        waiting = {number for number in record.trials if number != trial.number}
+        for other in self._proposals.open_trials() if waiting else ():
+            if other.number in waiting:
+                self._tell_open(other, record)
+
+    def answer(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
+        """Let an evaluation that is there answer a trial, at once or when it is finished; False where it is gone."""
+        store = self._ledger.store
+        try:
+            store.trials.link(self._ledger.target.id, trial.number, known.id, asked=asked_unless_built(asked, known))
+            # Read again: whoever finishes it tells those trials that are linked to it by then.
+            known = store.evaluations.load(known.id) if known.status == RUNNING else known
+        except (LostEvaluationError, KeyError):  # it is gone, or another worker closed the trial
+            return False
+        if known.status != RUNNING:
+            self._proposals.tell(trial, outcome(self._ledger, known))
+        return True
+
+    def settle(self) -> int:
         """Tell trials whose evaluation is finished, close those of lost workers; how many are left without evaluation.
 
-        Args:
-            alone: no other worker lives, so that every trial without an evaluation is a lost one's.
+        Where this worker is alone every trial without an evaluation is a lost one's.
         """
-        trials = self._proposals.open_trials()
+        trials, alone = self._proposals.open_trials(), self._crew.alone
         if not trials:
             return 0
         # In this order: what was asked for by now was asked by a worker that is there, unless it is lost.
-        live = self._work.crew.others()
-        links = self._work.ledger.store.trials.links(self._work.ledger.target.id, *(trial.number for trial in trials))
+        live = self._crew.others()
+        links = self._ledger.store.trials.links(self._ledger.target.id, *(trial.number for trial in trials))
         loose = [trial for trial in trials if trial.number not in links]
         for trial in trials:
             number, status = links.get(trial.number, (0, ""))
             if status in (OK, FAILED):
-                self._tell(trial, self._work.ledger.store.evaluations.load(number))
+                self._tell_open(trial, self._ledger.store.evaluations.load(number))
         lost = [trial for trial in loose if alone or self._is_lost(trial, live)]
         self._seen = {trial.number: self._seen.get(trial.number, time.monotonic()) for trial in loose}
-        if not lost or not (alone or self._work.crew.steady):
+        if not lost or not (alone or self._crew.steady):
             return len(loose)
-        with self._work.crew.try_hold("sweep") as mine:
+        with self._crew.try_hold("sweep") as mine:
             for trial in lost if mine else ():
                 self._close(trial)
         return len(loose) - (len(lost) if mine else 0)
@@ -59,38 +87,25 @@ class OpenTrials:
 
         A worker that was lost just now is known to be only then.
         """
-        deadline = time.monotonic() + self._work.crew.lease_s + _MOMENT_S
+        deadline = time.monotonic() + self._crew.lease_s + _MOMENT_S
         while self.settle() and time.monotonic() < deadline:
-            self._work.crew.wait("waiting for trials of other workers")
-
-    def tell_others(self, record: EvaluationRecord, told: int) -> None:
-        """Tell the trials that waited for an evaluation besides the one whose it is."""
-        waiting = {number for number in record.trials if number != told}
-        for trial in self._proposals.open_trials() if waiting else ():
-            if trial.number in waiting:
-                self._tell(trial, record)
+            self._crew.wait("waiting for trials of other workers")
 
     def _is_lost(self, trial: FrozenTrial, live: Mapping[str, str]) -> bool:
         """By the name of who asked for it; by this worker's clock where it was lost before it could write that."""
         worker = trial.user_attrs.get(WORKER)
         if worker is not None:
             return worker not in live
-        return time.monotonic() - self._seen.get(trial.number, time.monotonic()) > self._work.crew.lease_s
+        return time.monotonic() - self._seen.get(trial.number, time.monotonic()) > self._crew.lease_s
 
     def _close(self, trial: FrozenTrial) -> None:
         """Tell what is known of its assignment, else close it and let that be proposed again."""
-        asked, store, target = self._proposals.asked_by(trial), self._work.ledger.store, self._work.ledger.target.id
-        built = None if asked is None else self._repairs.buildable(asked)
-        record = None if built is None else store.evaluations.find(target, digest_in(self._work, built))
+        asked = self._proposals.asked_by(trial)
+        record = None if asked is None else self._ledger.find(self._buildable(asked))
         if asked is None or record is None:
             self._proposals.give_up(trial)
-            return
-        try:
-            store.trials.link(target, trial.number, record.id, asked=asked_unless_built(asked, record))
-        except LostEvaluationError:  # it was abandoned just now, or another worker closes the trial: look again later
-            return
-        if record.status in (OK, FAILED):
-            self._tell(trial, record)
+        else:  # what cannot be linked was abandoned just now, or closed by another worker: looked at again later
+            self.answer(self._proposals.reopened(trial), asked, record)
 
-    def _tell(self, trial: FrozenTrial, record: EvaluationRecord) -> None:
-        self._proposals.tell(self._proposals.reopened(trial), outcome(self._work, record))
+    def _tell_open(self, trial: FrozenTrial, record: EvaluationRecord) -> None:
+        self._proposals.tell(self._proposals.reopened(trial), outcome(self._ledger, record))

@@ -1,27 +1,13 @@
-"""What an evaluation is called, and what Optuna is told of it."""
+"""What Optuna is told of an evaluation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from search.values import Assignment, digest_of
+from search.values import Assignment
 from studies.store.records import OK, EvaluationRecord
+from studies.trials.ledger import Ledger
 from studies.trials.proposals import Outcome
 
-if TYPE_CHECKING:
-    from studies.run.work import Work
-
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
-
-
-def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:
-    """Names an evaluation on its target: assignment, ranges and builder knobs."""
-    return digest_of({"assignment": assignment.digest, "ranges": ranges_digest, "knobs": knobs})
-
-
-def digest_in(work: Work, assignment: Assignment) -> str:
-    """The digest of an assignment as this work builds it."""
-    return evaluation_digest(assignment, work.ledger.target.ranges_digest or "", work.ledger.knobs)
 
 
 def asked_unless_built(asked: Assignment, record: EvaluationRecord) -> Assignment | None:
@@ -29,7 +15,7 @@ def asked_unless_built(asked: Assignment, record: EvaluationRecord) -> Assignmen
     return asked if asked != record.evaluation.assignment else None
 
 
-def outcome(work: Work, record: EvaluationRecord) -> Outcome:
+def outcome(ledger: Ledger, record: EvaluationRecord) -> Outcome:
     """What Optuna is told of a finished evaluation: measures, and how far they are above the limits."""
     evaluation = record.evaluation
     if record.status != OK or evaluation.latency is None or evaluation.accuracy is None:
@@ -37,10 +23,10 @@ def outcome(work: Work, record: EvaluationRecord) -> Outcome:
     refused = sum(row.got is not None and row.got != row.asked for row in evaluation.audit)
     amounts = {"obeyed": float(refused)}
     latency_ms, accuracy = evaluation.latency.value_ms, evaluation.accuracy
-    for limit, bound in work.ledger.limits.rows():
+    for limit, bound in ledger.limits.rows():
         measure = limit.measure(evaluation)
         if measure is not None:
-            amounts[limit.word] = limit.sign(work.ledger.study.metric["higher_is_better"]) * (measure - bound)
+            amounts[limit.word] = limit.sign(ledger.study.metric["higher_is_better"]) * (measure - bound)
     loss_std = (accuracy.loss_high - accuracy.loss_low) / (2 * _NORMAL_95)
     measured = (evaluation.latency.spread, loss_std, float(accuracy.complete))
     return Outcome((latency_ms, accuracy.loss), amounts, measured)

@@ -202,6 +202,10 @@ class Proposals:
         if all(t.system_attrs.get("fixed_params") != codes for t in coming):
             self.study.enqueue_trial(codes, user_attrs=dict(attributes or {}))
 
+    def has_enqueued(self) -> bool:
+        """Whether an assignment that was enqueued waits to be proposed."""
+        return bool(self.study.get_trials(deepcopy=False, states=(self._states.WAITING,)))
+
     def enqueue_neighbour(self, assignment: Assignment) -> Assignment:
         """Propose a random neighbour of an assignment, for when a sampler only repeats itself."""
         codes = self.space.codes(assignment)

@@ -79,9 +79,10 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: SearchEvents | N
     from studies.artifacts.locations import open_artifacts
     from studies.artifacts.shipping import put, put_again, ships
     from studies.fleet.fleet_run import as_in, crew_of
+    from studies.fleet.joining import run_crew
     from studies.run.session.joining import target_of
     from studies.run.session.setup import calibration_cache_of, check_artifacts, check_searchable, checked, create_study
-    from studies.run.working import run_crew, run_here
+    from studies.run.working import run_here
 
     config, slots = crew_of(options if isinstance(options, SearchConfig) else from_options(options))
     more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
@@ -122,7 +123,7 @@ def resume(
     Raises:
         StudyError: no such study, or model, data, space or target are not the study's.
     """
-    from studies.run.working import Wanted, join
+    from studies.fleet.joining import Wanted, join
 
     which = Wanted(target, new_target)
     return join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=True)
@@ -148,7 +149,7 @@ def worker(
         StudyError: no such study, another process works on it on SQLite, or model, data, space or target are not the
             study's.
     """
-    from studies.run.working import Wanted, join
+    from studies.fleet.joining import Wanted, join
 
     which = Wanted(target, new_target)
     return join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=False)

@@ -131,7 +131,7 @@ NOT_TO_READ = (
     *("psutil", "scipy", "torch"),
     *("evaluators.process.keeper", "evaluators.backends.nvidia.state", "search.graph.model", "search.space.choices"),
     *(
-        "studies.run.runner",
+        "studies.run.loop",
         "studies.run.session.setup",
         "studies.run.working",
         "studies.fleet.processes",

@@ -36,9 +36,7 @@ def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
 
     They hold where ranges and rounding are the same and the other target was offered all that this one is.
     """
-    from studies.run.guidance.sensitivities import lower_pairs
-
-    wanted = set(lower_pairs(work.problem.space))
+    wanted = set(work.problem.space.lower_pairs())
     for other in _others(work):
         if (
             rounding(other.target) != rounding(work.ledger.target.target)
@@ -67,7 +65,7 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
     if not found:
         return None
     other, made = max(found, key=lambda pair: _likeness(work.ledger.target.target, *pair))
-    work.progress.note(
+    work.events.note(
         f"starting from what {len(made.ms)} evaluations on another target found, "
         f"{other.target.fingerprint[:PREFIX]}: {other.target.backend} on {other.target.device}"
     )

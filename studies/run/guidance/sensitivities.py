@@ -58,7 +58,7 @@ def take(work: Work) -> bool:
         return True
     found = known_sensitivities(work)
     if found:
-        work.progress.note("sensitivity: as measured for another target of the study, which rounds alike")
+        work.events.note("sensitivity: as measured for another target of the study, which rounds alike")
         work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, found, replace=False)
     return bool(found)
 
@@ -77,7 +77,7 @@ def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:
     seconds = min(
         seconds_for(work.problem.config, _expected_s(work)), max(_SHORTEST_S, _SHARE_OF_LEFT * work.pace.left_s)
     )
-    rows, notes = run(work.bench.keeper, work.problem.space, seconds, work.progress)
+    rows, notes = run(work.bench.keeper, work.problem.space, seconds, work.events)
     work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, rows, replace=again)
     return notes
 
@@ -94,7 +94,7 @@ def _found(
     keeper: EvaluatorProcess, space: Space, seconds: float, progress: SearchEvents
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[int, ...]]:
     """`run`; and the samples on which the float model is not finite."""
-    pairs = lower_pairs(space)
+    pairs = space.lower_pairs()
     if not pairs:
         return (), (), ()
     progress.step("sensitivity of the groups", 0, len(pairs))
@@ -115,14 +115,6 @@ def failure_text(told: str) -> str:
         f"measuring the sensitivity of the groups: {told.rstrip('.')}. Go on without it by another --sampler, or take "
         "a smaller --batch."
     )
-
-
-def lower_pairs(space: Space) -> list[tuple[str, Precision]]:
-    """Every group with every precision below FP32 that it is offered."""
-    choices = space.choices.items()
-    return [
-        (group, c.precision) for group, some in choices for c in some if c.offered and c.precision is not Precision.FP32
-    ]
 
 
 def seconds_for(config: SearchConfig, expected_s: float | None) -> float:

@@ -61,7 +61,7 @@ class SensitivityBeside:
             if time.monotonic() >= self._grace_ends:
                 return False
             done, total = self._call.progress if self._call is not None else (0, 1)
-            self._work.progress.step("sensitivity of the groups", done, total)
+            self._work.events.step("sensitivity of the groups", done, total)
             time.sleep(_POLL_S)
         return True
 
@@ -73,7 +73,7 @@ class SensitivityBeside:
         self._held.close()
 
     def _is_settled(self) -> bool:
-        return sensitivities.is_known(self._work) or not sensitivities.lower_pairs(self._work.problem.space)
+        return sensitivities.is_known(self._work) or not self._work.problem.space.lower_pairs()
 
     def _is_over(self) -> bool:
         if self._call is None:
@@ -85,7 +85,7 @@ class SensitivityBeside:
         if call.failure():
             raise EvaluatorError(sensitivities.failure_text(call.failure()))
         for note in call.result():
-            self._work.progress.note(f"sensitivity: {note}")
+            self._work.events.note(f"sensitivity: {note}")
         return True
 
     def _started(self) -> BackgroundCall:
@@ -100,7 +100,7 @@ class SensitivityBeside:
         )
         seconds, pairs = (
             sensitivities.seconds_beside(work.problem.config),
-            sensitivities.lower_pairs(work.problem.space),
+            work.problem.space.lower_pairs(),
         )
         placement = work.bench.keeper.description.placement
         process = EvaluatorProcess(job, work.bench.folder / "sensitivity.log", work.bench.keeper.limits)

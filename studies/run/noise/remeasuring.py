@@ -100,10 +100,10 @@ def settle_doubts(work: Work) -> None:
     if not rows or not TRIES:
         return
     many = "one doubtful latency" if len(rows) == 1 else f"{len(rows)} doubtful latencies"
-    work.progress.note(f"measuring {many} again")
+    work.events.note(f"measuring {many} again")
     for row, found in zip(rows, measure_again(work, now, rows), strict=True):
         if found.tries:
-            work.progress.note(change_text(trial_text(now, row), found))
+            work.events.note(change_text(trial_text(now, row), found))
 
 
 @time_spent("measuring again")
@@ -157,7 +157,7 @@ def _latencies(work: Work, now: Standing, numbers: Sequence[int]) -> dict[int, L
     """Evaluation id → its latency, measured in turn with the others and the baseline."""
     engines: dict[str, Path] = {}
     for done, number in enumerate(numbers, start=1):
-        work.progress.step("engines to measure again", done, len(numbers))
+        work.events.step("engines to measure again", done, len(numbers))
         engines[str(number)] = engine_of(work, now, int(np.flatnonzero(now.table.id == number)[0]))
     line = work.bench.keeper.ask("measuring latencies again")
     found = line.timings.time_together(engines, _ROUNDS, now.table.reference_ms)

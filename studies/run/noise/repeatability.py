@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from studies.run.work import Work
 
 
-def drift(work: Work, now: Standing, row: int) -> float:
+def measure_drift(work: Work, now: Standing, row: int) -> float:
     """Time the FP32 baseline of `row` again, as a further round of its own evaluation.
 
     Returns:

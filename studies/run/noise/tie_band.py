@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
@@ -15,20 +14,19 @@ from studies.judging.sentences.descriptions import band_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
+from studies.run.hooks.hook import Hook
 from studies.run.noise import repeatability
 from studies.run.noise.background import BackgroundCall
+from studies.run.work import Work
 from studies.store.reading.repeats import BUILDS, LEAST_BAND, NOISY_BAND, PROCESSES, next_kind, scaled, spreads
-from studies.store.records import OK, PROCESS, REBUILD, RUNNING, RepeatRecord
-
-if TYPE_CHECKING:
-    from studies.run.work import Work
+from studies.store.records import OK, PROCESS, REBUILD, RUNNING, EvaluationRecord, RepeatRecord
 
 EVERY = 2  # evaluations between two of these measurements
 _TASK = "tie band"  # held from the first repetition to the last
 _AT_IT = "band"  # held during one
 
 
-class TieBand:
+class TieBand(Hook):
     """Measures the tie band of a target on a uniform baseline, one repetition between two evaluations at a time.
 
     One worker does it for all; another goes on where it was lost, with what is stored. Until all is there a provisional
@@ -40,21 +38,20 @@ class TieBand:
         self._held = ExitStack()
         self._holds = False
         self._fresh: BackgroundCall | None = None
-        self._since = 0
+        self._left = 0  # evaluations until the next repetition
         self._told = False
 
-    def go_on(self, now: Standing, *, evaluated: int) -> Standing:
-        """Take the next repetition, where one is due; where the study stands afterwards.
+    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+        self._left -= 1
 
-        Args:
-            evaluated: evaluations that this worker has finished so far.
-        """
-        if not self._can_begin(now):
+    def notice(self, now: Standing) -> Standing:
+        """Take the next repetition, where one is due and there is time for it."""
+        if not self._work.pace.allows_evaluation(now) or not self._can_begin(now):
             return now
-        if evaluated < self._since or not self._mine():
+        if self._left > 0 or not self._mine():
             self._tell_provisional(now)
             return now
-        self._since = evaluated + EVERY
+        self._left = EVERY
         if not self._one_more(now):
             return self._settled()
         self._tell_provisional(now)
@@ -127,9 +124,9 @@ class TieBand:
         number = int(now.table.id[row])
         taken = 1 + sum(repeat.kind == kind for repeat in repeats)
         if kind == REBUILD:
-            self._work.progress.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
+            self._work.events.step("measuring how much rebuilt engines differ", taken, BUILDS - 1)
         else:
-            self._work.progress.step("measuring repeatability in fresh processes", taken, PROCESSES)
+            self._work.events.step("measuring repeatability in fresh processes", taken, PROCESSES)
         with self._work.crew.try_hold(_AT_IT):
             latency = self._rebuilt(now, row) if kind == REBUILD else self._in_fresh_process(now, row)
         self._work.ledger.store.targets.add_repeat(self._work.ledger.target.id, number, kind, latency)
@@ -195,12 +192,12 @@ class TieBand:
         assert band is not None
         noisy = ": the machine is busy or its clock is not steady" if band > NOISY_BAND else ""
         now = work.ledger.standing()
-        work.progress.note(f"{band_text(now)}{noisy}")
+        work.events.note(f"{band_text(now)}{noisy}")
         for text in slower_texts(work.ledger.store, now):
-            work.progress.note(text)
+            work.events.note(text)
         return now
 
     def _tell_provisional(self, now: Standing) -> None:
         if not self._told:
             self._told = True
-            self._work.progress.note(band_text(now))
+            self._work.events.note(band_text(now))

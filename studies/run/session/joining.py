@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from evaluators.stopwatch import time_spent
-from search.errors import StudyError
+from search.errors import ArtifactError, StudyError
 from search.space.choices import Space, make_space
-from search.values import Ranges, digest_of
+from search.values import Ranges
+from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
-from studies.artifacts.leftovers import clear_when_joining
 from studies.artifacts.locations import local_folder, open_artifacts
+from studies.crew import Alone, Crew, Shared, locked_study
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
-from studies.crew.leases import WorkerLease
+from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, calibration_cache_of, runs_on_gpu
@@ -52,17 +50,17 @@ def prepared(
     with ExitStack() as held:
         held.enter_context(reported_deletion(store, study))
         if not store.shared:
-            held.enter_context(alone(local_folder(config), study.name))
+            held.enter_context(locked_study(local_folder(config), study.name))
         if _is_settled(target):
             _space(store, artifacts, good, target, progress)  # what is refused is refused with nothing written
-        lease = held.enter_context(_joined(store, study, target, good, state, progress))
-        clear_when_joining(store, artifacts, lease, progress, own=config.artifacts is None)
-        space = _settled(store, artifacts, good, study, target, lease, progress)
+        crew = held.enter_context(_join_crew(store, study, target, good, state, progress))
+        _clear_leftovers(store, artifacts, crew, progress, own=config.artifacts is None)
+        space = _settled(store, artifacts, good, study, target, crew, progress)
         yield Work(
             Problem(config, space, good.model),
             Ledger(store, artifacts, study, _now(store, study, target), good.limits, good.keeper.description.knobs),
             Bench(good.keeper, good.folder, good.keeper.description.engine_file),
-            lease,
+            crew,
             progress,
         )
 
@@ -84,15 +82,28 @@ def _is_settled(target: TargetRecord) -> bool:
     return target.ranges_digest is not None and target.space_digest is not None
 
 
-def _joined(
+def _join_crew(
     store: Store, study: StudyRecord, target: TargetRecord, good: Checked, state: str, progress: SearchEvents
-) -> WorkerLease:
+) -> AbstractContextManager[Crew]:
     device = good.config.device if good.config.device != "auto" else good.target.device
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible and runs_on_gpu(good.config):
         device += f" [{visible}]"
     lease_s = lease_of(store, study, target, good.config)
-    return WorkerLease(store, target.id, lease_s=lease_s, device=device, state=state, progress=progress)
+    if store.shared:
+        return Shared(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
+    return Alone(store, target.id, lease_s=lease_s, device=device, state=state, events=progress)
+
+
+def _clear_leftovers(store: Store, artifacts: Artifacts, crew: Crew, progress: Events, *, own: bool) -> None:
+    """`leftovers.clear` by one worker of those that join at once; what cannot be removed stops none."""
+    with crew.try_hold("prune") as mine:
+        if not mine:
+            return
+        try:
+            leftovers.clear(store, artifacts, own=own)
+        except ArtifactError as error:
+            progress.note(f"clearing up: {error}")
 
 
 def _settled(
@@ -101,17 +112,17 @@ def _settled(
     good: Checked,
     study: StudyRecord,
     target: TargetRecord,
-    lease: WorkerLease,
+    crew: Crew,
     progress: SearchEvents,
 ) -> Space:
     """The space of the study, under ranges that one worker calibrates for all."""
 
     def calibrate() -> None:
-        lease.state("calibrating")
+        crew.state("calibrating")
         _space(store, artifacts, good, target, progress)
 
     with time_spent("calibration"):
-        lease.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
+        crew.once("calibration", lambda: _is_settled(_now(store, study, target)), calibrate)
         return _space(store, artifacts, good, _now(store, study, target), progress)
 
 
@@ -204,7 +215,7 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
         StudyError: naming who works on it.
     """
     if not store.shared:
-        with alone(local_folder(config), study.name):
+        with locked_study(local_folder(config), study.name):
             yield
         return
     live = at_work(store, study)
@@ -216,22 +227,3 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
             f"{study.name}` shows where they run. One that was killed counts as lost after {lengths}."
         )
     yield
-
-
-@contextmanager
-def alone(folder: Path, study: str) -> Iterator[None]:
-    """One process at a time runs or deletes a study on SQLite; the kernel frees the lock of a process that dies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"{digest_of(study)[:16]}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StudyError(
-            f"running study {study!r}: another process is running it on this database, an SQLite file, on which one at "
-            "a time may. Wait for it or stop it first; for several workers make the study on a server, say with "
-            "--storage postgresql+psycopg://user@host/database."
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -92,12 +92,12 @@ def _choose(work: Work, asked: int | None) -> None:
     choice = _by_first_build(work) if asked is None else Choice(asked, "as asked for")
     details = {"level_reason": choice.reason}
     work.ledger.store.targets.settle(work.ledger.target.id, details=details, optimization_level=choice.level)
-    work.progress.note(level_texts(work.ledger.reload_target())[0])
+    work.events.note(level_texts(work.ledger.reload_target())[0])
 
 
 def _by_first_build(work: Work) -> Choice:
     _build_at(work, START_LEVEL)
-    work.progress.step("building the FP32 engine, to choose an optimization level", 0, 1)
+    work.events.step("building the FP32 engine, to choose an optimization level", 0, 1)
     try:
         first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(Precision.FP32))
     except EvaluatorError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, true, update
@@ -85,11 +86,16 @@ class Claims:
         return next(iter(self._database.rows(select(e.id, e.status, e.worker).where(*this))), None)
 
     @retried
-    def take_over(self, study_target_id: int, worker: str, lease_s: float) -> records.Taken | None:
+    def take_over(
+        self, study_target_id: int, worker: str, lease_s: float, *, held: Collection[int] = ()
+    ) -> records.Taken | None:
         """Give a worker one running evaluation whose lease has expired; None when there is none, or others were faster.
 
-        Its row, its trial and what it asked for stay as they are. What the worker holds by its name is given to it too:
-        it asks between evaluations, so that is one which it does not know it has.
+        Its row, its trial and what it asked for stay as they are. What the worker holds by its name is given to it too,
+        for that is an evaluation which it does not know it has.
+
+        Args:
+            held: evaluations that the worker knows it has.
         """
         e, lease = tables.Evaluation, tables.Lease
         query = (
@@ -100,6 +106,8 @@ class Claims:
             .order_by(e.id)
         )
         for row in self._database.rows(query):
+            if row.id in held:
+                continue
             with self._database.writing("take an evaluation over") as connection:
                 taken = _take(connection, row.id, worker, lease_s)
             if taken is not None:

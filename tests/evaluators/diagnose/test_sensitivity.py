@@ -364,7 +364,7 @@ def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
         config = SearchConfig(model="m", data="d", study="demo", **limits)
         ledger = SimpleNamespace(store=store, target=SimpleNamespace(id=target))
         problem, bench = SimpleNamespace(config=config, space=None), SimpleNamespace(keeper=None)
-        work: Any = SimpleNamespace(ledger=ledger, problem=problem, bench=bench, pace=Pace(), progress=None)
+        work: Any = SimpleNamespace(ledger=ledger, problem=problem, bench=bench, pace=Pace(), events=None)
         sensitivities.measure(work)
     assert given == [pytest.approx(expected_s)]
 

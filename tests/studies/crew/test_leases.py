@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import update
 
 from search.values import Failure, FailureKind, Latency, Precision, Stage
-from studies.crew.leases import WorkerLease
+from studies.crew import Alone, Shared
 from studies.store.database import database, tables
 from studies.store.records import (
     EXPORT,
@@ -64,8 +64,7 @@ def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
             raise KeyboardInterrupt
 
         monkeypatch.setattr(Workers, name, interrupted)
-        monkeypatch.setattr(Store, "shared", property(lambda _: False))  # so that others are ended
-        with pytest.raises(KeyboardInterrupt), WorkerLease(store, target, lease_s=LEASE_S):
+        with pytest.raises(KeyboardInterrupt), Alone(store, target, lease_s=LEASE_S):
             pass
         monkeypatch.undo()
     assert [worker.state for worker in store.workers.of_target(target)] == ["ended", "ended"]
@@ -434,7 +433,7 @@ def test_the_tasks_of_a_worker_that_ends_are_free(store: Store, target: int) -> 
 
 
 def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
-    with WorkerLease(store, target, lease_s=2.0, device="CPU", state="searching") as lease:
+    with Shared(store, target, lease_s=2.0, device="CPU", state="searching") as lease:
         number = begin(store, target, lease.name)
         with lease.try_hold("band") as mine:
             assert mine
@@ -453,7 +452,7 @@ def test_a_thread_keeps_a_worker_alive(store: Store, target: int) -> None:
 
 def test_a_worker_that_fails_says_so(store: Store, target: int) -> None:
     for error, state in ((ValueError, "failed"), (KeyboardInterrupt, "ended")):
-        with pytest.raises(error), WorkerLease(store, target, lease_s=LEASE_S) as lease:
+        with pytest.raises(error), Shared(store, target, lease_s=LEASE_S) as lease:
             raise error
         assert {worker.name: worker.state for worker in store.workers.of_target(target)}[lease.name] == state
 
@@ -464,7 +463,7 @@ def test_on_sqlite_a_worker_ends_what_killed_ones_left(tmp_path: Path) -> None:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         killed = join(store, target)
         assert store.tasks.take(target, "calibration", killed, LEASE_S)
-        with WorkerLease(store, target, lease_s=LEASE_S) as lease:
+        with Alone(store, target, lease_s=LEASE_S) as lease:
             assert lease.others() == {}
             with lease.try_hold("calibration") as mine:
                 assert mine
@@ -478,7 +477,7 @@ def test_one_does_what_is_needed_once_and_the_others_wait(store: Store, target: 
         return "answer" in store.targets.of_study(store.studies.load("demo").id)[0].details
 
     def work() -> str:
-        with WorkerLease(store, target, lease_s=LEASE_S) as lease:
+        with Shared(store, target, lease_s=LEASE_S) as lease:
 
             def make() -> None:
                 made.append(lease.name)
@@ -502,7 +501,7 @@ def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int
         raise ValueError("no data here")
 
     for make in (fail, lambda: tried.append("made")):
-        with WorkerLease(store, target, lease_s=LEASE_S) as lease:
+        with Shared(store, target, lease_s=LEASE_S) as lease:
             try:
                 lease.once("calibration", lambda: bool(tried), make)
             except ValueError:
@@ -511,7 +510,7 @@ def test_what_fails_in_one_worker_is_tried_by_the_next(store: Store, target: int
 
 
 def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store, target: int) -> None:
-    with WorkerLease(store, target, lease_s=2.0) as lease:
+    with Shared(store, target, lease_s=2.0) as lease:
         assert store.tasks.take(target, "band", "lost", 2.0)
         held: list[TaskRecord] = []
 
@@ -529,7 +528,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
 def test_a_worker_outlives_a_server_that_dies() -> None:
     with postgresql_server() as server, Store.open(server.url, create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
-        with WorkerLease(store, target, lease_s=2.0) as lease:
+        with Shared(store, target, lease_s=2.0) as lease:
             assert lease.steady
             server.kill()
             wait_until(lambda: not lease.steady)  # it could not beat, so it does not take silent ones for lost

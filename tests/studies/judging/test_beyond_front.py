@@ -18,7 +18,7 @@ from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.run import upkeep
+from studies.run.engines import prune
 from studies.run.search_result import Mixes, SearchResult
 from studies.show.report.builder import build_report
 from studies.show.report.figures import figures
@@ -136,7 +136,7 @@ def test_engines_of_picks_and_of_those_in_line_for_the_best_are_kept(
     kept = kept | in_line if keep == "front" else kept
     now = judged(filled, limits)
     assert (now.picks.accurate == PICK) == ("latency_budget_ms" not in limits)
-    upkeep.prune(filled, artifacts, now, keep=keep)
+    prune(filled, artifacts, now, keep=keep)
     after = judged(filled, limits)
     assert {int(trial) for trial in after.table.trial[after.table.artifact != ""]} == kept
     contents = {path.read_bytes() for path in artifacts.folder.iterdir() if len(path.name) == 64}

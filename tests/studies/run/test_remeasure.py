@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from studies.cli.main import program_for
+from studies.crew import locked_study
 from studies.run.noise import remeasuring
-from studies.run.session.joining import alone
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs
 
@@ -165,7 +165,7 @@ def test_a_failed_trial_has_nothing_to_measure(here: Path) -> None:
 
 
 def test_it_takes_the_lock_of_the_study(here: Path) -> None:
-    with alone(here / f"{DATABASE}.artifacts", "small"):
+    with locked_study(here / f"{DATABASE}.artifacts", "small"):
         said = run("remeasure", "small", "--trial", 1)
     assert said.exit_code == 2
     assert rounds(1)

@@ -307,7 +307,7 @@ def test_a_budget_below_every_forecast_is_told_once_and_the_search_goes_on(
 
 def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("studies.run.runner._DRIFT_EVERY", 2)
+    monkeypatch.setattr("studies.run.hooks.upkeep.DRIFT_EVERY", 2)
     write_inputs(tmp_path / "in", mobile_cnn())
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 6)
     [(rounds,)] = execute(

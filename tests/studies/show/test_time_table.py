@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evaluators.stopwatch import Stopwatch, use_stopwatch
-from studies.crew.leases import WorkerLease
+from studies.crew import Shared
 from studies.judging.status.time_table import finished_after, table_of, time_rows, time_table
 from studies.run_clock import KINDS
 from studies.store.records import WorkerTime
@@ -98,7 +98,7 @@ def test_a_worker_that_is_killed_leaves_what_it_stored_every_few_seconds(store: 
     """Nobody ends it here, as nobody does after a `kill -9`."""
     with use_stopwatch(Stopwatch(time.monotonic() - 30, "start")) as watch:
         with watch.measure("builds"):
-            lease = WorkerLease(store, target, lease_s=60.0)
+            lease = Shared(store, target, lease_s=60.0)
             lease.name = store.workers.join(target, host="here", device="cpu", pid=1)
             lease.store_time()
             assert store.statistics.worker_times(target) == ()  # the first few seconds are not over

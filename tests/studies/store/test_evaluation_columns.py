@@ -16,7 +16,7 @@ from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
 from studies.options.limits import Limits
-from studies.run import upkeep
+from studies.run.engines import prune
 from studies.store.reading.evaluation_columns import DETAILS
 from studies.store.records import EvaluationTable, detail_columns
 from studies.store.store import Store
@@ -160,5 +160,5 @@ def test_an_engine_that_came_after_the_standing_was_read_is_not_let_go_of(
     engine.write_bytes(b"engine")
     with kept_engine(store, artifacts, engine) as digest:
         store.claims.record(int(now.table.id[-1]), evaluated((0, 0, 2), 1.0, 0.0, 0.01), digest)
-    upkeep.prune(store, artifacts, now, keep="front")
+    prune(store, artifacts, now, keep="front")
     assert list(store.evaluations.table(target).artifact) == ["", "", "", "", digest]

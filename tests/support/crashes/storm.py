@@ -81,18 +81,18 @@ def prepare() -> None:
     """In a worker: propose from the list, and measure in a moment."""
     import optuna
 
-    from studies.run import runner
     from studies.run.noise import repeatability
+    from studies.run.pipeline.serial import SerialPipeline
     from studies.store.reading import repeats
     from studies.trials import proposals
 
-    evaluate, pause_s = runner.Runner._evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
+    evaluate, pause_s = SerialPipeline.evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
 
     def slowly(self: Any, *args: Any) -> Any:
         time.sleep(pause_s)
         return evaluate(self, *args)
 
-    runner.Runner._evaluate = slowly
+    SerialPipeline.evaluate = slowly
     listed: list[Codes] = json.loads(Path(os.environ["BITFRONT_TEST_LIST"]).read_text())
 
     class Listed(optuna.samplers.BaseSampler):

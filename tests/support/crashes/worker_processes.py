@@ -31,14 +31,14 @@ score.higher_is_better = True
 HELD = """
 import os
 from pathlib import Path
-from studies.run.runner import Runner
+from studies.run.pipeline.serial import SerialPipeline
 os.environ["HELD"] = f"held{os.getpid()}"
-evaluate = Runner._evaluate
+evaluate = SerialPipeline.evaluate
 def held(*given):
-    Runner._evaluate = evaluate
+    SerialPipeline.evaluate = evaluate
     Path(os.environ["HELD"]).touch()
     return evaluate(*given)
-Runner._evaluate = held
+SerialPipeline.evaluate = held
 """
 
 

@@ -1,4 +1,4 @@
-"""A worker of a study: its sign of life, and what it does for all workers while they wait."""
+"""A worker's row in the database and its sign of life, which a thread renews from joining a study to leaving it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
+from typing import TypeVar
 
 from evaluators.stopwatch import current_stopwatch, time_spent
 from studies.events import Events, Quiet
 from studies.interrupts import interrupted
 from studies.store.store import Store
+
+Me = TypeVar("Me", bound="Presence")
 
 _BEATS = 4  # in a lease
 _SILENCE = 0.75  # of a lease, after which a worker does not know how the others are
@@ -22,14 +24,16 @@ _SPENT_EVERY_S = 5.0
 _LAST_S = 5.0  # for a beat that is under way when the worker ends
 
 
-class WorkerLease:
+class Presence:
     """A worker of one target, from entering to leaving the context; meanwhile a thread renews all that it holds.
+
+    What it knows of other workers is told apart by its two kinds, `Alone` and `Shared`.
 
     Args:
         lease_s: without a sign of life for so long it counts as lost; all workers of a study have the same.
         device: that it measures on, for people.
         state: what it is doing, as in `WorkerRecord`.
-        progress: told what it waits for.
+        events: told what it waits for.
     """
 
     def __init__(
@@ -40,29 +44,28 @@ class WorkerLease:
         lease_s: float,
         device: str = "",
         state: str = "starting",
-        progress: Events | None = None,
+        events: Events | None = None,
     ) -> None:
         self.name = ""
         self.lease_s = lease_s
-        self.poll_s = min(_MOST_POLL_S, lease_s / _BEATS)
+        self._poll_s = min(_MOST_POLL_S, lease_s / _BEATS)
         self._store = store
         self._target = study_target_id
         self._device = device
         self._state = state
-        self._progress = progress or Quiet()
+        self._events = events or Quiet()
         self._watch = current_stopwatch()
         self._last_beat = self._last_spent = time.monotonic()
         self._steady_from = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="bitfront-heartbeat", daemon=True)
 
-    def __enter__(self) -> WorkerLease:
+    def __enter__(self: Me) -> Me:
         self.name = self._store.workers.join(
             self._target, host=socket.gethostname(), device=self._device, pid=os.getpid(), state=self._state
         )
         try:
-            if not self._store.shared:
-                self._store.workers.end_others(self._target, self.name)  # it holds the study's lock
+            self._arrive()
             self._last_beat = time.monotonic()
             self._thread.start()
         except BaseException:
@@ -70,6 +73,9 @@ class WorkerLease:
                 self._store.workers.end(self.name)
             raise
         return self
+
+    def _arrive(self) -> None:
+        """What a worker does as soon as it has joined."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -105,16 +111,6 @@ class WorkerLease:
     def _spent(self) -> dict[str, float]:
         return {} if self._watch is None else self._watch.seconds()
 
-    def others(self) -> dict[str, str]:
-        """The other workers of the target that are alive: name → state."""
-        live = self._store.workers.live(self._target, self.lease_s)
-        return {name: state for name, state in live.items() if name != self.name}
-
-    def rank(self) -> int:
-        """How many of the workers that are alive came before this one."""
-        live = list(self._store.workers.live(self._target, self.lease_s))
-        return live.index(self.name) if self.name in live else len(live)
-
     @property
     def steady(self) -> bool:
         """Whether it could say that it is alive throughout the last lease.
@@ -124,49 +120,11 @@ class WorkerLease:
         now = time.monotonic()
         return now >= self._steady_from and now - self._last_beat <= _SILENCE * self.lease_s
 
-    # -- tasks -----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def try_hold(self, task: str) -> Iterator[bool]:
-        """Hold a task if no living worker does; whether it is held."""
-        held = self._store.tasks.take(self._target, task, self.name, self.lease_s)
-        try:
-            yield held
-        finally:
-            if held:
-                with suppress(Exception):  # as at the end
-                    self._store.tasks.release(self._target, task, self.name)
-
-    @contextmanager
-    def hold(self, task: str) -> Iterator[None]:
-        """Hold a task, after whoever has it now."""
-        while True:
-            with self.try_hold(task) as mine:
-                if mine:
-                    yield
-                    return
-            self.wait(f"waiting for another worker: {task}")
-
-    def once(self, task: str, known: Callable[[], bool], do: Callable[[], object]) -> None:
-        """Do what is not known yet, or wait until another worker has done it.
-
-        Args:
-            known: whether it is in the database.
-            do: finds it out and stores it. Where that fails in one worker, the next one tries.
-        """
-        while not known():
-            with self.try_hold(task) as mine:
-                if mine:
-                    if not known():
-                        do()
-                    return
-            self.wait(f"waiting for another worker: {task}")
-
     def wait(self, text: str, done: int = 0, total: int = 1) -> None:
         """Wait a moment for other workers, and say so."""
-        self._progress.step(text, done, total)
+        self._events.step(text, done, total)
         with time_spent("waiting"):
-            time.sleep(self.poll_s)
+            time.sleep(self._poll_s)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -174,7 +132,7 @@ class WorkerLease:
         """Renew, until the end; what fails is tried again soon, for a server that restarts must not stop a worker."""
         pause_s = self.lease_s / _BEATS
         while not self._over.wait(pause_s):
-            pause_s = self.poll_s / _BEATS
+            pause_s = self._poll_s / _BEATS
             with suppress(Exception):
                 self._store.workers.beat(self.name, self._spent())
                 pause_s = self.lease_s / _BEATS

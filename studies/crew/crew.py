@@ -1,0 +1,71 @@
+"""What a run asks of its crew: the workers of one target, this process among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from studies.store.records import Taken
+
+
+class Crew(Protocol):
+    """This process among the workers of a target. `Alone` and `Shared` are the two kinds of crew.
+
+    Attributes:
+        alone: whether no other worker can be there.
+        lease_s: without a sign of life for so long a worker counts as lost.
+    """
+
+    alone: bool
+    lease_s: float
+
+    @property
+    def name(self) -> str:
+        """Of this worker, unique in the database."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether this worker knows how the others are: it could say that it is alive throughout the last lease."""
+
+    def state(self, state: str) -> None:
+        """Say what this worker is doing."""
+
+    def store_time(self) -> None:
+        """Store where its time went until now, unless that was done a few seconds ago."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End this worker, as failed where an error ended it that no interrupt led to; again changes nothing."""
+
+    def others(self) -> dict[str, str]:
+        """The other workers that are alive: name → state."""
+
+    def rank(self) -> int:
+        """How many of the workers that are alive came before this one."""
+
+    def try_hold(self, task: str) -> AbstractContextManager[bool]:
+        """Hold a task if no living worker does; whether it is held."""
+
+    def hold(self, task: str) -> AbstractContextManager[None]:
+        """Hold a task, after whoever has it now."""
+
+    def once(self, task: str, known: Callable[[], bool], do: Callable[[], object]) -> None:
+        """Do what is not known yet, or wait until another worker has done it.
+
+        Args:
+            known: whether it is in the database.
+            do: finds it out and stores it. Where that fails in one worker, the next one tries.
+        """
+
+    def wait(self, text: str, done: int = 0, total: int = 1) -> None:
+        """Wait a moment for other workers, and say so."""
+
+    def give_up_lost(self) -> None:
+        """Remove the evaluations that are known to be lost with their workers; nobody goes on with them."""
+
+    def take_over(self, held: Collection[int]) -> Taken | None:
+        """An evaluation of a worker that was lost in the middle of it, which is this worker's from now on.
+
+        Args:
+            held: evaluations that this worker is at.
+        """

@@ -1,0 +1,226 @@
+"""Evaluations that Optuna's trials ask for: repairs, what lost workers left, and new proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
+from studies.judging.sentences.descriptions import death_text
+from studies.judging.standing import Standing
+from studies.run.claims.claim import Claim
+from studies.run.claims.repairs import Repairs
+from studies.run.engines import engine_to_keep
+from studies.run.stop import Stop
+from studies.run.work import Work
+from studies.store.records import (
+    EXPORT,
+    EvaluationRecord,
+    FullStudyError,
+    KnownEvaluationError,
+    LostEvaluationError,
+    Taken,
+)
+from studies.trials.open_trials import OpenTrials
+from studies.trials.proposals import Proposals
+
+if TYPE_CHECKING:
+    import optuna
+
+_SAME_IN_A_ROW = 3
+_MOST_TAKEOVERS = 3
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a trial asked for and what is built for it; `left` more repairs of it may be tried."""
+
+    trial: optuna.Trial
+    asked: Assignment
+    built: Assignment
+    left: int
+    since_s: float
+
+
+class TrialClaims:
+    """Claims of Optuna's trials.
+
+    Args:
+        repairs: what cannot be built, and what is built instead.
+        trials: told what becomes of their evaluations.
+        stop: how many evaluations are wanted.
+    """
+
+    def __init__(self, work: Work, proposals: Proposals, repairs: Repairs, trials: OpenTrials, stop: Stop) -> None:
+        self._work = work
+        self._proposals = proposals
+        self._repairs = repairs
+        self._trials = trials
+        self._stop = stop
+        self._roles = {a.digest: f"baseline:{label}" for label, a in work.problem.space.baselines().items()}
+        self._claimed: dict[int, _Wanted] = {}
+        self._owed: list[_Wanted] = []
+        self._repeats = 0
+
+    def enqueue_uniform(self) -> None:
+        """Let every uniform assignment that has not been evaluated be proposed first."""
+        if not any(self._lacking_uniform()):
+            return  # workers that come later need not wait for one another
+        with self._work.crew.hold("baselines"):
+            for assignment in self._lacking_uniform():
+                self._proposals.enqueue(assignment)
+
+    def _lacking_uniform(self) -> Iterator[Assignment]:
+        for assignment in self._work.problem.space.baselines().values():
+            if self._work.ledger.find(self._repairs.buildable(assignment)) is None:
+                yield assignment
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    def claim_next(self, now: Standing, *, searching: bool) -> Claim | None:
+        if self._owed:
+            return self._begin(self._owed.pop(0))
+        taken = self._work.crew.take_over(self._claimed) if searching else None
+        if taken is not None:
+            return self._go_on_with(taken)
+        for _ in range(_SAME_IN_A_ROW if searching else 0):
+            left = self._room()
+            if left <= 0 or self._is_start_under_way():
+                return None
+            self._work.crew.state("searching")
+            claim = self._begin(self._next_proposal(left - 1))
+            if claim is not None:
+                return claim
+        return None
+
+    def _room(self) -> int:
+        """How many more evaluations may be begun; none where all that can be built are there."""
+        counts = self._work.ledger.counts()
+        there = counts.finished + counts.running
+        return 0 if self._repairs.all_built(there) else self._stop.wanted(there) - there
+
+    def _is_start_under_way(self) -> bool:
+        """Whether uniform assignments are being evaluated and none is left to begin.
+
+        Everything that is proposed builds on them, so it waits for them where several evaluations are in flight.
+        """
+        uniform = any(wanted.asked.digest in self._roles for wanted in self._claimed.values())
+        return uniform and not self._proposals.has_enqueued()
+
+    def _next_proposal(self, repairs_left: int) -> _Wanted:
+        since_s = self._work.pace.passed_s
+        trial, asked = self._proposals.ask()
+        self._repairs.refresh()
+        left = min(self._work.problem.config.repair, repairs_left)
+        return _Wanted(trial, asked, self._repairs.buildable(asked), left, since_s)
+
+    def _begin(self, wanted: _Wanted) -> Claim | None:
+        """A claim of a new evaluation; None where one that is there answers the trial, or no more are wanted."""
+        store, target = self._work.ledger.store, self._work.ledger.target.id
+        digest, known = self._work.ledger.digest(wanted.built), self._work.ledger.find(wanted.built)
+        if known is None:
+            role = self._roles.get(wanted.asked.digest, "")
+            asked = wanted.asked if wanted.asked != wanted.built else None
+            worker, number, most = self._work.crew.name, wanted.trial.number, self._stop.trials
+            try:
+                found = store.claims.begin(target, wanted.built, digest, worker, number, role, asked=asked, most=most)
+            except KnownEvaluationError:  # another worker began it just now
+                known = self._work.ledger.find(wanted.built)
+            except FullStudyError:  # others began the last ones
+                known = None
+            else:
+                return self._claim(found, wanted)
+        if known is not None and self._trials.answer(wanted.trial, wanted.asked, known):
+            self._escape_repeats(wanted.built)
+        else:
+            self._proposals.put_back(wanted.trial)
+        return None
+
+    def _claim(self, number: int, wanted: _Wanted) -> Claim:
+        self._claimed[number], self._repeats = wanted, 0
+        uniform = wanted.asked.digest in self._roles
+        return Claim(number, wanted.built, wanted.trial.number, wanted.since_s, uniform, stoppable=not uniform)
+
+    def _escape_repeats(self, assignment: Assignment) -> None:
+        """A sampler that has converged proposes the same again and again: look around the repeated one."""
+        self._repeats += 1
+        if self._repeats % _SAME_IN_A_ROW == 0:
+            self._proposals.enqueue_neighbour(assignment)
+
+    def _go_on_with(self, taken: Taken) -> Claim | None:
+        """Claim what another worker began, unless it was lost with too many."""
+        store = self._work.ledger.store
+        try:
+            record = store.evaluations.load(taken.id)
+        except KeyError:
+            return None
+        if record.role == EXPORT or record.trial is None:
+            store.claims.abandon(taken.id)  # of an export that was killed: nobody waits for it
+            return None
+        self._work.crew.state("searching")
+        self._work.events.note(f"trial {record.trial}: going on with it, worker {taken.worker} is gone")
+        trial, built = self._proposals.handle(record.trial), record.evaluation.assignment
+        left = min(self._work.problem.config.repair, self._room())
+        claim = self._claim(taken.id, _Wanted(trial, record.asked or built, built, left, self._work.pace.passed_s))
+        if taken.takeovers > _MOST_TAKEOVERS:
+            self._fail(claim, f"lost with its worker {taken.takeovers} times, at which stage is not known")
+            return None
+        return claim
+
+    def _fail(self, claim: Claim, why: str) -> None:
+        failure = Failure(Stage.LOWER, FailureKind.CRASHED, why)
+        record = self.settle(claim, Evaluation(claim.assignment, failure))
+        if record is not None:
+            self._work.events.evaluation(record, self._work.ledger.standing(), self._stop.trials)
+
+    # -- settling --------------------------------------------------------------------------------------------------
+
+    def settle(self, claim: Claim, evaluation: Evaluation) -> EvaluationRecord | None:
+        wanted = self._claimed[claim.number]
+        for death in evaluation.deaths:
+            self._work.events.note(f"trial {claim.trial}: {death_text(death)}")
+        repaired = self._repairs.learn(claim.trial, evaluation, wanted.left)
+        record = self._recorded(claim, evaluation, repaired=repaired is not None)
+        del self._claimed[claim.number]
+        self._work.pace.note(evaluation, self._work.pace.passed_s - wanted.since_s)
+        if record is None:
+            return None
+        if repaired is None:
+            self._trials.tell(wanted.trial, record)
+        else:
+            now_s = self._work.pace.passed_s
+            self._owed.append(replace(wanted, built=repaired, left=wanted.left - 1, since_s=now_s))
+        return record
+
+    def _recorded(self, claim: Claim, evaluation: Evaluation, *, repaired: bool) -> EvaluationRecord | None:
+        """The stored result; None where another worker, which took this one for lost, was faster."""
+        ledger, worker = self._work.ledger, self._work.crew.name
+        engine = engine_to_keep(evaluation, self._work.problem.config.keep_engines)
+        try:
+            record = ledger.record(claim.number, evaluation, engine, worker=worker, repaired=repaired)
+        except LostEvaluationError:
+            late = ledger.store.claims.note_late(claim.number, worker)
+            note = late or "a result came late, of an evaluation that was given up"
+            self._work.events.note(f"evaluation {claim.number}: {note}")
+            return None
+        return replace(record, trial=claim.trial)
+
+    # -- waiting and letting go ------------------------------------------------------------------------------------
+
+    def wait(self, now: Standing) -> bool:
+        if self._room() > 0:
+            return False
+        self._work.crew.state("waiting")
+        self._work.crew.wait("waiting for evaluations of other workers", now.done, self._stop.trials)
+        self._trials.settle()
+        return True
+
+    def give_back(self) -> None:
+        """Let go of what is this worker's in the database: cut off while it began one, it does not know its number."""
+        claims, worker = self._work.ledger.store.claims, self._work.crew.name
+        for running in claims.running(self._work.ledger.target.id, worker):
+            trials = self._work.ledger.store.evaluations.load(running.id).trials
+            if claims.abandon(running.id, worker):
+                for number in trials:
+                    self._proposals.give_up(self._proposals.handle(number))

@@ -1,0 +1,42 @@
+"""The hook that lets the guided sampler know what each group adds to the error, before it first proposes by itself."""
+
+from __future__ import annotations
+
+from search.sampler.registry import sampler_named
+from studies.judging.standing import Standing
+from studies.run.guidance.sensitivity_beside import SensitivityBeside
+from studies.run.hooks.hook import Hook
+from studies.run.work import Work
+from studies.trials.proposals import Proposals
+
+
+class SensitivityHook(Hook):
+    """Measures sensitivities once the uniform assignments are begun.
+
+    On a processor one that is finished says how long an evaluation takes, and so how long the measurement may. On a GPU
+    it is made beside the uniform assignments; where it is not finished soon after them the sampler goes on without it,
+    and is told later.
+    """
+
+    def __init__(self, work: Work, proposals: Proposals) -> None:
+        self._work = work
+        self._proposals = proposals
+        self._beside = SensitivityBeside(work)
+        self._wanted = sampler_named(work.problem.config.sampler).guided
+
+    def prepare(self, now: Standing) -> None:
+        uniform = len(self._work.problem.space.baselines())
+        if not self._wanted or self._work.problem.config.trials <= max(uniform, len(now.table)):
+            return  # nothing is left to propose that is not enqueued
+        beside = not self._work.ledger.target.target.relative
+        if beside:
+            self._beside.begin()
+        if not now.done or len(now.table) < uniform or (beside and not self._beside.wait()):
+            return
+        from studies.run.guidance.guidance import measured  # takes a while, and other samplers do without
+
+        self._proposals.guide(lambda guidance: measured(self._work, guidance))
+        self._wanted = False
+
+    def close(self) -> None:
+        self._beside.close()

@@ -1,0 +1,1 @@
+"""What a run does beside its evaluations, each when it is due."""

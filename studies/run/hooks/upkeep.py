@@ -1,0 +1,79 @@
+"""Hooks that keep a study in order: drift, engines that nobody needs, trials of lost workers, where time goes."""
+
+from __future__ import annotations
+
+import time
+
+from studies.judging.standing import Standing
+from studies.run.engines import prune
+from studies.run.hooks.hook import Hook
+from studies.run.noise.repeatability import measure_drift
+from studies.run.work import Work
+from studies.store.records import EvaluationRecord
+from studies.trials.open_trials import OpenTrials
+
+DRIFT_EVERY = 20
+_PRUNE_EVERY = 10
+_MOST_DRIFT = 0.1
+
+
+class DriftCheck(Hook):
+    """Times the FP32 baseline again now and then, and says where the device has become slower or faster."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._evaluated = 0
+
+    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+        self._evaluated += 1
+        row = now.row_of("baseline:fp32") if self._evaluated % DRIFT_EVERY == 0 else None
+        if row is None:
+            return
+        drift, relative = measure_drift(self._work, now, row), self._work.ledger.target.target.relative
+        if abs(drift) > _MOST_DRIFT:
+            others = "what slows it as much as the mixes is scaled out, other work on this processor is not: "
+            how = f"{others if relative else ''}latencies measured meanwhile may be off"
+            usual = "its usual time" if relative else "the start"
+            self._work.events.note(f"the FP32 baseline runs {drift:+.0%} against {usual}; {how}")
+
+
+class Pruning(Hook):
+    """Lets go of engines that are on no front any more now and then; one worker does it for all."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._evaluated = 0
+
+    def follow(self, record: EvaluationRecord, now: Standing) -> None:
+        self._evaluated += 1
+        if self._evaluated % _PRUNE_EVERY:
+            return
+        with self._work.crew.try_hold("prune") as mine:
+            if mine:
+                ledger = self._work.ledger
+                prune(ledger.store, ledger.artifacts, now, keep=self._work.problem.config.keep_engines)
+
+
+class LostTrials(Hook):
+    """Sees to the trials of lost workers twice in a lease."""
+
+    def __init__(self, work: Work, trials: OpenTrials) -> None:
+        self._crew = work.crew
+        self._trials = trials
+        self._next = 0.0
+
+    def prepare(self, now: Standing) -> None:
+        if not self._crew.alone and self._crew.steady and time.monotonic() >= self._next:
+            self._trials.settle()
+            self._next = time.monotonic() + self._crew.lease_s / 2
+
+
+class TimeKeeping(Hook):
+    """Stores where the time of this worker goes."""
+
+    def __init__(self, work: Work) -> None:
+        self._crew = work.crew
+
+    def notice(self, now: Standing) -> Standing:
+        self._crew.store_time()
+        return now

@@ -1,0 +1,42 @@
+"""The loop of a search: ask, evaluate, record, tell, until there is enough."""
+
+from __future__ import annotations
+
+from studies.judging.search_events import SearchEvents
+from studies.run.claims.claims import Claims
+from studies.run.hooks.hook import Hooks
+from studies.run.pipeline.pipeline import Pipeline
+from studies.run.stop import Stop
+from studies.trials.ledger import Ledger
+
+
+def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: Stop, events: SearchEvents) -> str:
+    """Evaluate until the study has what it is to have; why it stopped, in words.
+
+    Killing this process at any moment loses at most the evaluations in flight, and Ctrl-C gives all of them back. What
+    is in flight when no more are wanted is finished.
+
+    Raises:
+        UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
+    """
+    now = ledger.standing()
+    with claims.given_back_when_cut_off():
+        while True:
+            now = hooks.notice(now)
+            reason = stop.reached(now)
+            if not reason:
+                hooks.prepare(now)
+            while pipeline.free and (claim := claims.claim_next(now, searching=not reason)):
+                pipeline.start(claim)
+            if reason and not pipeline.busy:
+                hooks.conclude()
+                return reason
+            if not pipeline.busy:
+                claims.wait(now)
+            for claim, evaluation in pipeline.wait_finished():
+                record = claims.settle(claim, evaluation)
+                if record is not None:
+                    now = ledger.standing()
+                    events.evaluation(record, now, stop.trials)
+                    hooks.follow(record, now)
+            now = ledger.standing()

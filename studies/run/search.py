@@ -1,0 +1,80 @@
+"""A search on one target, put together from its parts."""
+
+from __future__ import annotations
+
+from studies.judging.standing import Standing
+from studies.run import loop
+from studies.run.claims.claims import Claims
+from studies.run.claims.regained_claims import RegainedClaims
+from studies.run.claims.repairs import Repairs
+from studies.run.claims.trial_claims import TrialClaims
+from studies.run.finishing import Finish
+from studies.run.guidance.sensitivity_hook import SensitivityHook
+from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote
+from studies.run.hooks.hook import Hooks
+from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
+from studies.run.noise.tie_band import TieBand
+from studies.run.pipeline.serial import SerialPipeline
+from studies.run.stop import Stop
+from studies.run.work import Work
+from studies.trials.open_trials import OpenTrials
+from studies.trials.proposals import Proposals
+
+
+class Search:
+    """One worker's part of a search; close it, however it ends."""
+
+    def __init__(self, work: Work, proposals: Proposals) -> None:
+        self._work = work
+        repairs = Repairs(work.problem, work.ledger, work.events.note)
+        self._trials = OpenTrials(work.ledger, proposals, work.crew, repairs.buildable)
+        self._stop = Stop(work, repairs)
+        self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
+        self._claims = Claims([RegainedClaims(work, proposals, self._trials), self._trial_claims])
+        self._pipeline = SerialPipeline(work)
+        self._band = TieBand(work)
+        self._finish = Finish(work, proposals, self._trials, self._band)
+        self._hooks = Hooks(
+            [
+                ResolutionNote(work),
+                BudgetWarning(work, proposals),
+                self._band,
+                TimeKeeping(work),
+                LostTrials(work, self._trials),
+                SensitivityHook(work, proposals),
+                ForecastNotes(work, proposals),
+                DriftCheck(work),
+                Pruning(work),
+            ]
+        )
+
+    def run(self) -> str:
+        """Begin with what lost workers left and the uniform assignments; search; why it ended, in words.
+
+        Raises:
+            UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
+        """
+        self._work.crew.give_up_lost()
+        self._trials.settle()
+        self._trial_claims.enqueue_uniform()
+        work = self._work
+        return loop.run(work.ledger, self._claims, self._pipeline, self._hooks, self._stop, work.events)
+
+    def finish(self) -> bool:
+        """Confirm the finalists, or wait for the worker that does; whether the study is done now.
+
+        Raises:
+            EvaluatorError: the evaluator process dies over it.
+        """
+        self._work.crew.state("finishing")
+        self.close()
+        return self._finish.run(complete=self._stop.is_complete(self.standing().done))
+
+    def standing(self) -> Standing:
+        """Where the target stands now."""
+        return self._work.ledger.standing()
+
+    def close(self) -> None:
+        """End what runs beside the search."""
+        self._hooks.close()
+        self._pipeline.close()

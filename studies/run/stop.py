@@ -1,0 +1,71 @@
+"""When a search ends: enough evaluations, none left, no time, no progress, or limits that cannot be kept."""
+
+from __future__ import annotations
+
+from studies.judging.standing import Standing
+from studies.run.claims.repairs import Repairs
+from studies.run.reaching import check_float, check_time
+from studies.run.work import Work
+from studies.store.records import RUNNING
+from studies.store.target_options import config_of
+
+
+class Stop:
+    """The conditions on which a worker stops searching.
+
+    Attributes:
+        trials: how many evaluations the study is to have in all.
+    """
+
+    def __init__(self, work: Work, repairs: Repairs) -> None:
+        self._work = work
+        self._repairs = repairs
+        self.trials = work.problem.config.trials
+
+    def wanted(self, there: int) -> int:
+        """How many evaluations there should be; another worker may have raised that.
+
+        Args:
+            there: how many there are, or are running.
+        """
+        if there >= self.trials and not self._work.crew.alone:
+            ledger = self._work.ledger
+            study = ledger.store.studies.load(ledger.study.name)
+            self.trials = max(self.trials, config_of(study, ledger.target).trials)
+        return self.trials
+
+    def is_complete(self, done: int) -> bool:
+        """Whether so many finished evaluations are all that are wanted, or all that can be built."""
+        return done >= self.trials or self._repairs.all_built(done)
+
+    def reached(self, now: Standing) -> str:
+        """Why no more evaluations are to be begun, in words; empty while some are.
+
+        Raises:
+            UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
+        """
+        check_float(now, self._work.problem.config.storage)
+        check_time(self._work.pace, now, self._work.problem.config.storage)
+        in_time = self._work.pace.allows_evaluation(now)
+        if in_time and now.regained.any():  # these are no new ones, so they count towards none of what follows
+            return ""
+        return self._enough(now, in_time=in_time)
+
+    def _enough(self, now: Standing, *, in_time: bool) -> str:
+        done, patience = now.done, self._work.problem.config.patience
+        if done >= self.wanted(done):
+            return f"{done} evaluations are done"
+        if done == len(now.table) and self._repairs.all_built(done):
+            refused = self._repairs.unbuildable
+            size = self._work.problem.space.size_without(refused)
+            return f"every one of the {size} assignments{' that can be built' * bool(refused)} has been evaluated"
+        if not in_time:
+            return f"the time limit is reached with {done} of {self.trials} evaluations done"
+        if patience is not None and _is_stalled(now, patience):
+            return f"the last {patience} evaluations gained no hypervolume; {done} are done"
+        return ""
+
+
+def _is_stalled(now: Standing, patience: int) -> bool:
+    volumes = now.hypervolumes()[now.table.status != RUNNING]
+    return len(volumes) > patience and bool(volumes[-1] <= volumes[-1 - patience])
