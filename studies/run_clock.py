@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -96,14 +97,17 @@ def begin_search() -> None:
         watch.turn("other")
 
 
-def count_parts(evaluation: Evaluation, *, uniform: bool) -> None:
+def count_parts(evaluation: Evaluation, *, uniform: bool, at_most_s: float = math.inf) -> None:
     """Divide what was counted as `evaluator` while an evaluation ran among its parts.
 
     Args:
         uniform: whether it is a uniform assignment, whose build is one of the first ones.
+        at_most_s: seconds that were spent waiting for it, where other evaluations went on meanwhile: its parts share
+            them.
     """
     if (watch := current_stopwatch()) is None:
         return
+    share = min(1.0, at_most_s / max(sum(evaluation.stage_s.values()), 1e-9))
     for stage, seconds in evaluation.stage_s.items():
         kind = _OF_STAGE[stage]
-        watch.move("evaluator", "first builds" if uniform and kind == "builds" else kind, seconds)
+        watch.move("evaluator", "first builds" if uniform and kind == "builds" else kind, share * seconds)

@@ -26,6 +26,7 @@ from sqlalchemy import create_engine, text
 from benchmarks import synthetic
 from benchmarks.figures.bookkeeping import replaying
 from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.line import Built
 from search.space.choices import make_space
 from search.values import Assignment, Evaluation
 from studies.events import Quiet
@@ -69,14 +70,18 @@ class Clocks:
 def sleeping(seconds: float) -> Iterator[None]:
     """Evaluations sleep and answer, without an evaluator process; nothing is measured again."""
 
-    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
+    def build(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Built:
+        return Built(Evaluation(assignment), out)
+
+    def measure(keeper: EvaluatorProcess, built: Built, *_: Any, **__: Any) -> Evaluation:
         time.sleep(seconds)
-        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
+        assignment = built.evaluation.assignment
+        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), built.engine)
 
     with (
-        patch.multiple(EvaluatorProcess, evaluate=evaluate, adopt=lambda *_, **__: None),
+        patch.multiple(EvaluatorProcess, build=build, measure=measure, adopt=lambda *_, **__: None),
         patch("studies.run.finalists.confirm", lambda *_: None),
-        patch("studies.run.noise.repeatability.drift", lambda *_: 0.0),
+        patch("studies.run.hooks.upkeep.measure_drift", lambda *_: 0.0),
     ):
         yield
 
@@ -88,8 +93,8 @@ def warm(url: str, trials: int) -> dict[str, float]:
         stack.enter_context(replaying())
         for owner, name in ((Proposals, "ask"), (Proposals, "tell"), (Claims, "begin"), (Claims, "record")):
             stack.enter_context(patch.object(owner, name, clocks.timed(name, getattr(owner, name))))
-        clock = clocks.timed("evaluate", EvaluatorProcess.evaluate)
-        stack.enter_context(patch.object(EvaluatorProcess, "evaluate", clock))
+        clock = clocks.timed("evaluate", EvaluatorProcess.measure)
+        stack.enter_context(patch.object(EvaluatorProcess, "measure", clock))
         stack.enter_context(patch("studies.run.session.setup.make_space", clocks.timed("checked", make_space)))
         commands.worker(NAME, {"trials": str(trials)}, url)
         now = time.time() - time.perf_counter()  # what turns a perf_counter into a time

@@ -28,7 +28,7 @@ from rich.console import Console
 from benchmarks import synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import EvaluatorLine, connect, handlers
+from evaluators.process.line import Built, EvaluatorLine, connect, handlers
 from search.values import Assignment, Evaluation
 from studies.options.config import SearchConfig
 from studies.run.search import Search
@@ -72,9 +72,8 @@ class Clocks:
     def _add(self, seconds: float, name: str) -> None:
         self.asking += seconds
         self.asking_in_loop += seconds if self._looping else 0.0
-        if name == "evaluate":
-            self.evaluating += seconds
-            self.evaluations += 1
+        self.evaluating += seconds if name in ("build", "measure") else 0.0
+        self.evaluations += name == "measure"
 
     def proposal(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(proposals: Proposals) -> Any:
@@ -96,7 +95,7 @@ class Clocks:
     @contextmanager
     def running(self) -> Iterator[None]:
         requests: dict[str, Any] = {
-            name: self.request(getattr(EvaluatorProcess, name)) for name in ("evaluate", "adopt")
+            name: self.request(getattr(EvaluatorProcess, name)) for name in ("build", "measure", "adopt")
         }
         with (
             patch.multiple(EvaluatorProcess, ask=self.line(EvaluatorProcess.ask), **requests),
@@ -159,8 +158,12 @@ def replaying() -> Iterator[None]:
     """Evaluations and measurements answer at once; what they leave cannot be measured again."""
     real = EvaluatorProcess.ask
 
-    def evaluate(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Evaluation:
-        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), out)
+    def build(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Built:
+        return Built(Evaluation(assignment), out)
+
+    def measure(keeper: EvaluatorProcess, built: Built, *_: Any, **__: Any) -> Evaluation:
+        assignment = built.evaluation.assignment
+        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), built.engine)
 
     def ask(keeper: EvaluatorProcess, *args: Any, **options: Any) -> EvaluatorLine:
         answers = handlers(real(keeper, *args, **options))
@@ -175,7 +178,7 @@ def replaying() -> Iterator[None]:
         return connect(answer)
 
     with (
-        patch.multiple(EvaluatorProcess, evaluate=evaluate, ask=ask),
+        patch.multiple(EvaluatorProcess, build=build, measure=measure, ask=ask),
         patch("studies.run.finalists.confirm", lambda *_: 0),
     ):
         yield

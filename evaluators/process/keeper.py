@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,7 +69,9 @@ class _Bounds:
 
 
 class EvaluatorProcess:
-    """One long-lived evaluator process. Not thread-safe; use as a context manager.
+    """One long-lived evaluator process; use as a context manager.
+
+    It does one thing at a time: a thread that asks for something while another one is answered waits for its turn.
 
     Args:
         job: what the process opens; a replacement opens the same.
@@ -89,6 +92,7 @@ class EvaluatorProcess:
         self._log_start = 0
         self._fresh_deaths = 0
         self._canceled = False
+        self._turn = threading.RLock()
 
     def __enter__(self) -> EvaluatorProcess:
         return self
@@ -150,15 +154,16 @@ class EvaluatorProcess:
                 on_progress(*value)
 
         def ask(request: str, arguments: Mapping[str, Any]) -> Any:
-            try:
+            with self._turn:
                 try:
+                    try:
+                        return self._ask_once(request, arguments, note)
+                    except ProcessDiedError as death:
+                        if death.kind is not FailureKind.CRASHED:
+                            raise
                     return self._ask_once(request, arguments, note)
                 except ProcessDiedError as death:
-                    if death.kind is not FailureKind.CRASHED:
-                        raise
-                return self._ask_once(request, arguments, note)
-            except ProcessDiedError as death:
-                raise ProcessDiedError(death.kind, death.reason, death.log, doing) from death
+                    raise ProcessDiedError(death.kind, death.reason, death.log, doing) from death
 
         return connect(ask)
 
@@ -182,20 +187,23 @@ class EvaluatorProcess:
             MetricError, ArtifactError, InputError: what no other candidate would survive either.
             EvaluatorError: fresh processes die again and again before they get anywhere.
         """
-        with discarding(out):
+        with self._turn, discarding(out):
             found, deaths = self._attempt(
                 lambda line: line.candidates.evaluate(assignment, out, limits, profile), Stage.LOWER, on_event
             )
             evaluation = Evaluation(assignment) if found is None else self._with_log(found)
+            self._fresh_deaths = self._fresh_deaths if found is None else 0
             return _with_deaths(evaluation, deaths, out, finished=found is not None)
 
     def build(self, assignment: Assignment, out: Path, on_event: OnEvent | None = None) -> Built:
         """Lower, build and audit one candidate, for `measure` here or in another process; as `evaluate`."""
-        with discarding(out):
+        with self._turn, discarding(out):
             found, deaths = self._attempt(lambda line: line.builds.build(assignment, out), Stage.LOWER, on_event)
             if found is None:
                 return Built(_with_deaths(Evaluation(assignment), deaths, out, finished=False), None)
             log = self.log_tail()
+            if self.job.only_builds or found.engine is None:  # else measuring it may end the process yet
+                self._fresh_deaths = 0
             evaluation = self._with_log(found.evaluation)
             return replace(found, evaluation=_with_deaths(evaluation, deaths, out, finished=True), log=log)
 
@@ -210,11 +218,12 @@ class EvaluatorProcess:
         if out is None:
             return built.evaluation
         took_s = built.evaluation.total_s or 0.0
-        with discarding(out):
+        with self._turn, discarding(out):
             found, deaths = self._attempt(
                 lambda line: line.candidates.measure(built, limits, profile), Stage.AUDIT, on_event, took_s
             )
             evaluation = built.evaluation if found is None else self._with_log(found, built.log)
+            self._fresh_deaths = self._fresh_deaths if found is None else 0
             return _with_deaths(evaluation, deaths, out, finished=found is not None)
 
     def _attempt(
@@ -245,7 +254,6 @@ class EvaluatorProcess:
                 self._count_death(death)
                 deaths.append(Failure(reached.stage, death.kind, death.reason, death.log))
             else:
-                self._fresh_deaths = 0
                 return answer, deaths
         return None, deaths
 
@@ -292,7 +300,7 @@ class EvaluatorProcess:
     def cancel(self) -> None:
         """End the process for good: the request under way, and every later one, raises EvaluatorError.
 
-        The only method that another thread may call than the one that uses this object, which has to `close` it.
+        It waits for no turn; whoever uses this object has to `close` it.
         """
         self._canceled = True
         child = self._child

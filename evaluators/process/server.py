@@ -5,11 +5,13 @@ Standard output and error are a log file; nothing is ever read back from them.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,6 +25,7 @@ from evaluators.process.line import OPEN, Description, handlers
 from search import errors
 from search.errors import BitfrontError
 
+_PR_SET_PDEATHSIG = 1  # of Linux
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
@@ -108,9 +111,17 @@ class _Service:
         from evaluators.cores import pin_to_one_cpu
         from evaluators.process.evaluator import Evaluator
 
+        if job.only_builds:
+            _end_with_keeper()
         evaluator = Evaluator(job, self._report)
         description = evaluator.setup.describe()
         if not job.only_builds and description.target.relative and int(job.options.get("threads", 1)) == 1:
             pin_to_one_cpu()  # before the first session: its threads stay where they are started
         self._handlers = handlers(evaluator)
         return description
+
+
+def _end_with_keeper() -> None:
+    """End when the keeper's thread that started this process does: a builder may be stopped, and reads no pipe then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

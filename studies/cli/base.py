@@ -84,6 +84,9 @@ BackendOption = Annotated[
 Device = Annotated[Many, option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
 Gpus = Annotated[Many, option("gpus", "A worker process per GPU of this host: all, how many, or which: 0,2.", "GPUS")]
 Workers = Annotated[Many, option("workers", "So many worker processes on this host's processor.", "N")]
+Builders = Annotated[
+    Many, option("builders", "Processes that only build, beside the one that measures. [default: 0]", "N")
+]
 Lease = Annotated[Many, option("lease", "A worker silent for so long counts as lost. [default: 60s]", "TIME")]
 WhichTarget = Annotated[
     str | None,

@@ -12,6 +12,7 @@ import typer
 from studies.cli.base import (
     Backend,
     BackendOption,
+    Builders,
     DataPath,
     Device,
     Many,
@@ -55,6 +56,7 @@ def worker(
     backend: Backend = None,
     backend_option: BackendOption = None,
     threads: Threads = None,
+    builders: Builders = None,
     typing: Typing = None,
     tf32: Tf32 = None,
     target: WhichTarget = None,

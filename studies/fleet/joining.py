@@ -18,7 +18,14 @@ from studies.options.slots import Slot
 from studies.run.search_result import SearchResult
 from studies.run.session.joining import target_of
 from studies.run.session.levels import check_level
-from studies.run.session.setup import add_target, check_artifacts, check_unchanged, checked, complete_study, given_options
+from studies.run.session.setup import (
+    add_target,
+    check_artifacts,
+    check_unchanged,
+    checked,
+    complete_study,
+    given_options,
+)
 from studies.run.working import result_of, run_here
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord

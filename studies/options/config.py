@@ -50,6 +50,7 @@ class SearchConfig:
         sensitivity_time_s: for the sensitivity pass; None for a share of the study.
         repair: how many repairs a proposal gets whose build is refused.
         lease_s: without a sign of life for so long a worker counts as lost, and others do its work.
+        builders: processes that only build, beside the one that measures; with none that one builds too.
         gpus, workers: worker processes to start on this host, see `slots`; None: this process works itself.
     """
 
@@ -96,6 +97,7 @@ class SearchConfig:
     build_threads: int | None = None
     repair: int = 0
     lease_s: float = 60.0
+    builders: int = 0
     gpus: str | None = None
     workers: int | None = None
     overrides: tuple[str, ...] = field(default=(), compare=False)
@@ -372,6 +374,7 @@ _OWN: Mapping[str, Option] = {
         Option("timing-cache", "timing_cache", _text, backend="tensorrt"),
         Option("build-threads", "build_threads", _whole(most=4096), backend="tensorrt"),
         Option("repair", "repair", _whole(least=0, most=1000)),
+        Option("builders", "builders", _whole(least=0, most=64)),
         Option("lease", "lease_s", _lease),
         Option("gpus", "gpus", check_gpus),
         Option("workers", "workers", _whole(most=1024)),

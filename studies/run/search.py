@@ -14,6 +14,8 @@ from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, Resolu
 from studies.run.hooks.hook import Hooks
 from studies.run.hooks.upkeep import DriftCheck, LostTrials, Pruning, TimeKeeping
 from studies.run.noise.tie_band import TieBand
+from studies.run.pipeline.parallel import ParallelPipeline
+from studies.run.pipeline.pipeline import Pipeline
 from studies.run.pipeline.serial import SerialPipeline
 from studies.run.stop import Stop
 from studies.run.work import Work
@@ -31,7 +33,7 @@ class Search:
         self._stop = Stop(work, repairs)
         self._trial_claims = TrialClaims(work, proposals, repairs, self._trials, self._stop)
         self._claims = Claims([RegainedClaims(work, proposals, self._trials), self._trial_claims])
-        self._pipeline = SerialPipeline(work)
+        self._pipeline = make_pipeline(work)
         self._band = TieBand(work)
         self._finish = Finish(work, proposals, self._trials, self._band)
         self._hooks = Hooks(
@@ -78,3 +80,9 @@ class Search:
         """End what runs beside the search."""
         self._hooks.close()
         self._pipeline.close()
+
+
+def make_pipeline(work: Work) -> Pipeline:
+    """With processes that only build, where the configuration asks for some."""
+    builders = work.problem.config.builders
+    return ParallelPipeline(work, builders) if builders else SerialPipeline(work)

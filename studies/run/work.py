@@ -12,6 +12,7 @@ from studies.crew.crew import Crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.pace import Pace
+from studies.run.pipeline.build_hold import BuildHold
 from studies.trials.ledger import Ledger
 
 
@@ -32,11 +33,13 @@ class Bench:
         keeper: of the process that owns the device.
         folder: of this run alone; engines are built here before they are kept.
         engine_file: what an exported engine is called.
+        hold: entered while a latency is measured, so that no engine is built beside that.
     """
 
     keeper: EvaluatorProcess
     folder: Path
     engine_file: str
+    hold: BuildHold = field(default_factory=BuildHold)
 
 
 @dataclass

@@ -33,7 +33,8 @@ def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = Non
         reference_ms: what the baseline usually takes on a relative target.
     """
     line = work.bench.keeper.ask("measuring a baseline")
-    return line.timings.time_again(assignment, work.bench.folder / "again.engine", reference_ms)
+    with work.bench.hold:
+        return line.timings.time_again(assignment, work.bench.folder / "again.engine", reference_ms)
 
 
 def assignment_of(work: Work, now: Standing, row: int) -> Assignment:

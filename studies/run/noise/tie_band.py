@@ -150,7 +150,8 @@ class TieBand(Hook):
         try:
             if call.wait() and call.failure():
                 raise EvaluatorError(f"measuring a baseline in a fresh process: {call.failure()}")
-            return call.process.ask("measuring a baseline").timings.time_engine(call.result())
+            with self._work.bench.hold:
+                return call.process.ask("measuring a baseline").timings.time_engine(call.result())
         finally:
             call.close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from evaluators.process.line import STAGE
 from evaluators.stopwatch import time_spent
-from search.values import Evaluation, Stage
+from search.values import Stage
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.pipeline import Result, early_limits
 from studies.run.work import Work
@@ -32,22 +34,22 @@ class SerialPipeline:
         self._claim = claim
 
     def wait_finished(self) -> Sequence[Result]:
+        """As `Pipeline.wait_finished`: builds and measures the claim now."""
         claim, self._claim = self._claim, None
-        return () if claim is None else ((claim, self.evaluate(claim)),)
-
-    def evaluate(self, claim: Claim) -> Evaluation:
-        """Build and measure a claim now."""
-        bench, events = self._work.bench, self._work.events
-
-        def tell(event: str, value: Any) -> None:
-            if event == "stage":
-                events.stage(claim.trial, Stage(value).value)
-
-        out, limits = bench.folder / f"{claim.number}.engine", early_limits(self._work.ledger, claim)
+        if claim is None:
+            return ()
+        keeper, out = self._work.bench.keeper, self._work.bench.folder / f"{claim.number}.engine"
+        tell = partial(self._tell, claim)
         with time_spent("evaluator"):
-            evaluation = bench.keeper.evaluate(claim.assignment, out, limits, tell, profile=claim.uniform)
+            built = keeper.build(claim.assignment, out, tell)
+            limits = early_limits(self._work.ledger, claim)
+            evaluation = keeper.measure(built, limits, tell, profile=claim.uniform)
         count_parts(evaluation, uniform=claim.uniform)
-        return evaluation
+        return ((claim, evaluation),)
+
+    def _tell(self, claim: Claim, event: str, value: Any) -> None:
+        if event == STAGE:
+            self._work.events.stage(claim.trial, Stage(value).value)
 
     def close(self) -> None:
         """Nothing: the process of the bench is not ended by this."""

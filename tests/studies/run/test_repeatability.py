@@ -78,7 +78,7 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, dict[str, Any], int | None, Any]] = []
-        evaluate = EvaluatorProcess.evaluate
+        evaluate = EvaluatorProcess.measure
 
         def call(asked: Asked) -> Any:
             if asked.name == "load_engine":
@@ -93,7 +93,7 @@ class Calls:
             return result
 
         watch_requests(monkeypatch, call)
-        monkeypatch.setattr(EvaluatorProcess, "evaluate", evaluated)
+        monkeypatch.setattr(EvaluatorProcess, "measure", evaluated)
 
     def named(self, *methods: str) -> list[tuple[str, dict[str, Any], int | None, Any]]:
         return [made for made in self.made if made[0] in methods]

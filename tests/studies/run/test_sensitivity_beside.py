@@ -43,7 +43,7 @@ class Order:
         self.events: list[str] = []
         self.jobs: list[Any] = []
         self.pids: list[int | None] = []
-        evaluate, guide = EvaluatorProcess.evaluate, Proposals.guide
+        evaluate, guide = EvaluatorProcess.measure, Proposals.guide
 
         def called(asked: Asked) -> Any:
             if asked.name != "measure_sensitivity":
@@ -65,7 +65,7 @@ class Order:
             guide(proposals, informed)
 
         watch_requests(monkeypatch, called)
-        monkeypatch.setattr(EvaluatorProcess, "evaluate", evaluated)
+        monkeypatch.setattr(EvaluatorProcess, "measure", evaluated)
         monkeypatch.setattr(Proposals, "guide", guided)
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_there_in_time_joins_later(searched: Any, monkeypatch: pytes
     monkeypatch.setattr(sensitivity_beside.SensitivityBeside, "_store", held)
     monkeypatch.setattr(sensitivity_beside, "GRACE_S", 0.0)
     order = Order(monkeypatch)
-    real = EvaluatorProcess.evaluate
+    real = EvaluatorProcess.measure
 
     def fifth(keeper: EvaluatorProcess, *args: Any, **options: Any) -> Any:
         if order.events.count("evaluated") == 4:
@@ -113,7 +113,7 @@ def test_what_is_not_there_in_time_joins_later(searched: Any, monkeypatch: pytes
                 time.sleep(0.02)
         return real(keeper, *args, **options)
 
-    monkeypatch.setattr(EvaluatorProcess, "evaluate", fifth)
+    monkeypatch.setattr(EvaluatorProcess, "measure", fifth)
     searched(("trials", "8"))
     before = order.events[: order.events.index("guided")].count("evaluated")
     assert before == 5, order.events
@@ -130,11 +130,11 @@ def test_an_interrupted_search_leaves_no_process_and_a_later_one_measures_again(
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    real = EvaluatorProcess.evaluate
-    monkeypatch.setattr(EvaluatorProcess, "evaluate", interrupted)
+    real = EvaluatorProcess.measure
+    monkeypatch.setattr(EvaluatorProcess, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         searched(("trials", "5"), ("sensitivity-time", "600s"))
-    monkeypatch.setattr(EvaluatorProcess, "evaluate", real)
+    monkeypatch.setattr(EvaluatorProcess, "measure", real)
     assert evaluator_processes() == []
     commands.resume("s", {})
     assert stored() == ROWS

@@ -86,13 +86,13 @@ def prepare() -> None:
     from studies.store.reading import repeats
     from studies.trials import proposals
 
-    evaluate, pause_s = SerialPipeline.evaluate, float(os.environ["BITFRONT_TEST_PAUSE"])
+    evaluate, pause_s = SerialPipeline.wait_finished, float(os.environ["BITFRONT_TEST_PAUSE"])
 
     def slowly(self: Any, *args: Any) -> Any:
-        time.sleep(pause_s)
+        time.sleep(pause_s if self.busy else 0.0)
         return evaluate(self, *args)
 
-    SerialPipeline.evaluate = slowly
+    SerialPipeline.wait_finished = slowly
     listed: list[Codes] = json.loads(Path(os.environ["BITFRONT_TEST_LIST"]).read_text())
 
     class Listed(optuna.samplers.BaseSampler):

@@ -33,12 +33,13 @@ import os
 from pathlib import Path
 from studies.run.pipeline.serial import SerialPipeline
 os.environ["HELD"] = f"held{os.getpid()}"
-evaluate = SerialPipeline.evaluate
-def held(*given):
-    SerialPipeline.evaluate = evaluate
-    Path(os.environ["HELD"]).touch()
-    return evaluate(*given)
-SerialPipeline.evaluate = held
+evaluate = SerialPipeline.wait_finished
+def held(pipeline):
+    if pipeline.busy:
+        SerialPipeline.wait_finished = evaluate
+        Path(os.environ["HELD"]).touch()
+    return evaluate(pipeline)
+SerialPipeline.wait_finished = held
 """
 
 

@@ -1,0 +1,60 @@
+"""Builds that stand still while a latency is measured: what a builder does beside it would be measured too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+
+from evaluators.process.keeper import EvaluatorProcess
+
+
+class BuildHold:
+    """Stops the processes that build, from entering the context to leaving it; may be entered again meanwhile.
+
+    A process that is stopped in the middle of a build goes on with it later as if nothing had been. Safe to use from
+    several threads.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._changing = threading.RLock()
+        self._released = threading.Event()
+        self._released.set()
+        self._builders: list[EvaluatorProcess] = []
+
+    def add(self, builder: EvaluatorProcess) -> None:
+        """Let a process be held from now on."""
+        with self._changing:
+            self._builders.append(builder)
+
+    def wait_released(self) -> None:
+        """Wait until no build is held; for whoever is about to begin one."""
+        self._released.wait()
+
+    def __enter__(self) -> None:
+        with self._changing:
+            self._depth += 1
+            if self._depth == 1:
+                self._released.clear()
+                self._signal(signal.SIGSTOP)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changing:
+            self._depth -= 1
+            if self._depth == 0:
+                self._signal(signal.SIGCONT)
+                self._released.set()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            with suppress(ProcessLookupError):  # it has just ended, and its keeper will see that
+                os.killpg(pid, number)
+
+    def _pids(self) -> Iterable[int]:
+        return [builder.pid for builder in self._builders if builder.pid is not None]

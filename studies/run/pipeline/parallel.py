@@ -1,0 +1,233 @@
+"""Several processes that only build, beside the one that measures."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.line import STAGE, Built
+from evaluators.stopwatch import time_spent
+from search.errors import EvaluatorError
+from search.values import Evaluation, Stage
+from studies.run.claims.claim import Claim
+from studies.run.pipeline.build_hold import BuildHold
+from studies.run.pipeline.pipeline import Result, early_limits
+from studies.run.work import Work
+from studies.run_clock import count_parts
+
+_AHEAD = 2  # claims beyond those that are being built: one that is measured, one that waits
+
+
+@dataclass(frozen=True)
+class _ToMeasure:
+    """A claim for the process that measures, which builds it too where `built` is None."""
+
+    claim: Claim
+    built: Built | None
+    limits: EarlyLimits
+
+
+@dataclass(frozen=True)
+class _BuildDone:
+    claim: Claim
+    built: Built
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    claim: Claim
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class _StageReached:
+    claim: Claim
+    stage: Stage
+
+
+_News = _BuildDone | _Evaluated | _StageReached | BaseException
+
+
+class ParallelPipeline:
+    """Builds several claims at a time and measures one at a time; builds stand still while a latency is measured.
+
+    A thread for each process does nothing but wait for it. All that is stored, told or decided is so in the thread that
+    runs the search, which hears from the others by a queue.
+
+    Args:
+        builders: how many processes only build.
+    """
+
+    def __init__(self, work: Work, builders: int) -> None:
+        self._work = work
+        self._builders = builders
+        self._building: set[int] = set()
+        self._in_flight: set[int] = set()
+        self._to_build: queue.Queue[Claim | None] = queue.Queue()
+        self._to_measure: queue.Queue[_ToMeasure | None] = queue.Queue()
+        self._news: queue.Queue[_News] = queue.Queue()
+        self._processes: list[EvaluatorProcess] = []
+        self._threads: list[threading.Thread] = []
+        self._waited_s = 0.0
+
+    @property
+    def free(self) -> bool:
+        return len(self._building) < self._builders and len(self._in_flight) < self._builders + _AHEAD
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._in_flight)
+
+    def start(self, claim: Claim) -> None:
+        if not self._threads:
+            self._open()
+        first = claim.uniform and not self._in_flight
+        self._in_flight.add(claim.number)
+        if first:  # the process that measures may have built it before, and has nothing else to do yet
+            self._to_measure.put(_ToMeasure(claim, None, early_limits(self._work.ledger, claim)))
+        else:
+            self._building.add(claim.number)
+            self._to_build.put(claim)
+
+    def wait_finished(self) -> Sequence[Result]:
+        """As `Pipeline.wait_finished`; also returns, with nothing, as soon as another claim may be started."""
+        while self._in_flight:
+            start = time.monotonic()
+            with time_spent("evaluator"):
+                news = self._news.get()
+            self._waited_s += time.monotonic() - start
+            if isinstance(news, BaseException):
+                raise news
+            if isinstance(news, _Evaluated):
+                return (self._finish(news.claim, news.evaluation),)
+            if isinstance(news, _StageReached):
+                self._work.events.stage(news.claim.trial, news.stage.value)
+                continue
+            self._building.discard(news.claim.number)
+            if news.built.engine is None:
+                return (self._finish(news.claim, news.built.evaluation),)
+            self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._work.ledger, news.claim)))
+            return ()
+        return ()
+
+    def _finish(self, claim: Claim, evaluation: Evaluation) -> Result:
+        self._in_flight.discard(claim.number)
+        count_parts(evaluation, uniform=claim.uniform, at_most_s=self._waited_s)
+        self._waited_s = 0.0
+        return claim, evaluation
+
+    def close(self) -> None:
+        if self._in_flight:
+            self._work.bench.keeper.cancel()  # in the middle of what nobody waits for
+        for process in self._processes:
+            process.cancel()
+        for thread in self._threads:
+            (self._to_measure if thread.name == _MEASURING else self._to_build).put(None)
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            process.close()
+        self._threads.clear()
+        self._processes.clear()
+
+    # -- the threads -----------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Start the threads; every process starts with what it is first asked for."""
+        bench = self._work.bench
+        for number in range(self._builders):
+            folder = bench.folder / f"builder{number}"
+            job = replace(bench.keeper.job, folder=str(folder), beside=True, only_builds=True)
+            process = EvaluatorProcess(job, bench.folder / f"builder{number}.log", bench.keeper.limits)
+            bench.hold.add(process)
+            self._processes.append(process)
+            self._begin_thread("bitfront-build", partial(self._build_all, process))
+        self._begin_thread(_MEASURING, self._measure_all)
+
+    def _begin_thread(self, name: str, serve: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                serve()
+            except BaseException as error:  # raised again in the thread that runs the search
+                self._news.put(error)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _build_all(self, process: EvaluatorProcess) -> None:
+        bench, hold = self._work.bench, self._work.bench.hold
+        while (claim := self._to_build.get()) is not None:
+            hold.wait_released()
+            out = bench.folder / f"{claim.number}.engine"
+            built = process.build(claim.assignment, out, self._teller(claim))
+            _check_alike(process, bench.keeper)
+            self._news.put(_BuildDone(claim, built))
+
+    def _measure_all(self) -> None:
+        bench = self._work.bench
+        while (item := self._to_measure.get()) is not None:
+            claim = item.claim
+            with _HeldAtLatency(bench.hold, self._teller(claim)) as tell:
+                if item.built is None:
+                    out = bench.folder / f"{claim.number}.engine"
+                    done = bench.keeper.evaluate(claim.assignment, out, item.limits, tell, profile=claim.uniform)
+                else:
+                    done = bench.keeper.measure(item.built, item.limits, tell, profile=claim.uniform)
+            self._news.put(_Evaluated(claim, done))
+
+    def _teller(self, claim: Claim) -> Callable[[str, Any], None]:
+        def tell(event: str, value: Any) -> None:
+            if event == STAGE:
+                self._news.put(_StageReached(claim, Stage(value)))
+
+        return tell
+
+
+_MEASURING = "bitfront-measure"
+
+
+class _HeldAtLatency:
+    """Holds builds back from when a candidate reaches the latency stage until it reaches another one, or ends."""
+
+    def __init__(self, hold: BuildHold, tell: Callable[[str, Any], None]) -> None:
+        self._hold = hold
+        self._tell = tell
+        self._held = ExitStack()
+
+    def __enter__(self) -> Callable[[str, Any], None]:
+        return self._on_event
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def _on_event(self, event: str, value: Any) -> None:
+        if event == STAGE:
+            self._held.close()
+            if Stage(value) is Stage.LATENCY:
+                self._held.enter_context(self._hold)
+        self._tell(event, value)
+
+
+def _check_alike(builder: EvaluatorProcess, measurer: EvaluatorProcess) -> None:
+    """Refuse engines of a process that found another target, or builds otherwise: a device that was changed, say.
+
+    Raises:
+        EvaluatorError: naming what differs.
+    """
+    built, measured = builder.description, measurer.description
+    differs = [name for name in ("target", "model", "capability") if getattr(built, name) != getattr(measured, name)]
+    if differs:
+        raise EvaluatorError(
+            f"building beside measuring: the {' and the '.join(differs)} that the process which builds found "
+            f"{'is' if len(differs) == 1 else 'are'} not what the one that measures found. Resume the study; where it "
+            "comes again, without --builders."
+        )

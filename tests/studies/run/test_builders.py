@@ -1,0 +1,167 @@
+"""Several evaluations in flight: processes that only build, beside the one that measures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from evaluators.process.job import Job
+from evaluators.process.keeper import EvaluatorProcess
+from studies.run.pipeline.build_hold import BuildHold
+from studies.run.pipeline.parallel import ParallelPipeline
+from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
+from tests.support.crashes.kill_and_resume import rows, untold
+from tests.support.networks import mobile_cnn
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
+
+SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--quiet")
+LEFT = "select (select count(*) from bf_lease), (select count(*) from bf_evaluation where status = 'running')"
+OPEN = "select count(*) from trials where state in ('RUNNING', 'WAITING')"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path / "in", mobile_cnn())
+    return tmp_path
+
+
+def check_whole(folder: Path, trials: int) -> None:
+    """So many distinct evaluations, each told, and nothing left open."""
+    assert rows(folder, "select count(*), count(distinct digest) from bf_evaluation") == [(trials, trials)]
+    assert rows(folder, LEFT) == [(0, 0)]
+    assert rows(folder, OPEN) == [(0,)]
+    assert untold(folder) == []
+
+
+@pytest.mark.parametrize("sampler", ["guided", "random"])
+def test_a_search_with_builders_has_several_in_flight_and_evaluates_each_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    in_flight: list[int] = []
+    start = ParallelPipeline.start
+
+    def started(pipeline: ParallelPipeline, claim: Any) -> None:
+        start(pipeline, claim)
+        in_flight.append(rows(here, "select count(*) from bf_evaluation where status = 'running'")[0][0])
+
+    monkeypatch.setattr(ParallelPipeline, "start", started)
+    ok(*SEARCH, "--trials", 9, "--builders", 2, "--sampler", sampler)
+    assert max(in_flight) > 2
+    check_whole(here, 9)
+    assert rows(here, "select distinct status from bf_evaluation") == [("ok",)]
+
+
+def test_ctrl_c_gives_back_all_that_is_in_flight(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(*SEARCH, "--trials", 4, "--sampler", "random")
+    wait, calls = ParallelPipeline.wait_finished, 0
+
+    def interrupted(pipeline: ParallelPipeline) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            assert rows(here, LEFT)[0][0] >= 2
+            raise KeyboardInterrupt
+        return wait(pipeline)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParallelPipeline, "wait_finished", interrupted)
+        assert invoke("resume", "s", "--trials", 12, "--builders", 2, "--quiet").exit_code == 130
+    assert rows(here, LEFT) == [(0, 0)]
+    assert not [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+    ok("resume", "s", "--quiet")
+    check_whole(here, 12)
+
+
+@pytest.mark.parametrize("victim", ["run", "builder", "measurer"])
+def test_a_kill_loses_no_more_than_what_is_in_flight(here: Path, victim: str) -> None:
+    words = command(*SEARCH, "--trials", 14, "--builders", 2, "--sampler", "random")
+    with (here / "out").open("wb") as out:
+        process = subprocess.Popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
+    children = wait_for_builders(here, process)
+    if victim == "run":
+        done = rows(here, "select count(*) from bf_evaluation where status != 'running'")[0][0]
+        process.kill()
+        process.wait()
+        wait_until(lambda: not any(child.is_running() for child in children))
+        assert rows(here, "select count(*) from bf_evaluation where status != 'running'")[0][0] >= done
+        ok("resume", "s", "--quiet")
+    else:
+        # The first one that was started measures.
+        chosen = children[0] if victim == "measurer" else children[1]
+        chosen.kill()
+        assert process.wait(300) == 0, (here / "out").read_text()
+    check_whole(here, 14)
+
+
+def wait_for_builders(folder: Path, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The three evaluator processes of a run, oldest first, once evaluations are finished and others are in flight."""
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        nonlocal found
+        found = sorted(psutil.Process(process.pid).children(), key=lambda child: child.create_time())
+        begun = (folder / DATABASE).exists() and len(found) >= 3
+        query = "select count(*) from bf_evaluation where status = 'ok'"
+        return begun and rows(folder, query)[0][0] >= 4
+
+    wait_until(there)
+    return found
+
+
+def wait_until(condition: Any, seconds: float = 300.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# -- builds stand still ------------------------------------------------------------------------------------------------
+
+
+def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:
+    """A process that is held is stopped by the kernel, and goes on when the last holder leaves."""
+    hold, process = BuildHold(), subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        builder: Any = type("Builder", (), {"pid": process.pid})()
+        hold.add(builder)
+        state = psutil.Process(process.pid)
+        with hold:
+            wait_until(lambda: state.status() == psutil.STATUS_STOPPED)
+            with hold:
+                assert state.status() == psutil.STATUS_STOPPED
+            assert state.status() == psutil.STATUS_STOPPED
+        wait_until(lambda: state.status() == psutil.STATUS_SLEEPING)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_that_has_ended_is_no_trouble_to_hold() -> None:
+    hold = BuildHold()
+    hold.add(EvaluatorProcess(Job("m", "d", "f"), Path("log")))
+    with hold:
+        pass
+
+
+def test_a_stopped_builder_ends_with_the_run_that_started_it(here: Path) -> None:
+    """It reads nothing while it is stopped, and would stay for ever."""
+    words = command(*SEARCH, "--trials", 14, "--builders", 1, "--sampler", "random")
+    with (here / "out").open("wb") as out:
+        process = subprocess.Popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
+    wait_until(lambda: len(psutil.Process(process.pid).children()) >= 2)
+    builder = sorted(psutil.Process(process.pid).children(), key=lambda child: child.create_time())[1]
+    wait_until(lambda: (here / DATABASE).exists() and rows(here, LEFT)[0][0] > 0 and builder.cpu_times().user > 1)
+    os.kill(builder.pid, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not builder.is_running() or builder.status() == psutil.STATUS_ZOMBIE, 30)
