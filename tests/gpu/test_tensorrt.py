@@ -12,7 +12,7 @@ pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
 
 from evaluators.backends.tensorrt import api
 from evaluators.backends.tensorrt.builder import TensorRTBuilder, model_bytes
-from evaluators.backends.tensorrt.session import checked, cudart
+from evaluators.backends.tensorrt.device import checked, cudart
 from evaluators.calibration import cache as calibration_cache
 from evaluators.engine import OutOfMemoryError, RefusedError
 from evaluators.lowering.lower import lower

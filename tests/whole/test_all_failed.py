@@ -27,7 +27,7 @@ def change(statement: str) -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_search_in_which_nothing_comes_through(here: Path, quiet: bool) -> None:
-    faults = [f"fault=refuse-unnamed:g000={precision}" for precision in ("fp32", "fp16", "int8")]
+    faults = [f"fake-fault=refuse-unnamed:g000={precision}" for precision in ("fp32", "fp16", "int8")]
     given = [word for fault in faults for word in ("--backend-option", fault)] + ["--quiet"] * quiet
     write_inputs(here)
     result = invoke(

@@ -69,7 +69,7 @@ def test_two_searches_find_the_same(here: Path) -> None:
     ],
 )
 def test_a_fault_is_a_failure_of_the_evaluations_that_it_hits(here: Path, fault: str, stage: str, kind: str) -> None:
-    search("s", *option(f"fault={fault}:second=int8"), "--quiet", "--sampler", "random")
+    search("s", *option(f"fake-fault={fault}:second=int8"), "--quiet", "--sampler", "random")
     for row in rows("s"):
         asked = next(group["asked"] for group in row["groups"] if "second" in group["node"])  # type: ignore[attr-defined]
         failed = row["failure"] and (row["failure"]["stage"], row["failure"]["kind"])  # type: ignore[index]
@@ -77,17 +77,17 @@ def test_a_fault_is_a_failure_of_the_evaluations_that_it_hits(here: Path, fault:
 
 
 def test_an_evaluation_that_hangs_is_ended(here: Path) -> None:
-    search("s", *option("fault=hang:second=int8"), "--evaluation-timeout", "2s", "--quiet")
+    search("s", *option("fake-fault=hang:second=int8"), "--evaluation-timeout", "2s", "--quiet")
     assert {row["failure"]["kind"] for row in rows("s") if row["failure"]} == {"timeout"}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("seed=x", "--backend-option seed: expected a whole number"),
-        ("speed=3", "backend fake has no such option; did you mean seed"),
-        ("fault=melt:a=int8", "the fake backend's option fault: expected ACTION:REGEX=PRECISION"),
-        ("seed", "--backend-option: expected NAME=VALUE"),
+        ("fake-seed=x", "--backend-option fake-seed: expected a whole number"),
+        ("fake-sed=3", "backend fake has no such option; did you mean fake-seed"),
+        ("fake-fault=melt:a=int8", "option fake-fault: expected ACTION:REGEX=PRECISION"),
+        ("fake-seed", "--backend-option: expected NAME=VALUE"),
     ],
 )
 def test_options_that_cannot_be_read_are_refused_with_nothing_made(here: Path, given: str, says: str) -> None:

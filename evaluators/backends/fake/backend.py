@@ -102,5 +102,5 @@ def _read_precisions(labels: Sequence[str]) -> list[Precision]:
     try:
         named = [Precision.parse(label) for label in labels] or list(Precision)
     except ValueError as error:
-        raise ConfigError(f"the fake backend's option precision: {error}") from error
+        raise ConfigError(f"option fake-precision: {error}") from error
     return sorted(set(named) - {Precision.FP32})

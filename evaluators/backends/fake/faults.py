@@ -46,7 +46,7 @@ class Fault:
             return cls(action, pattern, Precision.parse(label))
         except (ValueError, re.error) as error:
             raise ConfigError(
-                f"the fake backend's option fault: expected ACTION:REGEX=PRECISION, got {text!r}; write it like "
+                f"option fake-fault: expected ACTION:REGEX=PRECISION, got {text!r}; write it like "
                 f"crash:conv2=int8; {error}"
             ) from error
 

@@ -25,12 +25,18 @@ class FakeOptions:
     """
 
     threads: int = 1
-    seed: int = option("count", 0, "Another one gives other costs and losses.", metavar="N")
+    seed: int = option("count", 0, "Another one invents other numbers.", name="fake-seed", metavar="N")
     faults: tuple[str, ...] = option(
-        "text", (), "What goes wrong, as crash:conv2=int8; repeatable.", name="fault", metavar="FAULT", many=True
+        "text", (), "What goes wrong, as crash:conv2=int8; repeatable.", name="fake-fault", metavar="FAULT", many=True
     )
-    build_time_s: float = option("duration", 0.0, "How long every build lasts.", name="build-time", metavar="TIME")
+    build_time_s: float = option("duration", 0.0, "How long every build lasts.", name="fake-build-time", metavar="TIME")
     precisions: tuple[str, ...] = option(
-        "text", (), "A precision that it offers beside fp32, all by default; repeatable.", name="precision", many=True
+        "text",
+        (),
+        "A precision that it offers beside fp32, all by default; repeatable.",
+        name="fake-precision",
+        many=True,
     )
-    relative: bool = option("switch", False, "Latencies as ratios to FP32: on, off.", metavar="SWITCH")
+    relative: bool = option(
+        "switch", False, "Latencies as ratios to FP32: on, off.", name="fake-relative", metavar="SWITCH"
+    )

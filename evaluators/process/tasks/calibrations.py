@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.cores import usable_processors
@@ -49,6 +50,6 @@ class Calibrations:
     def _threads(self) -> int:
         """Calibration runs on the processor; where candidates do too, on as many threads as they, else on its share."""
         job = self._opened.job
-        if (job.device or "cpu").startswith("cpu"):
-            return int(job.options.get("threads", 1))
-        return usable_processors()
+        if kind_named(choose_backend(job.backend)).runs_on_gpu(job.device):
+            return usable_processors()
+        return int(job.options.get("threads", 1))

@@ -23,7 +23,7 @@ SECOND = "refuse:g001=int8"
 THIRD = "refuse:g002=int8"
 REFUSALS = {"g001": "an invented fault: second in int8", "g002": "an invented fault: fc in int8"}
 INPUTS = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "fake")
-INPUTS += ("--backend-option", "precision=int8")
+INPUTS += ("--backend-option", "fake-precision=int8")
 ALL_INT8 = {"g000": "int8", "g001": "int8", "g002": "int8"}
 
 
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refuse(*faults: str) -> list[str]:
     """Options by which the fake backend refuses to build."""
-    return [word for fault in faults for word in ("--backend-option", f"fault={fault}")]
+    return [word for fault in faults for word in ("--backend-option", f"fake-fault={fault}")]
 
 
 def search(*arguments: Any, sampler: str = "random") -> str:

@@ -161,7 +161,7 @@ def breaks_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.f
 
 def hogs_memory(outputs: dict[str, NDArray[Any]], labels: Any) -> NDArray[np.float64]:
     """Scores, and takes all the memory that the device has left."""
-    from evaluators.backends.tensorrt.session import checked, cudart
+    from evaluators.backends.tensorrt.device import checked, cudart
 
     cuda = cudart()
     size = checked(cuda.cudaMemGetInfo())[0]
