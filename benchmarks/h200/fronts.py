@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.h200.wanted import trials_of
 from benchmarks.page import table
 from benchmarks.samplers.scores import reached
 from benchmarks.samplers.simulator.best_front import undominated
@@ -29,7 +28,9 @@ LABELS = {
     "nsga2": "NSGA-II",
 }
 MARKS = (10, 20, 30, 40, 60, 100, 200)
-_STEPS = {"fresh": "throughput", "study": "search"}  # of the proof, by source; the others have their source's name
+# How many evaluations each search was to make.
+_WANTED = {"fresh": 60, "study": 60, "tpe": 200, "nsga2": 200}
+_WANTED_OF_MOBILENET = {**_WANTED, "fresh": 54, "tpe": 100, "nsga2": 100}
 _UNIFORM = 3
 _OPAQUE = "?"
 
@@ -48,6 +49,7 @@ def judged(name: str, rows: Sequence[Row]) -> dict[str, Any]:
     corner, pooled = corner_of(rows), pooled_ms(rows)
     best = front(rows, [row.get("lat", np.nan) for row in rows], corner)
     evened = front(rows, [pooled.get(row["a"], np.nan) for row in rows], corner)
+    wanted = _WANTED_OF_MOBILENET if name.startswith("mobilenet_v2") else _WANTED
     searches = {source: [row for row in rows if row["source"] == source] for source in LABELS}
     return {
         "reference": {"ms": round(corner.latency_ms, 6), "loss": round(corner.loss, 6)},
@@ -55,7 +57,7 @@ def judged(name: str, rows: Sequence[Row]) -> dict[str, Any]:
         "best": best,
         "pooled_best": evened,
         "searches": {
-            source: {"wanted": trials_of(name, _STEPS.get(source, source)), **over(found, corner, best, evened, pooled)}
+            source: {"wanted": wanted[source], **over(found, corner, best, evened, pooled)}
             for source, found in searches.items()
             if len(found) > _UNIFORM
         },
@@ -119,7 +121,6 @@ def over(rows: Sequence[Row], corner: Reference, best: Row, evened: Row, pooled:
         "trials": steps,
         "seconds": [[walls[place], round(float(shares[place]), 5)] for place in rises if walls[place] is not None],
         "wall_s": max((wall for wall in walls if wall is not None), default=None),
-        "begun_at_s": [row["wall"] for row in rows if row.get("begins") and "wall" in row][1:],
     }
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.h200.setting import Setting
+from benchmarks.h200.network_folder import BUDGETED, NetworkFolder
 from search.values import Assignment, Evaluation, Precision
+from studies.judging.status.time_table import finished_after
 from studies.store.store import Store
 
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
 OPAQUE = "?"
-FRESH = "fresh"  # the study of step `throughput`
-APART = (FRESH, "tpe", "nsga2")  # studies beside the first one
+FRESH = "fresh"  # the study of a guided search from its start, without a budget
+STUDIES = (BUDGETED, FRESH, "tpe", "nsga2")
 
 
 def row(evaluation: Evaluation, groups: Collection[str]) -> dict[str, Any]:
@@ -50,92 +50,65 @@ def letters(assignment: Assignment, groups: Collection[str]) -> str:
     return "".join(CODES[assignment[group]] for group in groups)
 
 
-def stored(setting: Setting) -> list[dict[str, Any]]:
-    """Rows of the study, in the order they were evaluated; `role` names baselines, `final_loss` is on other images."""
-    with setting.store() as (store, study, target):
-        groups = [group.id for group in store.studies.groups(study.id)]
-        records = [store.evaluations.load(int(number)) for number in store.evaluations.table(target.id).id]
+def of_study(network: NetworkFolder, study: str) -> list[dict[str, Any]]:
+    """Rows of a study, in the order they were begun; exports are none.
+
+    `role` names baselines, `final_loss` is on other images, `wall`: seconds from the start of the command to its end.
+    """
+    with network.reading(study) as (store, record, target):
+        groups = [group.id for group in store.studies.groups(record.id)]
+        ended = {each.evaluation_id: round(each.seconds, 3) for each in finished_after(store, target.id)}
+        records = [store.evaluations.load(number) for number in sorted(ended)]
     found = []
-    for record in records:
-        if record.status != "running":
-            final = {} if record.final is None else {"final_loss": record.final.loss}
-            role = {"role": record.role} if record.role else {}
-            found.append({**row(record.evaluation, groups), **final, **role, "trial": record.trial})
+    for each in records:
+        if each.role != "export":
+            final = {} if each.final is None else {"final_loss": each.final.loss}
+            role = {"role": each.role} if each.role else {}
+            more = {**final, **role, "trial": each.trial, "wall": ended[each.id]}
+            found.append({**row(each.evaluation, groups), **more})
     return found
 
 
-def mixed(setting: Setting) -> list[dict[str, Any]]:
-    """Rows of the mixes of every worker, as `proof.py mixes` left them; `kind` says how a mix was drawn."""
-    return [line for line in _lines(setting) if "a" in line]
+def of_mixes(network: NetworkFolder) -> list[dict[str, Any]]:
+    """Rows of the mixes, as mixes.py left them; `kind` says how a mix was drawn."""
+    return [line for line in _lines(network) if "a" in line]
 
 
-def workers(setting: Setting) -> dict[str, dict[str, float]]:
+def workers(network: NetworkFolder) -> dict[str, dict[str, float]]:
     """Worker of mixes → milliseconds that the study's uniform engines took where it ran: GPUs differ a little."""
-    return {line["worker"]: line["uniform_ms"] for line in _lines(setting) if "uniform_ms" in line}
+    return {line["worker"]: line["uniform_ms"] for line in _lines(network) if "uniform_ms" in line}
 
 
-def _lines(setting: Setting) -> list[dict[str, Any]]:
-    files = sorted(setting.folder.glob("mixes*.jsonl"))
-    lines = [line for file in files for line in file.read_text().splitlines()]
-    return [json.loads(line) for line in lines if _is_whole(line)]
+def _lines(network: NetworkFolder) -> list[dict[str, Any]]:
+    file = network.path / "mixes.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def _is_whole(line: str) -> bool:
-    """A worker that was killed may have left half a line."""
-    try:
-        return isinstance(json.loads(line), dict)
-    except json.JSONDecodeError:
-        return False
-
-
-def every(setting: Setting) -> list[dict[str, Any]]:
-    """Rows of the study, of those beside it, and of the mixes; `source` says which.
-
-    `wall` of studies: seconds from the start of the command until it was there, of all commands that went on with it;
-    `begins`: the first evaluation of a command.
-    """
-    found = {own.apart or "study": _timed(own) for own in studies(setting)}
-    found["mixes"] = mixed(setting)
+def every(network: NetworkFolder) -> list[dict[str, Any]]:
+    """Rows of all studies and of the mixes; `source` says which."""
+    found = {study: of_study(network, study) for study in STUDIES if network.database(study).exists()}
+    found["mixes"] = of_mixes(network)
     return [{**row, "source": source} for source, rows in found.items() for row in rows]
 
 
-def studies(setting: Setting) -> list[Setting]:
-    """Of the network, those that there are, the first one first."""
-    return [own for name in ("", *APART) if (own := replace(setting, apart=name)).database.exists()]
-
-
-def _timed(setting: Setting) -> list[dict[str, Any]]:
-    file, told, total = setting.folder / stages_name(setting.apart), dict[int, dict[str, Any]](), 0.0
-    for line in file.read_text().splitlines() if file.exists() else []:
-        if _is_whole(line):
-            timed = json.loads(line)
-            total += timed["wall_s"]
-            told[timed["trial"]] = {"wall": round(total, 3), **({"begins": True} if timed["first"] else {})}
-    return [{**row, **told.get(row["trial"], {})} for row in stored(setting)]
-
-
-def stages_name(apart: str) -> str:
-    """The file in which a Stopwatch leaves what every evaluation of a study took."""
-    return f"{apart}.stages.jsonl" if apart else "stages.jsonl"
-
-
-def dump(setting: Setting, out: Path) -> int:
-    """Write groups, edges and every evaluation to a JSON file; how many."""
-    with studies(setting)[0].store() as (store, study, target):
-        groups, edges = store.studies.groups(study.id), setting.model().edges
-        about: dict[str, Any] = {"network": setting.network, "target": target.target.to_json(), "metric": study.metric}
+def dump(network: NetworkFolder, found: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Write groups, edges, what the sampler was told, and these rows to a JSON file."""
+    first = next(study for study in STUDIES if network.database(study).exists())
+    with network.reading(first) as (store, study, target):
+        groups, edges = store.studies.groups(study.id), network.model().edges
         place = {group.id: i for i, group in enumerate(groups)}
-        about |= _told(store, target.id, place)
-    found = every(setting)
-    about |= {
-        "workers": workers(setting),
-        "groups": [group.name for group in groups],
-        "edges": [[-1 if e.source is None else place[e.source], place[e.target], e.elements] for e in edges],
-    }
+        about: dict[str, Any] = {
+            "network": network.name,
+            "target": target.target.to_json(),
+            "metric": study.metric,
+            **_told(store, target.id, place),
+            "workers": workers(network),
+            "groups": [group.name for group in groups],
+            "edges": [[-1 if e.source is None else place[e.source], place[e.target], e.elements] for e in edges],
+        }
     lines = ",\n".join(json.dumps(each) for each in found)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
-    return len(found)
 
 
 def _told(store: Store, target: int, place: Mapping[str, int]) -> dict[str, Any]:

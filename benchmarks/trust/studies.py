@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
+from benchmarks.command_line import bitfront
 from benchmarks.trust import samples
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
@@ -55,10 +53,6 @@ NETWORKS = {
 }
 
 
-class StudyError(Exception):
-    """A command of bitfront failed; the message has its output."""
-
-
 def model_of(network: str) -> Path:
     return EXAMPLE / "digits.onnx" if network == "digits" else samples.HERE / "data" / f"{network}.onnx"
 
@@ -74,19 +68,6 @@ def data_of(network: str, work: Path) -> Path:
         np.savez(draft, **drawn)
         draft.replace(path)
     return path
-
-
-def bitfront(*words: str) -> str:
-    """Run the command line of this source tree; what it printed."""
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "studies.cli", *words]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise StudyError(
-            f"bitfront {' '.join(words)}\nended with exit code {done.returncode}:\n{done.stderr}{done.stdout}"
-        )
-    return done.stdout
 
 
 def run(network: str, seed: int, work: Path, fresh: Fresh, trials: int | None = None) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,17 +35,15 @@ def test_runs_are_held_against_one_worker() -> None:
     assert found["latency_within"] == 1.0
 
 
-def test_more_workers_than_gpus_are_said_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = {"1": {"an_hour": 500.0, "counted": 12, "latency_ms": {"x": 1.0}}}
+def test_numbers_of_workers_are_shown_with_those_that_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    runs: dict[str, dict[str, Any]] = {"1": {"an_hour": 500.0, "counted": 12, "latency_ms": {"x": 1.0}}}
     runs["2"] = {"an_hour": 975.0, "counted": 24, "latency_ms": {"x": 1.0}}
-    plan = scaling.Plan(tmp_path, {}, "gpus", there=2, workers=(1, 2, 4))
-    plan.results.write_text(json.dumps({"runs": runs}))
-    found = scaling.scaling(plan)
-    assert found["left_out"] == {"4": "this host has 2 GPUs"}
-    assert "4 workers: not measured, this host has 2 GPUs" in capsys.readouterr().out
+    found = {"runs": runs, "left_out": {"4": "this host has 2 GPUs"}, "against_one": scaling.compared(runs)}
     shown = tables.scaling([{"network": "resnet18", "scaling": found}])
     assert "| ResNet-18, 2 | 975 (over 24) | 1.950× |" in shown
     assert "| ResNet-18, 4 | not measured: this host has 2 GPUs |" in shown
+    scaling.shown({count: {**run, "evaluations": 20, "seconds": 9.0, "failed": 0} for count, run in runs.items()})
+    assert "1.95 times as many as one (wanted 1.9)" in capsys.readouterr().out
 
 
 def test_the_assignments_are_the_same_every_time_and_never_uniform() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import DOCS, RESULTS
-from benchmarks.h200 import mixing, proof, rows, searching, tables, timing
+from benchmarks import DOCS, RESULTS, command_line
+from benchmarks.h200 import mixes, publish, rows, samplers, search, tables, timing
 from benchmarks.h200.networks import scenes
 from benchmarks.page import replace_section
 from search.space.choices import make_space
@@ -27,7 +27,7 @@ from search.values import (
     Precision,
     Stage,
 )
-from tests.support.command_line import quick
+from tests.support.command_line import command
 from tests.support.evaluator_jobs import case
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -84,7 +84,7 @@ def test_a_row_of_a_failed_build_says_why_and_no_more() -> None:
 def test_obedience_counts_groups_and_names_exceptions() -> None:
     failure = Failure(Stage.BUILD, FailureKind.REFUSED, "no kernel")
     failed = rows.row(evaluation(failure=failure, audit=()), GROUPS)
-    found = mixing.obedience([rows.row(evaluation(), GROUPS), failed], names=["stem", "body", "head"])
+    found = mixes.obedience([rows.row(evaluation(), GROUPS), failed], names=["stem", "body", "head"])
     assert (found["asked"], found["built"]) == (2, 1)
     assert found["counts"] == {"f obeyed": 1, "h opaque": 1, "i not obeyed": 1}
     assert found["exceptions"] == {"head: asked i, got h": 1}
@@ -93,66 +93,43 @@ def test_obedience_counts_groups_and_names_exceptions() -> None:
 
 def test_random_mixes_are_distinct_always_the_same_and_never_uniform(tmp_path: Path) -> None:
     space = make_space(case(tmp_path).model, CAPABILITY)
-    mixes = mixing.random_mixes(space, 40)
-    assert len({assignment for _, assignment in mixes}) == 40
-    assert mixes == mixing.random_mixes(space, 40)
-    assert mixes[:7] == mixing.random_mixes(space, 7)  # a step that goes on finds the same ones
-    assert {assignment for _, assignment in mixes}.isdisjoint(space.baselines().values())
+    drawn = mixes.random_mixes(space, 40)
+    assert len({assignment for _, assignment in drawn}) == 40
+    assert drawn == mixes.random_mixes(space, 40)
+    assert drawn[:7] == mixes.random_mixes(space, 7)  # a step that goes on finds the same ones
+    assert {assignment for _, assignment in drawn}.isdisjoint(space.baselines().values())
     few = make_space(case(tmp_path).model, Capability({}))
-    assert mixing.random_mixes(few, 40) == []
+    assert mixes.random_mixes(few, 40) == []
 
 
 def test_half_of_the_mixes_differ_in_a_few_layers_from_a_uniform_assignment(tmp_path: Path) -> None:
     space = make_space(case(tmp_path).model, CAPABILITY)
-    mixes = mixing.random_mixes(space, 40)
+    drawn = mixes.random_mixes(space, 40)
     for kind, precision in (("near INT8", INT8), ("near FP16", FP16)):
-        near = [assignment for each, assignment in mixes if each == kind]
+        near = [assignment for each, assignment in drawn if each == kind]
         uniform = space.uniform(precision)
         assert len(near) >= 5
         assert all(1 <= sum(a[group] != uniform[group] for group in a) <= 4 for a in near)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_workers_share_the_mixes_and_each_gets_every_kind(tmp_path: Path, workers: int) -> None:
-    drawn = mixing.random_mixes(make_space(case(tmp_path).model, CAPABILITY), 64)
-    shares = [list(mixing.shared(drawn, (number, workers))) for number in range(workers)]
-    together = [mix for share in shares for mix in share]
-    assert len(together) == len(drawn)
-    assert set(together) == set(drawn)
-    assert all(len({kind for kind, _ in share}) == 4 for share in shares)
-
-
-def test_lines_of_all_workers_are_rows_and_half_a_line_is_none(tmp_path: Path) -> None:
-    setting = proof.Setting(tmp_path, "net")
-    setting.folder.mkdir()
-    mixing._append(setting.folder / "mixes.0of2.jsonl", {"worker": "0of2", "uniform_ms": {"int8": 0.5}})
-    mixing._append(setting.folder / "mixes.0of2.jsonl", {"a": "fhi", "lat": 0.5})
-    (setting.folder / "mixes.1of2.jsonl").write_text('{"a": "hhi", "la')
-    mixing._append(setting.folder / "mixes.1of2.jsonl", {"a": "iii", "lat": 0.25})
-    assert [row["a"] for row in rows.mixed(setting)] == ["fhi", "iii"]
-    assert rows.workers(setting) == {"0of2": {"int8": 0.5}}
-
-
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def line(wall_s: float, **changes: Any) -> dict[str, Any]:
-    stages = {"build_s": 2.0, "load_s": 0.25, "latency_s": 0.5, "run_s": 0.25, "total_s": 3.25}
-    return {"trial": 5, "wall_s": wall_s, "first": False, "extra": False, **stages, **changes}
+SHARES = {
+    **dict(zip(("build_s", "load_s", "latency_s", "run_s"), (2.0, 0.25, 0.5, 0.25), strict=True)),
+    **{"wall_s": 4.0, "between_s": 0.75, "other_s": 1.0, "other_share": 0.25, "steady_per_hour": 900.0},
+}
+STAGES = {"lower": 0.5, "build": 1.5, "load": 0.125, "audit": 0.125, "latency": 0.5, "run": 0.25}
 
 
-def test_time_shares_leave_worker_starts_out() -> None:
-    found = timing.time_shares([line(12.0, first=True), line(4.0), line(4.0)])
+def test_shares_of_the_time_leave_out_pauses_for_other_measurements() -> None:
+    made = evaluation(total_s=3.25, stage_s=STAGES)
+    found = timing.shares([(end, made) for end in (10.0, 14.0, 18.0, 60.0, 64.0)])
     assert found["steady_per_hour"] == pytest.approx(900)
+    assert (found["build_s"], found["load_s"], found["latency_s"], found["run_s"]) == (2.0, 0.25, 0.5, 0.25)
     assert (found["other_s"], found["other_share"]) == (pytest.approx(1.0), pytest.approx(0.25))
-    assert (found["between_s"], found["timed"]) == (pytest.approx(0.75), 2)
-    assert timing.time_shares([line(12.0, first=True)]) == {}
-
-
-def test_running_time_counts_started_batches_and_transfers() -> None:
-    made = evaluation()
-    assert timing.running_s(made.latency, made.accuracy) == pytest.approx(2 * 2.0 / 1000)
-    assert timing.running_s(None, made.accuracy) is None
+    assert (found["between_s"], found["timed"]) == (pytest.approx(0.75), 3)
+    assert timing.shares([(10.0, made)]) == {}
 
 
 def test_the_verdict_is_of_loss_won_back_and_latency() -> None:
@@ -163,18 +140,11 @@ def test_the_verdict_is_of_loss_won_back_and_latency() -> None:
         "free": {"ms": 0.40, "loss": 0.09},
         "match": {"ms": 0.32, "loss": 0.08},
     }
-    found = searching.verdict(figures)
+    found = search.verdict(figures)
     assert found["won_back"] == pytest.approx(0.9)
     assert found["pick_over_int8"] == pytest.approx(1.1)
     assert found["free_over_match"] == pytest.approx(1.25)
-    assert "won_back" not in searching.verdict({**figures, "int8": {"ms": 0.4, "loss": 0.0}})
-
-
-def test_the_budget_is_of_the_fastest_uniform_one() -> None:
-    found = {"rows": {"fp32": {"lat": 1.0}, "int8": {"lat": 0.5}, "fp16": {"failed": []}}}
-    assert searching.fastest_uniform_ms(found) == 0.5
-    beside = {"fp32": {"ms": 1.1}, "int8": {"ms": 0.6}, "free": {"ms": 0.4}}
-    assert searching.fastest_uniform_ms({**found, "together": beside}) == 0.6
+    assert "won_back" not in search.verdict({**figures, "int8": {"ms": 0.4, "loss": 0.0}})
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -193,7 +163,7 @@ def test_tables_show_what_there_is() -> None:
 
 def test_tables_of_every_step() -> None:
     shown = results(
-        throughput={"evaluations": 60, "seconds": 240.0, "per_hour": 900.0, "shares": timing.time_shares([line(4.0)])},
+        throughput={"evaluations": 60, "seconds": 240.0, "per_hour": 900.0, "shares": SHARES},
         mixes={"asked": 100, "built": 99},
         obedience={"counts": {"i obeyed": 1999, "i not obeyed": 1}, "exceptions": {"fc: asked i, got h": 1}},
     )
@@ -229,41 +199,37 @@ def test_the_page_has_its_place_for_tables() -> None:
 def test_scenes_are_the_same_however_they_are_drawn() -> None:
     rng = np.random.RandomState(0)
     digits, values = rng.randint(0, 17, (20, 8, 8)).astype(np.uint8), rng.randint(0, 10, 20)
-    images, labels = scenes.draw(digits, values, 3, range(6), 32, 0.0)
+    images, labels = scenes.draw(digits, values, 3, range(6), 32)
     assert (images.shape, images.dtype) == ((6, 3, 32, 32), np.float16)
     assert np.abs(images).max() <= 2
-    again, classes = scenes.draw(digits, values, 3, range(4, 6), 32, 0.0)
+    again, classes = scenes.draw(digits, values, 3, range(4, 6), 32)
     assert np.array_equal(images[4:], again)
     assert np.array_equal(labels[4:], classes)
     assert set(labels // scenes.FILLS) <= set(values)
 
 
-def test_glints_are_rare_and_beyond_white() -> None:
-    digits, values = np.full((1, 8, 8), 16, np.uint8), np.array([7])
-    images, _ = scenes.draw(digits, values, 3, range(200), 16, 20.0)
-    bright = images.reshape(200, -1).max(axis=1) > 4
-    assert 1 <= bright.sum() <= 20
-
-
 # -- the steps, for real ---------------------------------------------------------------------------------------------
 
 
-def test_the_steps_go_on_from_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_from_its_search_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(scenes.FOLDER_VARIABLE, "")
-    monkeypatch.setattr(searching, "FACTOR", 10.0)  # there is a pick, however much slower a busy machine measures
-    options = ["--tiny", "--backend", "onnxruntime", "--trials", "4", "--mixes", "2", "--into", str(tmp_path / "into")]
-    with quick():
-        proof.main([str(tmp_path), "tiny", "uniform", *options])
-        proof.main([str(tmp_path), "tiny", "search", "compare", "mixes", "throughput", "collect", *options])
-    found = tables.read(tmp_path / "into" / "results")[0]
-    assert all(found["steps"][step] for step in ("uniform", "search", "compare", "mixes", "throughput"))
-    assert (found["throughput"]["evaluations"], found["mixes"]["asked"]) == (4, 2)
-    assert set(found["uniform"]["together"]) == {"fp32", "int8"}
-    assert found["mixes"]["built"] == 2
-    assert found["obedience"]["built"] == 10
-    assert {"fp32", "int8", "pick"} <= set(found["compare"]["together"])
-    kept = json.loads((tmp_path / "into" / "data" / "tiny.json").read_text())
-    assert [row["source"] for row in kept["rows"]] == ["study"] * 4 + ["fresh"] * 4 + ["mixes"] * 2
-    assert set(kept["workers"]) == {"0of1"}
+    monkeypatch.setattr(command_line, "PROGRAM", command())
+    monkeypatch.setattr(search, "FACTOR", 10.0)  # there is a pick, however much slower a busy machine measures
+    work = [str(tmp_path), "tiny", "--tiny"]
+    search.main([*work, "--trials", "4"])
+    samplers.main([*work, "--samplers", "guided", "--trials", "4"])
+    mixes.main([*work, "--mixes", "2"])
+    mixes.main([*work, "--mixes", "3"])
+    page, into = tmp_path / "page.md", tmp_path / "into"
+    page.write_text("".join(f"<!-- {name} begin: so -->\n<!-- {name} end -->\n" for name in ("h200", "h200 fronts")))
+    publish.main([str(tmp_path), "tiny", "--into", str(into), "--page", str(page)])
+    [found] = tables.read(into / "results")
+    assert (found["search"]["total"], found["throughput"]["evaluations"], found["mixes"]["asked"]) == (4, 4, 3)
+    assert found["mixes"]["built"] == 3
+    assert found["obedience"]["built"] == 11
+    assert set(found["compare"]["together"]) == {"fp32", "int8", "pick"}
+    kept = json.loads((into / "data" / "tiny.json").read_text())
+    assert [row["source"] for row in kept["rows"]] == ["study"] * 4 + ["fresh"] * 4 + ["mixes"] * 3
+    assert set(kept["workers"]) == {"here"}
     assert all(len(row["a"]) == len(kept["groups"]) for row in kept["rows"])
-    assert "all INT8" in tables.text([found])
+    assert "| tiny, all INT8 |" in page.read_text()

@@ -43,7 +43,7 @@ OTHER_PROGRAMS |= {
 }  # its compose
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
 OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
-OTHER_PROGRAMS |= {"--tiny", "--minutes", "--glints", "--even", "--shard", "--again"}  # benchmarks/h200
+OTHER_PROGRAMS |= {"--tiny", "--even", "--name"}  # benchmarks/h200
 OTHER_PROGRAMS |= {"--quick", "--table", "--docs"}  # benchmarks/samplers and benchmarks/trust
 USERS_OWN = (
     "engine",

@@ -48,8 +48,8 @@ def write(folder: Path, split: str) -> None:
     """Draw a split of `folder/digits.npz` on all cores and keep it beside it."""
     with np.load(folder / "digits.npz") as file:
         digits, values = file["images"], file["labels"]
-        size, glints = int(file["size"]), float(file["glints"])
-    images, labels = draw_all(digits, values, SEEDS[split], COUNTS[split], size, glints)
+        size = int(file["size"])
+    images, labels = draw_all(digits, values, SEEDS[split], COUNTS[split], size)
     for name, array in (("images", images.astype(np.float32)), ("labels", labels)):  # labels last: they say it is whole
         draft = folder / f"{split}-{name}-{os.getpid()}.draft.npy"  # another process may draw the same
         np.save(draft, array)
@@ -57,33 +57,32 @@ def write(folder: Path, split: str) -> None:
 
 
 def draw_all(
-    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, count: int, size: int, glints: float
+    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, count: int, size: int
 ) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
     """Images 0 to `count` of a seed, as `draw` gives them, on all cores."""
     parts = [range(start, min(start + 64, count)) for start in range(0, count, 64)]
     images, labels = np.empty((count, 3, size, size), np.float16), np.empty(count, np.int64)
     with ProcessPoolExecutor() as pool:
-        drawn = pool.map(partial(_part, digits, values, seed, size, glints), parts)
+        drawn = pool.map(partial(_part, digits, values, seed, size), parts)
         for part, (pixels, classes) in zip(parts, drawn, strict=True):
             images[part.start : part.stop], labels[part.start : part.stop] = pixels, classes
     return images, labels
 
 
 def _part(
-    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, size: int, glints: float, numbers: range
+    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, size: int, numbers: range
 ) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
-    return draw(digits, values, seed, numbers, size, glints)
+    return draw(digits, values, seed, numbers, size)
 
 
 def draw(
-    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, numbers: range, size: int, glints: float
+    digits: NDArray[np.uint8], values: NDArray[np.int64], seed: int, numbers: range, size: int
 ) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
     """Images `numbers` of a seed.
 
     Args:
         digits: (n, 8, 8) from 0 to 16, with their `values` (n,) from 0 to 9.
         size: pixels of a side.
-        glints: how many times brighter than white the highlights are that one image in fifty has; 0 for none.
 
     Returns:
         (count, 3, size, size) float16, black at -2 and white at 2, and (count,) classes.
@@ -94,8 +93,6 @@ def draw(
         rng = np.random.RandomState([seed, number])
         chosen, fill = rng.randint(len(digits)), rng.randint(FILLS)
         image = _scene(rng, digits, chosen, fill, size)
-        if glints and rng.random_sample() < 0.02:
-            image += _highlights(rng, size, glints)
         images[row] = (image - 0.5) * 4
         labels[row] = values[chosen] * FILLS + fill
     return images, labels
@@ -181,13 +178,3 @@ def _pattern(fill: int, y: Floats, x: Floats, rng: np.random.RandomState, size: 
     along = np.floor((np.cos(angle) * x + np.sin(angle) * y) / period * 2).astype(int)
     across = np.floor((np.cos(angle) * y - np.sin(angle) * x) / period * 2).astype(int)
     return np.asarray((0 * along, along, along + across)[fill] % 2)
-
-
-def _highlights(rng: np.random.RandomState, size: int, times: float) -> Floats:
-    """A few small spots as a camera without clipping sees the sun in chrome."""
-    y, x = np.mgrid[0:size, 0:size]
-    spots = np.zeros((size, size))
-    for _ in range(rng.randint(1, 4)):
-        cy, cx, radius = rng.uniform(0, size), rng.uniform(0, size), size * rng.uniform(0.01, 0.03)
-        spots += np.exp(-((y - cy) ** 2 + (x - cx) ** 2) / (2 * radius**2))
-    return spots * rng.uniform(0.3, 1) * times

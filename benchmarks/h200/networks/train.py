@@ -14,8 +14,7 @@ As trained, all three lose nothing in INT8, measured on an H200: 0.3 ± 0.5 poin
 (encoder). So the convolution networks are then made harder to quantize, openly: two streams of each get channels of
 uneven ranges, as those of real MobileNets have (see uneven.py). The float outputs stay what they were, bit for bit,
 which is checked. How uneven is found by bisection: until INT8, simulated (see simulated_int8.py), loses `--lose` points
-on the images of the search. What every layer costs alone is printed, and what is left where the streams stay in float.
-The encoder stays as it was trained.
+on the images of the search. The encoder stays as it was trained.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from benchmarks.h200.networks.layers import NETWORKS
 
 TRAINED_ON = 1000
 STEPS = {"resnet18": 1700, "mobilenet_v2": 1250, "vit_small": 2800}
-_SHOWN = 5
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -157,23 +155,6 @@ def made_uneven(
     return changed, {"width": width, "outputs_differ_by": worst, "even_int8": simulated_top1(network, splits, "final")}
 
 
-def alone(network: nn.Module, splits: Mapping[str, Images]) -> dict[str, float]:
-    """Points of top-1 that every weighted layer loses when it alone is in INT8, on the images of the search."""
-    largest, true = ranges(network, splits), top1(network, splits["search"])
-    found = {}
-    for layer in simulated_int8.layers(network):
-        with simulated_int8.rounded(network, largest, {layer}):
-            found[layer] = 100 * (true - top1(network, splits["search"]))
-    return found
-
-
-def without_streams(name: str, network: nn.Module, splits: Mapping[str, Images]) -> float:
-    """Top-1 on the final images with the layers at the uneven streams in float, the others in INT8."""
-    kept = {layer for stream in uneven.STREAMS[name] for layer in stream.layers}
-    with simulated_int8.rounded(network, ranges(network, splits), simulated_int8.layers(network).keys() - kept):
-        return top1(network, splits["final"])
-
-
 def export(network: nn.Module, path: Path, size: int, batch: int, opset: int) -> None:
     """One ONNX file with a static batch; the exporter folds BatchNorm."""
     network = network.eval().float().cpu().to(memory_format=torch.contiguous_format)
@@ -192,7 +173,7 @@ def make(
     """Train, judge and export one network."""
     folder = arguments.work / name
     shutil.rmtree(folder, ignore_errors=True)  # a study of another network's weights is of no use
-    save_digits(folder / "data", held_out, arguments.size, arguments.glints)
+    save_digits(folder / "data", held_out, arguments.size)
     torch.manual_seed(0)
     network = NETWORKS[name](scenes.CLASSES, arguments.size).to(DEVICE, memory_format=torch.channels_last)
     adaptive = name.startswith("vit")
@@ -200,7 +181,6 @@ def make(
     made = {"steps": steps, "seconds": train(network, pool, steps, arguments.train_batch, adaptive)}
     if name in uneven.STREAMS and not arguments.even:
         network, made["uneven"] = made_uneven(name, network, splits, arguments.lose)
-        made["uneven"]["streams_in_float"] = without_streams(name, network, splits)
     figures = {"network": name, **made, **judged(network, splits), **described(arguments, pool)}
     (folder / "training.json").write_text(json.dumps(figures, indent=1))
     export(network, folder / "model.onnx", arguments.size, arguments.batch, arguments.opset)
@@ -209,12 +189,11 @@ def make(
 
 def judged(network: nn.Module, splits: Mapping[str, Images]) -> dict[str, Any]:
     figures = {"top1": top1(network, splits["final"]), "simulated_int8_top1": simulated_top1(network, splits, "final")}
-    costs = sorted(alone(network, splits).items(), key=lambda item: -item[1])
-    return {**figures, "alone_points": dict(costs), "parameters": sum(p.numel() for p in network.parameters())}
+    return {**figures, "parameters": sum(p.numel() for p in network.parameters())}
 
 
 def described(arguments: argparse.Namespace, pool: Images) -> dict[str, Any]:
-    names = ("size", "glints", "train_batch", "opset")
+    names = ("size", "train_batch", "opset")
     return {**{name: getattr(arguments, name) for name in names}, "images": len(pool), "torch": torch.__version__}
 
 
@@ -223,20 +202,17 @@ def tell(figures: Mapping[str, Any]) -> None:
     print(f"{name}: {figures['steps']} steps, top-1 {figures['top1']:.1%}, simulated INT8 loses {loss:.1f} points")
     if "uneven" in figures:
         made = figures["uneven"]
-        even, mixed = 100 * (figures["top1"] - made["even_int8"]), 100 * (figures["top1"] - made["streams_in_float"])
         print(
-            f"  width {made['width']:g}; as trained INT8 would lose {even:.1f} points; with the streams in float it "
-            f"loses {mixed:.1f}; float outputs differ by at most {made['outputs_differ_by']:.1e}"
+            f"  width {made['width']:g}; as trained INT8 would lose {100 * (figures['top1'] - made['even_int8']):.1f} "
+            f"points; float outputs differ by at most {made['outputs_differ_by']:.1e}"
         )
-    for layer, points in list(figures["alone_points"].items())[:_SHOWN]:
-        print(f"  {layer} alone: {points:.1f} points")
     sys.stdout.flush()
 
 
-def save_digits(folder: Path, held_out: tuple[NDArray[Any], NDArray[Any]], size: int, glints: float) -> None:
+def save_digits(folder: Path, held_out: tuple[NDArray[Any], NDArray[Any]], size: int) -> None:
     folder.mkdir(parents=True)
     images, values = held_out
-    np.savez_compressed(folder / "digits.npz", images=images, labels=values, size=size, glints=glints)
+    np.savez_compressed(folder / "digits.npz", images=images, labels=values, size=size)
 
 
 def main() -> None:
@@ -248,7 +224,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="static batch of the exported model")
     parser.add_argument("--train-batch", type=int, default=256)
     parser.add_argument("--images", type=int, default=15_000, help="scenes to train on")
-    parser.add_argument("--glints", type=float, default=0.0, help="brightness of rare highlights, in white; 0: none")
     parser.add_argument("--even", action="store_true", help="leave the networks as trained")
     parser.add_argument("--uneven", dest="even", action="store_false", help="uneven channels in two streams (default)")
     parser.add_argument("--lose", type=float, default=5.0, help="points that simulated INT8 is to lose")
@@ -259,10 +234,10 @@ def main() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it
     training, held_out = split_digits()
-    size, glints, start = arguments.size, arguments.glints, time.perf_counter()
+    size, start = arguments.size, time.perf_counter()
     # Drawn before the GPU is touched: the drawing processes are forks of this one.
-    drawn = scenes.draw_all(*training, scenes.SEEDS["train"], arguments.images, size, glints)
-    parts = {s: scenes.draw_all(*held_out, scenes.SEEDS[s], scenes.COUNTS[s], size, glints) for s in scenes.COUNTS}
+    drawn = scenes.draw_all(*training, scenes.SEEDS["train"], arguments.images, size)
+    parts = {s: scenes.draw_all(*held_out, scenes.SEEDS[s], scenes.COUNTS[s], size) for s in scenes.COUNTS}
     print(f"drew {arguments.images} scenes in {time.perf_counter() - start:.0f} s", flush=True)
     pool, splits = on_device(drawn), {split: on_device(part) for split, part in parts.items()}
     for name in arguments.networks:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import ROOT
-from benchmarks.h200.wanted import AGAIN
 from benchmarks.samplers.simulator import MEASURED, PRECISIONS, noise, random_weights
 from benchmarks.samplers.simulator.noise import Noise
 from search.graph.grouping import Edge
@@ -29,6 +28,7 @@ from search.values import LayerTime, Precision
 DATA = ROOT / "benchmarks" / "data"
 LETTERS = {"f": Precision.FP32, "h": Precision.FP16, "i": Precision.INT8}
 RANDOM = "_random"
+AGAIN = "_again"  # ends the name of a network that was trained once more
 INT8_LOSS = 0.05
 _STEEPNESS = 1.5
 _Z95 = 1.96

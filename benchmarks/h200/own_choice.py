@@ -1,4 +1,7 @@
-"""TensorRT's own choice of precisions, built in a process of its own: `python free.py JOB.json OUT`; prints JSON."""
+"""TensorRT's own choice of precisions, built in a process of its own that search.py starts; prints JSON.
+
+usage: python -m benchmarks.h200.own_choice JOB.json OUT
+"""
 
 from __future__ import annotations
 

@@ -1,66 +1,54 @@
-"""Step `mixes`: what builds and obeys, and rows for a simulator: evaluations of random mixes, all images scored."""
+"""Build and evaluate random mixes: what builds and runs as asked, and rows for a simulator of the network.
+
+All images are scored. Ranges are those of the search within a budget, which has to be there. It goes on where it was
+stopped.
+
+usage: python -m benchmarks.h200.mixes WORK NETWORK [--mixes 100] [--tiny]
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.h200 import rows
-from benchmarks.h200.searching import uniform_engines
-from benchmarks.h200.setting import Setting, say
+from benchmarks.h200 import network_folder, rows
+from benchmarks.h200.network_folder import NetworkFolder
+from benchmarks.h200.search import uniform_engines
 from evaluators.process.job import Limits
-from evaluators.process.keeper import EvaluatorProcess
 from search.space.choices import Space, Variable
 from search.values import Assignment, Precision
 
-_LEAST_S = 15.0
 _FEW = (1, 1, 2, 3, 4)  # layers that differ from a uniform assignment
-Shard = tuple[int, int]
+_WORKER = "here"
 
 
-def mixes(setting: Setting, count: int, shard: Shard = (0, 1)) -> bool:
-    """Evaluate this worker's share of the mixes, until all workers have `count`; False when time was up before that.
-
-    Each row is kept as a line of the worker's own file as soon as it is there. Ranges are those of the first study.
-
-    Raises:
-        FileNotFoundError: the network has no study yet.
-    """
-    setting = _studied(setting)
-    setting.open_data()
-    groups, worker = _groups(setting), f"{shard[0]}of{shard[1]}"
-    file = setting.folder / f"mixes.{worker}.jsonl"
-    with setting.keeper() as keeper:
-        space, out = setting.space(keeper), setting.folder / f"mix.{worker}.engine"
-        uniform_ms = _uniform_ms(setting, keeper, space, out)
-        _append(file, {"worker": worker, "uniform_ms": uniform_ms, "gpu": _gpu()})
-        drawn = random_mixes(space, count * shard[1])
-        for kind, assignment in shared(drawn, shard):
-            known = {row["a"] for row in rows.mixed(setting)}
-            if len(known) >= count or not setting.has_time(_LEAST_S):
-                break
+def evaluate_mixes(network: NetworkFolder, count: int) -> None:
+    """Evaluate mixes until there are so many; each row is kept as a line as soon as it is there."""
+    with network.reading(network_folder.BUDGETED) as (store, study, _):
+        groups = [group.id for group in store.studies.groups(study.id)]
+    engines, _ = uniform_engines(network)
+    out, known = network.path / "mix.engine", {row["a"] for row in rows.of_mixes(network)}
+    with network.evaluator() as keeper:
+        space = network.space(keeper)
+        times = {label: keeper.ask().timings.time_engine(engine) for label, engine in engines.items()}
+        _append(network, {"worker": _WORKER, "uniform_ms": {label: each.value_ms for label, each in times.items()}})
+        for kind, assignment in random_mixes(space, count):
             if rows.letters(assignment, groups) in known:
                 continue
-            line = rows.row(keeper.evaluate(assignment, out, Limits()), groups)
+            row = rows.row(keeper.evaluate(assignment, out, Limits()), groups)
             out.unlink(missing_ok=True)
-            _append(file, {**line, "kind": kind, "worker": worker})
-            say(f"mix {len(known) + 1}/{count}: {kind}, {line.get('failed') or line['lat']} {line['a']}")
-    return record_obedience(setting) >= count
+            known.add(row["a"])
+            _append(network, {**row, "kind": kind, "worker": _WORKER})
+            print(f"mix {len(known)}/{count}: {kind}, {row.get('failed') or row['lat']} {row['a']}", flush=True)
 
 
-def record_obedience(setting: Setting) -> int:
-    """Obedience over the mixes and over all that was ever built; how many mixes there are."""
-    mixed, groups = rows.mixed(setting), _groups(rows.studies(setting)[0])
-    setting.record("mixes", obedience(mixed))
-    setting.record("obedience", obedience(rows.every(setting), names=list(groups.values())))
-    say(json.dumps(setting.result("obedience")["counts"]))
-    return len(mixed)
+def _append(network: NetworkFolder, line: Mapping[str, Any]) -> None:
+    with (network.path / "mixes.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def obedience(found: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> dict[str, Any]:
@@ -85,50 +73,7 @@ def obedience(found: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> dic
     }
 
 
-def _append(file: Path, line: Mapping[str, Any]) -> None:
-    with file.open("a") as sink:
-        sink.write("\n" + json.dumps(line))  # a worker that was killed may have left half a line
-
-
-def _studied(setting: Setting) -> Setting:
-    """That of the first study that there is: a network may have been searched from its start only."""
-    found = rows.studies(setting)
-    if not found:
-        raise FileNotFoundError(f"drawing mixes of {setting.network}: no study in {setting.folder}; search it first")
-    return found[0]
-
-
-def _uniform_ms(setting: Setting, keeper: EvaluatorProcess, space: Space, out: Path) -> dict[str, float]:
-    """What the uniform engines take on this worker's GPU: GPUs of one model differ a little. Built where not kept."""
-    found = {}
-    kept = uniform_engines(setting)
-    for label, assignment in space.baselines().items():
-        if label in kept:
-            found[label] = keeper.ask().timings.time_engine(kept[label]).value_ms
-        elif (latency := keeper.evaluate(assignment, out, Limits()).latency) is not None:
-            found[label] = latency.value_ms
-            out.unlink(missing_ok=True)
-    return found
-
-
-def _gpu() -> str:
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
-
-
-def _groups(setting: Setting) -> dict[str, str]:
-    """Id → name."""
-    with setting.store() as (store, study, _):
-        return {group.id: group.name for group in store.studies.groups(study.id)}
-
-
 # -- which mixes -----------------------------------------------------------------------------------------------------
-
-
-def shared(drawn: Sequence[tuple[str, Assignment]], shard: Shard) -> Iterator[tuple[str, Assignment]]:
-    """One worker's mixes: every `shard[1]`-th, kinds by turns whatever the number of workers."""
-    for place, mix in enumerate(drawn):
-        if (place + place // len(_DRAWS)) % shard[1] == shard[0]:
-            yield mix
 
 
 def random_mixes(space: Space, count: int) -> list[tuple[str, Assignment]]:
@@ -189,3 +134,16 @@ _DRAWS: tuple[tuple[str, Callable[[Space, np.random.RandomState], dict[str, int]
     ("near INT8", _near(Precision.INT8)),
     ("near FP16", _near(Precision.FP16)),
 )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = network_folder.parser(__doc__)
+    parser.add_argument("--mixes", type=int, default=100)
+    given = parser.parse_args(words)
+    network = network_folder.opened(given)
+    evaluate_mixes(network, given.mixes)
+    print(json.dumps(obedience(rows.of_mixes(network))["counts"]))
+
+
+if __name__ == "__main__":
+    main()
