@@ -167,9 +167,9 @@ def figures(url: str, before: int) -> dict[str, Any]:
     Args:
         before: evaluations that were there already.
     """
-    query = "select digest, worker, status, raw_ms, finished_at from bf_evaluation where role = '' order by finished_at"
-    baselines = sum(count for (count,) in rows(url, "select count(*) from bf_evaluation where role <> ''"))
-    found = [row for row in rows(url, query) if row[4] is not None][before - baselines :]
+    columns = "digest, worker, status, raw_ms, finished_at"
+    query = f"select {columns} from bf_evaluation where status <> 'running' order by finished_at"
+    found = rows(url, query)[before:]
     ends = defaultdict(list)
     for _, worker, _, _, moment in found:
         ends[worker].append(moment)
