@@ -98,7 +98,7 @@ def front_times(url: str, count: int) -> dict[str, float]:
 
 def read_front(name: str, storage: str) -> None:
     now, mixes = commands.front(name, storage=storage)
-    assert [mixes[int(now.table.id[row])] for row in now.front_rows()]
+    assert [mixes[int(now.table.id[row])] for row in now.measures.fastest_first(now.judgement.front)]
 
 
 def best_of(measured: Callable[[], Any]) -> float:

@@ -130,8 +130,8 @@ def together(network: NetworkFolder, engines: Mapping[str, Path], **changes: Any
 
 def fastest_at(now: Standing, loss: float) -> int | None:
     """The fastest row that loses no more than `loss`."""
-    fitting = np.flatnonzero(now.complete & (now.table.loss <= loss))
-    return int(fitting[np.argmin(now.latency_ms[fitting])]) if len(fitting) else None
+    fitting = np.flatnonzero(now.measures.complete & (now.table.loss <= loss))
+    return int(fitting[np.argmin(now.measures.latency_ms[fitting])]) if len(fitting) else None
 
 
 def verdict(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

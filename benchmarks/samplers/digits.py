@@ -56,17 +56,17 @@ def rows(now: Standing) -> dict[str, Any]:
     `rows`: [latency over FP32's, loss, whether the loss is of every sample]. `uniform` places the baselines among them;
     `final` is [place, loss on samples that the search never saw].
     """
-    base = now.row_of("baseline:fp32")
+    base = now.measures.row_of("baseline:fp32")
     assert base is not None, "a search without its FP32 baseline"
     table, order = now.table, np.argsort(now.table.id, kind="stable")
     place = {int(row): number for number, row in enumerate(order)}
     ratio = table.latency_ms / table.latency_ms[base]
-    finals = {row: now.final_of(row) for row in place}
+    finals = now.final.column("loss")
     return {
-        "rows": [[round(float(ratio[r]), 5), float(table.loss[r]), bool(now.complete[r])] for r in order],
-        "uniform": sorted(place[row] for row in now.baselines()),
-        "final": [[place[r], float(now.finals.loss[f])] for r, f in finals.items() if f is not None],
-        "band": now.band,
+        "rows": [[round(float(ratio[r]), 5), float(table.loss[r]), bool(now.measures.complete[r])] for r in order],
+        "uniform": sorted(place[row] for row in now.measures.baselines),
+        "final": [[place[r], float(finals[r])] for r in place if np.isfinite(finals[r])],
+        "band": now.target.band,
     }
 
 

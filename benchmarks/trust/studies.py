@@ -100,16 +100,16 @@ def judged(storage: str, artifacts: Artifacts, engine: Path, fresh: Fresh, drop:
     manifest = json.loads((engine / "manifest.json").read_text())
     truth, final = fresh.loss(engine / "model.onnx"), manifest["final"]
     now, _ = commands.front(_STUDY, storage=storage)
-    row, base = int(np.flatnonzero(now.table.trial == manifest["trial"])[0]), now.row_of("baseline:fp32")
+    row, base = int(np.flatnonzero(now.table.trial == manifest["trial"])[0]), now.measures.row_of("baseline:fp32")
     assert base is not None, "an exported study without its FP32 baseline"
-    best_ms, float_ms = float(now.latency_ms[row]), float(now.latency_ms[base])
+    best_ms, float_ms = float(now.measures.latency_ms[row]), float(now.measures.latency_ms[base])
     fastest = fastest_that_holds(now, artifacts, fresh, drop, {row: truth})
     uniform = {
         now.table.role[each].removeprefix("baseline:"): {
-            "over_fp32": float(now.latency_ms[each]) / float_ms,
+            "over_fp32": float(now.measures.latency_ms[each]) / float_ms,
             "search_loss": float(now.table.loss[each]),
         }
-        for each in now.baselines()
+        for each in now.measures.baselines
     }
     return {
         "pick": manifest["pick"],
@@ -131,7 +131,7 @@ def judged(storage: str, artifacts: Artifacts, engine: Path, fresh: Fresh, drop:
         "latency_ms": best_ms,
         "over_fp32": best_ms / float_ms,
         "fastest": {**fastest, "best_over_it": best_ms / fastest["latency_ms"] if fastest["latency_ms"] else None},
-        "band": now.band,
+        "band": now.target.band,
         "evaluations": len(now.table),
     }
 
@@ -153,7 +153,7 @@ def fastest_that_holds(
                 break
             scored[row] = fresh.loss(artifacts.path(str(now.table.artifact[row])))
         if scored[row].loss <= drop:
-            found = {"trial": int(now.table.trial[row]), "latency_ms": float(now.latency_ms[row])}
+            found = {"trial": int(now.table.trial[row]), "latency_ms": float(now.measures.latency_ms[row])}
             return {**found, "fresh": asdict(scored[row]), "scored": len(scored)}
     return {"trial": None, "latency_ms": None, "scored": len(scored)}
 
@@ -161,7 +161,7 @@ def fastest_that_holds(
 def candidates(now: Standing, drop: float) -> Iterator[int]:
     """Rows that may hold on fresh samples, fastest first."""
     error = (now.table.loss_high - now.table.loss_low) / (2 * 1.96)
-    possible = now.complete & (now.table.loss - _HOPELESS * error <= drop)
-    for row in np.argsort(now.latency_ms, kind="stable"):
+    possible = now.measures.complete & (now.table.loss - _HOPELESS * error <= drop)
+    for row in np.argsort(now.measures.latency_ms, kind="stable"):
         if possible[row]:
             yield int(row)

@@ -19,16 +19,10 @@ from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
-from studies.judging.sentences.descriptions import (
-    band_text,
-    best_text,
-    nearest_text,
-    obedience_text,
-    regained_text,
-    replaced_text,
-)
-from studies.judging.sentences.final_split import best_label, final_notes
-from studies.judging.sentences.no_pick import all_failed_text, nobody_text, nothing_text
+from studies.judging.sentences.evaluations import obedience_text, replaced_text
+from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_pick import all_failed_text, nearest_text, nobody_text, nothing_text, regained_text
+from studies.judging.sentences.picks import band_text, best_label, best_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.options.config import option_table
@@ -189,7 +183,7 @@ def print_end(finished: SearchResult, storage: str | None, *, quiet: bool) -> No
     if not quiet:
         print_finished(finished, storage)
     print_warnings(finished.standing)
-    if finished.standing.failed is not None:
+    if finished.standing.details.failures is not None:
         raise RunError(all_failed_text(finished.standing))
 
 
@@ -199,11 +193,12 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     out.print(f"audit of every engine built: {obedience_text(finished.obedience)}", markup=False)
     if text := replaced_text(finished.deaths):
         out.print(f"{text}; `{suggestions.command('show', now.study.name, 'TRIAL')}` tells more", markup=False)
-    print_front(now, finished.mixes, why_none=now.failed is None)
+    print_front(now, finished.mixes, why_none=now.details.failures is None)
     if now.picks.best is not None:
         out.print(f"{best_label(now)}: {best_text(now)}", markup=False)
-        which = ("--target", str(now.number)) if now.number > 1 else ()
-        way = suggestions.command("export", now.study.name, "--out", "engine/", *which, storage=storage)
+        way = suggestions.command(
+            "export", now.study.name, "--out", "engine/", *now.details.target_option, storage=storage
+        )
         out.print(f"export it with: {way}", markup=False)
 
 
@@ -213,13 +208,13 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     Args:
         why_none: say too why there is nothing to pick.
     """
-    if now.target_name:
-        out.print(f"target {now.number}: {now.target_name}; --target shows another", markup=False)
+    if now.details.target_name:
+        out.print(f"target {now.details.number}: {now.details.target_name}; --target shows another", markup=False)
     header, cells = front_table(now, mixes)
     print_cells(header, cells)
     if now.picks.best is None and why_none:
         _print_nearest(now)
-    provisional = band_text(now) if now.band_is_provisional and cells else ""
+    provisional = band_text(now) if now.target.band_is_provisional and cells else ""
     for text in (*final_notes(now), regained_text(now), provisional):
         if text:
             out.print(f"{text}.", markup=False, soft_wrap=True)
@@ -232,13 +227,13 @@ def print_warnings(now: Standing) -> None:
 
 
 def _print_nearest(now: Standing) -> None:
-    nearest = now.nearest()
+    nearest = now.judgement.nearest()
     if nearest:
         out.print(f"{nobody_text(now)}; the nearest:")
         for near in nearest:
             out.print(f"  {nearest_text(now, near)}", markup=False)
     elif text := nothing_text(now):
-        said = text if now.failed is not None else f"{nobody_text(now)}; {text}"
+        said = text if now.details.failures is not None else f"{nobody_text(now)}; {text}"
         out.print(said, markup=False, soft_wrap=True)
 
 

@@ -27,6 +27,7 @@ from studies.export.checks import (
 from studies.export.folder import fill_folder
 from studies.export.manifest import manifest
 from studies.export.selection import find_row
+from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.standing import Standing
 from studies.run import rebuild
@@ -73,16 +74,16 @@ class Request:
 
 @dataclass(frozen=True)
 class _Confirmed:
-    """The evaluation that is exported, scored on the final split; `row` is its place in `now`."""
+    """The evaluation that is exported, scored on the final split."""
 
     now: Standing
-    row: int
+    point: Point
     engine: Path
     assignment: Assignment
 
     @property
     def measured(self) -> MeasuredEngine:
-        return MeasuredEngine(self.engine, float(self.now.latency_ms[self.row]), self.now.table.reference_ms)
+        return MeasuredEngine(self.engine, self.point.latency_ms, self.now.table.reference_ms)
 
 
 def check_folder(folder: Path) -> None:
@@ -112,13 +113,13 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
             written; nothing stays behind.
     """
     final = rebuild.at_final_level(work, request.options)
-    if final is work and now.fails_final[row]:
+    if final is work and now.final.unscorable[row]:
         raise _not_finite(request.trial)
     number, note = rebuild.made_again(final, now, row, other_level=final is not work)
     if note:
         work.events.note(note)
     chosen = _confirm(final, number, request.trial)
-    found = manifest(final, chosen.now, chosen.row, request.trial, request.pick, chosen.engine)
+    found = manifest(final, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -143,7 +144,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
 def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | None) -> dict[str, Any]:
     """Check what was written against what was measured: `check` and `latency_check` of the manifest."""
     check_outputs(work.bench.keeper, chosen.engine, written)
-    allowed = default_tolerance(chosen.now.band) if tolerance is None else tolerance
+    allowed = default_tolerance(chosen.now.target.band) if tolerance is None else tolerance
     latency = check_latency(work.bench.keeper, chosen.measured, written, allowed)
     if text := moved_text(latency, chosen.measured):
         work.events.note(text)
@@ -168,7 +169,7 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
     """
     for _ in range(MOST_IN_LINE):
         row = find_row(now, pick, None)
-        if now.looked_at(row):
+        if now.final.tried[row]:
             break
         confirm(work, now, [row])
         now = work.ledger.standing()
@@ -180,14 +181,13 @@ def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
     now, row = _place(work, number)
     with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
-    if now.final_of(row) is None and not now.fails_final[row]:
+    if not now.final.tried[row]:
         confirm(work, now, [row])
         now, row = _place(work, number)
-    if now.fails_final[row]:
+    if now.final.unscorable[row]:
         raise _not_finite(trial)
-    return _Confirmed(
-        now, row, engine_of(work, now, row), work.ledger.store.evaluations.load(number).evaluation.assignment
-    )
+    assignment = work.ledger.store.evaluations.load(number).evaluation.assignment
+    return _Confirmed(now, now.point(row), engine_of(work, now, row), assignment)
 
 
 def _not_finite(trial: int) -> ArtifactError:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from studies import __version__
+from studies.judging.points import Point
 from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.final_split import disagreement_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
@@ -18,15 +19,15 @@ from studies.run.work import Work
 from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
 
 
-def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine: Path) -> dict[str, Any]:
+def manifest(work: Work, now: Standing, point: Point, trial: int, pick: str, engine: Path) -> dict[str, Any]:
     """Everything but the digests of the exported files, as JSON values.
 
     Args:
-        row: of the exported evaluation in `now`, which may be a rebuild.
+        point: the exported evaluation, which may be a rebuild.
         trial: number of the trial that was chosen.
         pick: how it was chosen.
     """
-    record = work.ledger.store.evaluations.load(int(now.table.id[row]))
+    record = work.ledger.store.evaluations.load(point.id)
     names = {group.id: group for group in work.ledger.store.studies.groups(work.ledger.study.id)}
     evaluation = record.evaluation
     return {
@@ -49,12 +50,12 @@ def manifest(work: Work, now: Standing, row: int, trial: int, pick: str, engine:
         "groups": _groups(record, names),
         "ranges_digest": work.ledger.target.ranges_digest,
         "metric": work.ledger.study.metric,
-        "latency": _latency(now, row, record),
-        **_levels(now, row, trial, record),
+        "latency": _latency(now, point, record),
+        **_levels(now, point, trial, record),
         "search": _accuracy(evaluation.accuracy, work.ledger.study.clusters("search")),
-        "unrelated_to_fp32": bool(now.unrelated[row]),
-        "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, row)) if text],
-        "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, row)},
+        "unrelated_to_fp32": point.unrelated,
+        "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, point)) if text],
+        "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, point)},
         "limits": work.ledger.limits.to_json(),
         "target": work.ledger.target.target.to_json(),
         "target_fingerprint": work.ledger.target.target.fingerprint,
@@ -80,15 +81,15 @@ def _groups(record: EvaluationRecord, names: Mapping[str, GroupRecord]) -> list[
     ]
 
 
-def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any]:
+def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str, Any]:
     return {
-        "value_ms": float(now.latency_ms[row]),
+        "value_ms": point.latency_ms,
         "statistic": now.target.target.statistic,
-        "search_ms": float(now.table.latency_ms[row]),
-        "spread": float(now.table.spread[row]),
-        "tie_band": now.band,
-        "tie_band_provisional": now.band_is_provisional,
-        "speedup_over_fp32": now.speedup(row),
+        "search_ms": point.search_ms,
+        "spread": point.spread,
+        "tie_band": now.target.band,
+        "tie_band_provisional": now.target.band_is_provisional,
+        "speedup_over_fp32": point.speedup,
         "rounds": [
             {
                 "round": r.number,
@@ -101,23 +102,19 @@ def _latency(now: Standing, row: int, record: EvaluationRecord) -> dict[str, Any
     }
 
 
-def _levels(now: Standing, row: int, trial: int, record: EvaluationRecord) -> dict[str, Any]:
+def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -> dict[str, Any]:
     """Figures at the exported engine's level and of its trial at the search's; None where the levels are the same."""
     engine, level = record.evaluation.engine, now.target.optimization_level
     final = None if engine is None else engine.optimization_level
     if level is None or final is None or final == level:
         return {"final_level": None, "search_level": None}
-    of_trial = int(np.flatnonzero(now.table.trial == trial)[0])
-    return {
-        "final_level": _figures(now, row, final),
-        "search_level": _figures(now, of_trial, level),
-    }
+    of_trial = now.point(int(np.flatnonzero(now.table.trial == trial)[0]))
+    return {"final_level": _figures(point, final), "search_level": _figures(of_trial, level)}
 
 
-def _figures(now: Standing, row: int, level: int) -> dict[str, Any]:
-    t, build_s = now.table, float(now.table.build_s[row])
-    known_s = None if math.isnan(build_s) else build_s
-    return FinalLevel(int(t.id[row]), level, float(now.latency_ms[row]), known_s, int(t.not_obeyed[row])).to_json()
+def _figures(point: Point, level: int) -> dict[str, Any]:
+    build_s = None if math.isnan(point.build_s) else point.build_s
+    return FinalLevel(point.id, level, point.latency_ms, build_s, point.not_obeyed).to_json()
 
 
 def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
@@ -126,23 +123,22 @@ def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:
     return found | ({"clusters": clusters} if found else {})
 
 
-def _judged(now: Standing, row: int) -> dict[str, Any]:
+def _judged(now: Standing, point: Point) -> dict[str, Any]:
     """What the final split says of the limits; the interval allows for how many were tried there."""
-    verdict, interval = now.verdict(row), now.final_interval(row)
-    low, high = interval or (None, None)
+    final = point.final
     return {
-        "loss_low": low,
-        "loss_high": high,
-        "limits_hold": verdict.holds,
-        "verdict": verdict.value,
-        "tried": now.tries(row),
-        "disagreement": _disagreement(now, row),
+        "loss_low": final.low if final.scored else None,
+        "loss_high": final.high if final.scored else None,
+        "limits_hold": final.verdict.holds,
+        "verdict": final.verdict.value,
+        "tried": final.tries,
+        "disagreement": _disagreement(now, point),
     }
 
 
-def _disagreement(now: Standing, row: int) -> dict[str, Any] | None:
+def _disagreement(now: Standing, point: Point) -> dict[str, Any] | None:
     """Where the losses of search and final split differ by more than chance explains: both together, and in words."""
-    found = now.disagreement(row)
+    found = point.final.disagreement
     if found is None:
         return None
-    return {"pooled_loss": found.pooled, "pooled_half_width": found.half, "text": disagreement_text(now, row)}
+    return {"pooled_loss": found.pooled, "pooled_half_width": found.half, "text": disagreement_text(now, point)}

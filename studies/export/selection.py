@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from search.errors import StudyError
 from studies.judging.rules.picks import NAMES
-from studies.judging.sentences.descriptions import nearest_text, regained_text
-from studies.judging.sentences.no_pick import nothing_text
+from studies.judging.sentences.no_pick import nearest_text, nothing_text, regained_text
 from studies.judging.standing import Standing
 
 
@@ -43,7 +42,7 @@ def _nobody(now: Standing) -> str:
 
 
 def _nearest(now: Standing) -> str:
-    lines = [nearest_text(now, near) for near in now.nearest()]
+    lines = [nearest_text(now, near) for near in now.judgement.nearest()]
     nothing = nothing_text(now) or "it has no finished evaluation yet"
     nearest = "The nearest: " + "; ".join(lines) if lines else f"{nothing[0].upper()}{nothing[1:]}"
     regained = regained_text(now)

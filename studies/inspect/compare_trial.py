@@ -16,7 +16,7 @@ from studies.events import Events
 from studies.inspect.changes import find_changes
 from studies.inspect.comparison import Comparison
 from studies.inspect.sides import group_sides, output_sides
-from studies.judging.sentences.descriptions import mix_text
+from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, checked
 from studies.store import suggestions

@@ -10,7 +10,7 @@ import numpy as np
 from search.errors import ConfigError, StudyError
 from studies.inspect.profile import Profile
 from studies.judging.search_events import SearchEvents
-from studies.judging.sentences.descriptions import mix_text
+from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.store import suggestions
 from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord
@@ -92,5 +92,5 @@ def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
 
 
 def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:
-    found = now.latency_ms[now.table.id == record.id]
+    found = now.measures.latency_ms[now.table.id == record.id]
     return float(found[0]) if len(found) and np.isfinite(found[0]) else None

@@ -40,10 +40,15 @@ def summarize_failures(store: Store, table: EvaluationTable) -> FailureSummary |
     failed = np.flatnonzero(table.status == FAILED)
     if not len(failed) or bool(np.isin(table.status, (FAILED, RUNNING), invert=True).any()):
         return None
-    ways = [(str(table.stage[row]), str(table.kind[row])) for row in failed]
-    way, count = Counter(ways).most_common(1)[0]
-    first = int(failed[ways.index(way)])
+    way, count = count_failures(table).most_common(1)[0]
+    first = next(int(row) for row in failed if (table.stage[row], table.kind[row]) == way)
     failure = store.evaluations.load(int(table.id[first])).evaluation.failure
     lines = failure.message.strip().splitlines() if failure is not None else []
     message = lines[0][:_LONGEST] if lines else "no message"
     return FailureSummary(len(failed), *way, count, message, int(table.trial[first]), store.url)
+
+
+def count_failures(table: EvaluationTable) -> Counter[tuple[str, str]]:
+    """(stage, kind) → how many evaluations failed so."""
+    failed = table.status == FAILED
+    return Counter((str(stage), str(kind)) for stage, kind in zip(table.stage[failed], table.kind[failed], strict=True))

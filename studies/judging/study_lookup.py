@@ -9,7 +9,8 @@ from typing import Any
 from search.errors import StudyError
 from search.values import Precision
 from studies.judging.findings.optimization_levels import find_final_levels
-from studies.judging.standing import Standing, standing
+from studies.judging.shown import told_rows
+from studies.judging.standing import Details, Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.store import suggestions
@@ -54,14 +55,14 @@ def placed(store: Store, now: Standing) -> Standing:
     known = store.targets.of_study(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
-    told = now.told_rows()
+    told = told_rows(now)
     ids = [int(now.table.id[row]) for row in told]
     now.table.details.read(ids)
     doubts = store.measurements.doubts(ids, now.table.reference_ms)
     mismatches = store.engines.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
     levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
-    return replace(now, number=place + 1, target_name=name, doubts=doubts, mismatches=texts, final_levels=levels)
+    return replace(now, details=Details(place + 1, name, now.details.failures, doubts, texts, levels))
 
 
 def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:

@@ -45,10 +45,10 @@ class MetricScale:
         """The scale of a metric as a study stores it."""
         return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"])
 
-    def text(self, value: float | None) -> str:
+    def text(self, value: float | None, digits: int = 4) -> str:
         """A value or a loss in the metric's unit; a dash where there is none."""
         known = value is not None and math.isfinite(value)
-        return quantities.format_metric(value or 0.0, self.unit, self.ratio) if known else "–"
+        return quantities.format_metric(value or 0.0, self.unit, self.ratio, digits) if known else "–"
 
     @property
     def values_text(self) -> str:

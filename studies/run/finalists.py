@@ -25,10 +25,10 @@ def finalist_rows(now: Standing) -> list[int]:
 
     Where no limit is kept, the nearest rows.
     """
-    front = sorted(now.front_rows(), key=lambda row: float(now.table.loss[row]))
+    front = sorted(now.measures.fastest_first(now.judgement.front), key=lambda row: float(now.table.loss[row]))
     wanted = list(dict.fromkeys([*now.picks.rows()[:1], *now.picks.line, *now.picks.rows()]))
     rows = list(dict.fromkeys([*wanted, *front]))[: max(len(wanted), _FEWEST)]
-    return rows or [near.row for near in now.nearest(early=False)]
+    return rows or [near.row for near in now.judgement.nearest(early=False)]
 
 
 @time_spent("finalists")

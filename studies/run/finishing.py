@@ -110,7 +110,7 @@ class Finish:
         left = _CONFIRMATIONS
         while left:
             now = self._standing()
-            rows = [row for row in finalists.finalist_rows(now) if not now.looked_at(row)]
+            rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
             if not rows:
                 return
             in_time = self._work.pace.finalists_in_time(now, len(rows))

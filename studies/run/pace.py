@@ -88,7 +88,7 @@ class Pace:
 
     def reserve_s(self, now: Standing) -> float:
         """Seconds to keep for the finalists, while there is something to confirm."""
-        limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.done)
+        limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.measures.finished_count)
         return min(self.finalists_s(now, count), _MOST_RESERVED * limit_s) if count else 0.0
 
     def finalists_s(self, now: Standing, count: int) -> float:

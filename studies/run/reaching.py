@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from search.errors import RunError
 from studies.judging.standing import Standing
-from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit, MetricScale
+from studies.options.limits import LATENCY_MS, METRIC_VALUE, Limit
 from studies.options.quantities import format_duration_s, format_ms
 from studies.store import suggestions
 
@@ -26,18 +26,18 @@ def check_float(now: Standing, storage: str) -> None:
     Raises:
         UnreachableLimitError: naming what FP32 reaches and the limit.
     """
-    row = now.row_of("baseline:fp32")
+    row = now.measures.row_of("baseline:fp32")
     if row is None:
         return
     value = float(now.table.metric_value[row])  # a perfect sqnr is infinite, stored as NaN
     for limit, bound in now.limits.rows():
-        if limit.column == METRIC_VALUE and limit.sign(now.higher_is_better) * (value - bound) > 0:
+        if limit.column == METRIC_VALUE and limit.sign(now.metric.higher_is_better) * (value - bound) > 0:
             raise UnreachableLimitError(_float_misses(now, storage, limit, value, bound))
 
 
 def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
     """Say where the latency budget is below what forecasts call reachable, by what the uniform assignments showed."""
-    budget_ms, measured_ms = now.limits.most(LATENCY_MS), now.latency_ms[now.complete]
+    budget_ms, measured_ms = now.limits.most(LATENCY_MS), now.measures.latency_ms[now.measures.complete]
     if budget_ms is None or not len(measured_ms) or measured_ms.min() <= budget_ms:
         return
     from studies.run.guidance.guidance import make_guidance  # takes a while, and a search without a budget does without
@@ -77,8 +77,8 @@ def refuse_late(pace: Pace, study: str, storage: str) -> None:
 
 
 def _float_misses(now: Standing, storage: str, limit: Limit, value: float, bound: float) -> str:
-    metric, option = MetricScale.of(now.study.metric), f"--{limit.option}"
-    side = "at least" if limit.sign(now.higher_is_better) < 0 else "at most"
+    metric, option = now.metric, f"--{limit.option}"
+    side = "at least" if limit.sign(now.metric.higher_is_better) < 0 else "at most"
     reached, asked = limit.format(value, metric), limit.format(bound, metric)
     way = suggestions.command("resume", now.study.name, option, limit.metavar, storage=storage)
     return (

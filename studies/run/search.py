@@ -70,7 +70,7 @@ class Search:
         """
         self._work.crew.state("finishing")
         self.close()
-        return self._finish.run(complete=self._stop.is_complete(self.standing().done))
+        return self._finish.run(complete=self._stop.is_complete(self.standing().measures.finished_count))
 
     def standing(self) -> Standing:
         """Where the target stands now."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search.values import Answer, Precision
-from studies.judging.sentences.descriptions import mix_text
+from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.store.records import Assignments, DeathRecord
 

@@ -47,12 +47,12 @@ class Stop:
         check_float(now, self._work.problem.config.storage)
         check_time(self._work.pace, now, self._work.problem.config.storage)
         in_time = self._work.pace.allows_evaluation(now)
-        if in_time and now.regained.any():  # these are no new ones, so they count towards none of what follows
+        if in_time and now.judgement.regained.any():  # no new ones, so they count towards none of what follows
             return ""
         return self._enough(now, in_time=in_time)
 
     def _enough(self, now: Standing, *, in_time: bool) -> str:
-        done, patience = now.done, self._work.problem.config.patience
+        done, patience = now.measures.finished_count, self._work.problem.config.patience
         if done >= self.wanted(done):
             return f"{done} evaluations are done"
         if done == len(now.table) and self._repairs.all_built(done):
@@ -67,5 +67,5 @@ class Stop:
 
 
 def _is_stalled(now: Standing, patience: int) -> bool:
-    volumes = now.hypervolumes()[now.table.status != RUNNING]
+    volumes = now.measures.hypervolumes()[now.table.status != RUNNING]
     return len(volumes) > patience and bool(volumes[-1] <= volumes[-1 - patience])

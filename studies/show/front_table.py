@@ -1,9 +1,9 @@
-"""Reading verbs as rows: for tables, JSON and CSV alike."""
+"""The front with its picks and baselines as rows: for tables, JSON and CSV alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from studies.judging.findings.optimization_levels import (
@@ -12,12 +12,17 @@ from studies.judging.findings.optimization_levels import (
     final_levels_json,
     levels_of,
 )
+from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.descriptions import nearest_text
-from studies.judging.sentences.final_split import disagreement_text, final_notes, final_text, ties_text
+from studies.judging.sentences.final_split import disagreement_text, final_notes, final_text
+from studies.judging.sentences.no_pick import nearest_text
+from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import MARK, pick_warnings
+from studies.judging.shown import best_point, told_points
 from studies.judging.standing import Standing
-from studies.options.quantities import format_metric, format_ms
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_ms
+from studies.store.records import OK
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -25,147 +30,152 @@ def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
     None stands where nothing was measured.
     """
-    return [_front_row(now, row, mixes) for row in _ordered(now)]
+    return [_front_row(now, point, mixes) for point in _ordered(now)]
 
 
 def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """As `front_rows`, with columns of their own for other optimization levels, none where no export is at one."""
-    levels, rows = levels_of(now.final_levels.values()), []
-    for place in _ordered(now):
-        row = _front_row(now, place, mixes)
+    levels, rows = levels_of(now.details.final_levels.values()), []
+    for point in _ordered(now):
+        row = _front_row(now, point, mixes)
         for name in final_levels_json(()):
             del row[name]
-        rows.append(row | final_levels_csv(now.final_levels_of(place), levels))
+        rows.append(row | final_levels_csv(point.final_levels, levels))
     return rows
 
 
-def _ordered(now: Standing) -> list[int]:
-    latency = now.latency_ms
-    return sorted(now.told_rows(), key=lambda row: (row != now.picks.best, math.isnan(latency[row]), latency[row]))
+def _ordered(now: Standing) -> list[Point]:
+    best = now.picks.best
+    return sorted(told_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
 
 
-def _front_row(now: Standing, row: int, mixes: Mapping[int, str]) -> dict[str, Any]:
-    t, final, verdict = now.table, now.final_of(row), now.verdict(row)
-    low, high = now.final_interval(row) or (None, None)
-    names = now.picks.names(row)
+def _front_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[str, Any]:
+    final = point.final
     return {
-        "trial": int(t.trial[row]),
-        "status": str(t.status[row]),
-        "role": str(t.role[row]),
-        "latency_ms": _number(now.latency_ms[row]),
-        "speedup": now.speedup(row),
-        "warnings": list(now.doubts.get(int(t.id[row]), ())),
-        "metric": _number(t.metric_value[row]),
-        "loss": _number(t.loss[row]),
-        "loss_low": _number(t.loss_low[row]),
-        "loss_high": _number(t.loss_high[row]),
-        "final_metric": _number(now.finals.value[final]) if final is not None else None,
-        "final_loss": _number(now.finals.loss[final]) if final is not None else None,
-        "resemblance": _number(now.resemblance[row]),
-        "unrelated": bool(now.unrelated[row]),
-        "final_low": low,
-        "final_high": high,
-        "final_tries": now.tries(row) if final is not None else None,
-        "final": verdict.value,
-        "final_holds": verdict.holds,
-        "disagreement": disagreement_text(now, row) or None,
-        "final_failure": now.final_failure(row) or None,
-        "memory_bytes": int(t.memory_bytes[row]) if t.memory_bytes[row] >= 0 else None,
-        "size_bytes": int(t.size_bytes[row]) if t.size_bytes[row] >= 0 else None,
-        "opaque": max(0, int(t.opaque[row])),
-        "moves": int(t.moves[row]) if t.moves[row] >= 0 else None,
-        "on_front": bool(now.front[row]),
-        "feasible": bool(now.feasible[row]),
-        "not_as_asked": now.mismatches.get(int(t.id[row])),
-        "not_sure": now.not_sure(row),
-        "picks": names,
-        "ties": [f"{name} {text}" for name in names if (text := ties_text(now, name))],
-        **final_levels_json(now.final_levels_of(row)),
-        "mix": mixes[int(t.id[row])],
+        "trial": point.trial,
+        "status": point.status,
+        "role": point.role,
+        "latency_ms": _number(point.latency_ms),
+        "speedup": point.speedup,
+        "warnings": list(point.doubts),
+        "metric": _number(point.value),
+        "loss": _number(point.loss),
+        "loss_low": _number(point.loss_low),
+        "loss_high": _number(point.loss_high),
+        "final_metric": _number(final.value),
+        "final_loss": _number(final.loss),
+        "resemblance": _number(point.resemblance),
+        "unrelated": point.unrelated,
+        "final_low": _number(final.low),
+        "final_high": _number(final.high),
+        "final_tries": final.tries if final.scored else None,
+        "final": final.verdict.value,
+        "final_holds": final.verdict.holds,
+        "disagreement": disagreement_text(now, point) or None,
+        "final_failure": final.failure or None,
+        "memory_bytes": _count(point.memory_bytes),
+        "size_bytes": _count(point.size_bytes),
+        "opaque": max(0, point.opaque),
+        "moves": _count(point.moves),
+        "on_front": point.on_front,
+        "feasible": point.feasible,
+        "not_as_asked": point.mismatch or None,
+        "not_sure": point.not_sure,
+        "picks": list(point.picks),
+        "ties": [f"{name} {text}" for name in point.picks if (text := ties_text(now, point, name))],
+        **final_levels_json(point.final_levels),
+        "mix": mixes[point.id],
     }
 
 
 def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
     """The whole answer of `bitfront front --json`."""
-    best = now.picks.best
+    best = best_point(now)
     return {
         "best": None if best is None else _front_row(now, best, mixes),
-        "best_is": now.aim.value,
+        "best_is": now.picks.aim.value,
         "study": now.study.name,
         "state": now.study.state,
         "target": now.target.target.to_json(),
         "metric": now.study.metric,
         "limits": now.limits.to_json(),
         "optimization_level": now.target.optimization_level,
-        "latency_tie_band": now.band,
-        "latency_tie_band_provisional": now.band_is_provisional,
-        "evaluations": now.evaluations,
+        "latency_tie_band": now.target.band,
+        "latency_tie_band_provisional": now.target.band_is_provisional,
+        "evaluations": len(now.table),
         "rows": front_rows(now, mixes),
         "warnings": pick_warnings(now),
         "notes": final_notes(now),
-        "nearest": [] if now.picks.best is not None else [nearest_text(now, near) for near in now.nearest()],
-        "stopped_early": [int(trial) for trial in now.table.trial[now.regained]],
+        "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
+        "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],
     }
 
 
 def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], list[list[str]]]:
     """Header and cells for people."""
-    metric = now.study.metric
-    levels = levels_of(now.final_levels.values())
+    levels = levels_of(now.details.final_levels.values())
     others = [name for level in levels for name in (f"level {level}", "built in")]
-    header = ["trial", "latency", "× fp32", *others, f"loss ({metric['name']})", "final loss", "mix", ""]
-    cells = []
-    for place in _ordered(now):
-        row = _front_row(now, place, mixes)
-        marks = [
-            *([MARK] if row["unrelated"] else []),
-            *_pick_marks(row),
-            *([] if row["on_front"] else [_why_off(row)]),
-        ]
-        marks += [f"{row['opaque']} opaque"] if row["opaque"] else []
-        marks += ["latency doubtful"] if row["warnings"] else []
-        marks = [f"{row['role'].partition(':')[2]} baseline", *marks] if row["role"] else marks
-        cells.append(
-            [
-                str(row["trial"]),
-                format_ms(row["latency_ms"]) if row["latency_ms"] is not None else row["status"],
-                f"{row['speedup']:.2f}" if row["speedup"] is not None and row["latency_ms"] is not None else "",
-                *(cell for level in levels for cell in final_level_cells(now.final_levels_of(place), level)),
-                _loss_text(row, metric),
-                final_text(now, place) or (row["final"] if row["picks"] else ""),
-                row["mix"],
-                ", ".join(filter(None, marks)),
-            ]
-        )
-    return header, cells
+    header = ["trial", "latency", "× fp32", *others, f"loss ({now.metric.name})", "final loss", "mix", ""]
+    return header, [_cells(now, point, levels, mixes[point.id]) for point in _ordered(now)]
 
 
-def _pick_marks(row: dict[str, Any]) -> list[str]:
+def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list[str]:
+    timed = not math.isnan(point.latency_ms)
+    return [
+        str(point.trial),
+        format_ms(point.latency_ms) if timed else point.status,
+        f"{point.speedup:.2f}" if point.speedup is not None and timed else "",
+        *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
+        _loss_text(point, now.metric),
+        final_text(now, point) or (point.final.verdict.value if point.picks else ""),
+        mix,
+        ", ".join(_marks(now, point)),
+    ]
+
+
+def _marks(now: Standing, point: Point) -> Iterator[str]:
+    """What an evaluation is there for, and what is noteworthy of it."""
+    if point.role:
+        yield f"{point.baseline} baseline"
+    if point.unrelated:
+        yield MARK
+    yield from _pick_marks(now, point)
+    if not point.on_front and (why := _why_off(point)):
+        yield why
+    if point.opaque > 0:
+        yield f"{point.opaque} opaque"
+    if point.doubts:
+        yield "latency doubtful"
+
+
+def _pick_marks(now: Standing, point: Point) -> Iterator[str]:
     """Names of the picks, each with what ties with it, and whether the search alone is sure of the limits."""
-    tied = {text.partition(" ")[0]: text.partition(" ")[2] for text in row["ties"]}
-    marks = [f"{name} ({tied[name]})" if name in tied else name for name in row["picks"]]
-    return [*marks, "not sure"] if marks and row["not_sure"] and row["final"] != Verdict.SURELY.value else marks
+    for name in point.picks:
+        text = ties_text(now, point, name)
+        yield f"{name} ({text})" if text else name
+    if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
+        yield "not sure"
 
 
-def _why_off(row: dict[str, Any]) -> str:
-    if row["status"] != "ok":
+def _why_off(point: Point) -> str:
+    if point.status != OK:
         return ""
-    if row["picks"]:
+    if point.picks:
         return "not on the front"
-    if row["final_failure"]:
+    if point.final.failure:
         return "fails on the final data"
-    if row["not_as_asked"]:
-        return str(row["not_as_asked"])
-    return "beaten" if row["feasible"] else "misses the limits"
+    return point.mismatch or ("beaten" if point.feasible else "misses the limits")
 
 
-def _loss_text(row: dict[str, Any], metric: dict[str, Any]) -> str:
-    if row["loss"] is None:
+def _loss_text(point: Point, metric: MetricScale) -> str:
+    if math.isnan(point.loss):
         return ""
-    half = (row["loss_high"] - row["loss_low"]) / 2
-    unit, ratio = metric["unit"], metric["ratio"]
-    return f"{format_metric(row['loss'], unit, ratio)} ± {format_metric(half, unit, ratio, 2)}"
+    return f"{metric.text(point.loss)} ± {metric.text((point.loss_high - point.loss_low) / 2, 2)}"
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return None if math.isnan(value) else value
+
+
+def _count(value: int) -> int | None:
+    return None if value < 0 else value

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from studies.judging.sentences.descriptions import best_text, failures_text, outcome_text
-from studies.judging.sentences.final_split import best_label
+from studies.judging.failure_summary import count_failures
+from studies.judging.sentences.evaluations import failures_text, outcome_text
+from studies.judging.sentences.picks import best_label, best_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
 from studies.store.records import EvaluationRecord
@@ -47,7 +48,9 @@ class Lines:
     def stage(self, trial: int, stage: str) -> None: ...
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        self.note(f"{standing.done}/{total} trial {record.trial}: {outcome_text(record, standing)}")
+        self.note(
+            f"{standing.measures.finished_count}/{total} trial {record.trial}: {outcome_text(record, standing.metric)}"
+        )
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines
@@ -98,14 +101,14 @@ class Display:
         if self._ran == 1:
             self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
         rate = self._ran / max(time.monotonic() - self._start, 1e-3)
-        done = standing.done
+        done = standing.measures.finished_count
         self._facts = [
             ("evaluations", f"{done} of {total}"),
-            ("last", f"trial {record.trial}: {outcome_text(record, standing)}"),
+            ("last", f"trial {record.trial}: {outcome_text(record, standing.metric)}"),
             (best_label(standing), best_text(standing)),
-            ("front", f"{int(standing.front.sum())} points"),
+            ("front", f"{int(standing.judgement.front.sum())} points"),
             ("rate", f"{60 * rate:.1f} a minute, {format_duration_s(max(0, total - done) / rate)} left"),
-            ("failures", failures_text(standing)),
+            ("failures", failures_text(count_failures(standing.table))),
         ]
         self._draw()
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from studies.judging.sentences.descriptions import replaced_text
+from studies.judging.points import Point
+from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.unrelated_outputs import MARK
-from studies.judging.status.study_status import Point, StudyStatus, TargetStatus
+from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
-from studies.options.quantities import format_duration_s, format_metric, format_ms
-from studies.store.records import FAILED, FinishedRow, RunningRecord, WorkerRecord
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_duration_s, format_ms
+from studies.store.records import FinishedRow, RunningRecord, WorkerRecord
 
 TIME_COLUMNS = ("seconds", "share", "spent on")
 WORKER_COLUMNS = ("worker", "state", "host", "device", "heartbeat", "evaluations", "now")
@@ -37,7 +38,7 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
     for target in now.targets:
         described = target.target.target
         yield f"target {described.fingerprint[:12]}: {described.backend} on {described.device}"
-        yield Block(list(facts(target, now.study.metric)))
+        yield Block(list(facts(target, MetricScale.of(now.study.metric))))
         shown = (*target.alive, *target.lost)
         if shown:
             yield Block([_worker_cells(target, worker) for worker in shown], WORKER_COLUMNS)
@@ -47,7 +48,7 @@ def blocks(now: StudyStatus) -> Iterator[str | Block]:
             yield Block(rows, TIME_COLUMNS)
 
 
-def facts(target: TargetStatus, metric: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]]:
     """Names and values of what is known of a target."""
     running = f"; {len(target.running)} running" if target.running else ""
     yield "evaluations", f"{target.tally.finished} of {target.wanted}{running}"
@@ -71,39 +72,20 @@ def rate_text(target: TargetStatus) -> str:
     return f"{recent}{overall:.0f} an hour overall{left}"
 
 
-def failures_text(failures: Mapping[tuple[str, str], int]) -> str:
-    """How many failed at which stage and how, the most frequent first."""
-    ordered = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count} at {stage} ({kind.replace('_', ' ')})" for (stage, kind), count in ordered) or "none"
-
-
-def point_text(point: Point, metric: Mapping[str, Any]) -> str:
+def point_text(point: Point, metric: MetricScale) -> str:
+    """One pick: its latency, speed-up and loss, and what the final split says of it."""
     speedup = "" if point.speedup is None else f", {point.speedup:.2f}x as fast as FP32"
-    loss = format_metric(point.loss, metric["unit"], metric["ratio"])
     broken = f", {MARK}" if point.unrelated else ""
-    return f"trial {point.trial}: {format_ms(point.latency_ms)}{speedup}, loss {loss}, {point.final}{broken}"
-
-
-def finished_text(row: FinishedRow, metric: Mapping[str, Any]) -> str:
-    """One finished evaluation in a few words."""
-    by = f"trial {row.trial} by {row.worker}"
-    if row.status == FAILED:
-        return f"{by}: failed at {row.stage} ({row.kind})"
-    if row.latency_ms is None or row.loss is None:
-        return f"{by}: {row.status}"
-    whole = row.samples == row.total_samples
-    early = "" if whole else f", stopped after {row.samples} of {row.total_samples} samples"
-    named = f" ({row.role.partition(':')[2]} baseline)" if row.role else ""
-    loss = format_metric(row.loss, metric["unit"], metric["ratio"])
-    return f"{by}: {format_ms(row.latency_ms)}, loss {loss}{early}{named}"
+    scores = f"{format_ms(point.latency_ms)}{speedup}, loss {metric.text(point.loss)}"
+    return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 
 def finished_lines(now: StudyStatus, finished: Sequence[FinishedRow]) -> Iterator[str]:
     """A line for each, with how many there were then."""
     done = sum(target.tally.finished for target in now.targets) - len(finished)
-    wanted = sum(target.wanted for target in now.targets)
+    wanted, metric = sum(target.wanted for target in now.targets), MetricScale.of(now.study.metric)
     for number, row in enumerate(finished, done + 1):
-        yield f"{number}/{wanted} {finished_text(row, now.study.metric)}"
+        yield f"{number}/{wanted} trial {row.trial} by {row.worker}: {finished_text(row, metric)}"
 
 
 def drawing(now: StudyStatus) -> Group:

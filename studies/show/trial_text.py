@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
-from studies.judging.sentences.descriptions import death_text, mix_text
+from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
 from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
+from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
 from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord
@@ -164,7 +167,7 @@ def _short_format(text: str) -> str:
 
 def trial_lines(shown: TrialDetails) -> list[str]:
     """One evaluation in sentences, above the table of its groups."""
-    record, evaluation, metric = shown.record, shown.record.evaluation, shown.standing.study.metric
+    record, evaluation, metric = shown.record, shown.record.evaluation, shown.standing.metric
     lines = [f"trial {record.trial}: {mix_text(evaluation.assignment)}, {record.status}"]
     if len(record.trials) > 1:
         lines.append(f"proposed again as trials {', '.join(map(str, record.trials[1:]))}")
@@ -202,7 +205,7 @@ def _again(evaluation: Evaluation, place: int) -> str:
 
 
 def _failure_lines(failure: Failure) -> list[str]:
-    head = f"failed at {failure.stage.value} ({failure.kind.value}): {failure.message}"
+    head = f"{failure_text(failure.stage.value, failure.kind.value)}: {failure.message}"
     return [head, *(f"  | {line}" for line in failure.log.splitlines()[-20:])]
 
 
@@ -220,11 +223,10 @@ def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
             yield from _surroundings(again.latency)
 
 
-def _forecast_line(told: Predicted, metric: Mapping[str, Any]) -> str:
+def _forecast_line(told: Predicted, metric: MetricScale) -> str:
     """What was predicted, each with half of its 90 % interval."""
-    unit, ratio = metric["unit"], metric["ratio"]
     latency = f"{format_ms(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
-    loss, half = format_metric(told.loss, unit, ratio, 3), format_metric(NINETY * told.loss_std, unit, ratio, 2)
+    loss, half = metric.text(told.loss, 3), metric.text(NINETY * told.loss_std, 2)
     return f"forecast: {latency}, loss {loss} ± {half}"
 
 
@@ -257,22 +259,22 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
 
 
 def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
-    metric, clusters = study.metric, study.clusters(name)
-    unit, ratio = metric["unit"], metric["ratio"]
-    low, high = (format_metric(v, unit, ratio) for v in (accuracy.loss_low, accuracy.loss_high))
+    metric, clusters = MetricScale.of(study.metric), study.clusters(name)
+    low, high = metric.text(accuracy.loss_low), metric.text(accuracy.loss_high)
     early = "" if accuracy.complete else " (stopped early)"
+    likeness = "–" if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)
+    samples = f"{accuracy.samples} of {accuracy.total} samples"
     return (
-        f"{name}: {metric['name']} {format_metric(accuracy.value, unit, ratio)}, loss "
-        f"{format_metric(accuracy.loss, unit, ratio)} [{low}, {high}] on {accuracy.samples} of {accuracy.total} "
-        f"samples{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
-        f"{'–' if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)}"
+        f"{name}: {metric.name} {metric.text(accuracy.value)}, loss {metric.text(accuracy.loss)} [{low}, {high}] on "
+        f"{samples}{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
+        f"{likeness}"
     )
 
 
 def _unrelated(shown: TrialDetails) -> str:
     """What is wrong with its outputs as a whole; empty where nothing is known to be."""
     now = shown.standing
-    return next((unrelated_text(now, row) for row, i in enumerate(now.table.id) if i == shown.record.id), "")
+    return "".join(unrelated_text(now, now.point(int(row))) for row in np.flatnonzero(now.table.id == shown.record.id))
 
 
 def _facts(evaluation: Evaluation) -> Iterator[str]:

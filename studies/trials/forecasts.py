@@ -88,9 +88,9 @@ def compared(store: Store, now: Standing) -> Forecasts | None:
     scored = timed & np.isfinite(t.loss) & (t.samples == t.total_samples)
     if not timed.any():
         return None
-    latency = replace(_compared(now, told, timed, "ms", t.latency_ms), band=now.band)
+    latency = replace(_compared(now, told, timed, "ms", t.latency_ms), band=now.target.band)
     scale = _worst_loss(now)
-    band = float(np.median(now.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
+    band = float(np.median(now.measures.loss_band[scored])) / scale if scale > 0 and scored.any() else 0.0
     return Forecasts(latency, replace(_compared(now, told, scored, "loss", t.loss), scale=scale, band=band))
 
 
@@ -106,8 +106,8 @@ def _compared(
 
 def _worst_loss(now: Standing) -> float:
     """Of the uniform baselines; where all are as good as FP32, what their losses can be told apart by."""
-    rows = [row for row in now.baselines() if now.complete[row]]
-    return max((max(float(now.table.loss[row]), float(now.loss_band[row])) for row in rows), default=0.0)
+    rows = [row for row in now.measures.baselines if now.measures.complete[row]]
+    return max((max(float(now.table.loss[row]), float(now.measures.loss_band[row])) for row in rows), default=0.0)
 
 
 def poor_text(found: Judged) -> str:

@@ -19,6 +19,7 @@ from search.errors import BitfrontError, ConfigError, InputError, RunError, Stud
 from studies.events import Quiet
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.search_events import SearchEvents
+from studies.judging.shown import told_rows
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig, from_options
@@ -174,7 +175,7 @@ def front(
     """
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, options, target)
-        ids = None if whole else [int(now.table.id[row]) for row in now.told_rows()]
+        ids = None if whole else [int(now.table.id[row]) for row in told_rows(now)]
         return now, Mixes(store.evaluations.assignments(now.target.id, ids))
 
 

@@ -309,9 +309,9 @@ def test_a_study_from_a_file(here: Path) -> None:
 
 def test_the_python_functions_do_what_the_verbs_do(studied: Path) -> None:
     now, mixes = commands.front("small")
-    assert [mixes[int(now.table.id[row])] for row in now.baselines()] == ["all fp32", "all int8"]
+    assert [mixes[int(now.table.id[row])] for row in now.measures.baselines] == ["all fp32", "all int8"]
     assert [summary.name for summary in commands.studies()] == ["small"]
-    trial = int(now.table.trial[now.front_rows()[0]])
+    trial = int(now.table.trial[now.measures.fastest_first(now.judgement.front)[0]])
     assert commands.show("small", trial).record.trial == trial
     assert commands.report("small", studied / "r.html").is_file()
     commands.delete("small")

@@ -92,12 +92,12 @@ def _resolution(now: Standing, spread: Spread, split: str, allowed: float | None
 
 def _allowed_loss(now: Standing) -> tuple[bool, float | None]:
     """Whether the allowed loss is known yet, and what it is: of both limits, the narrower."""
-    limits, base = now.limits, now.row_of("baseline:fp32")
+    limits, base = now.limits, now.measures.row_of("baseline:fp32")
     value = np.nan if base is None else float(now.table.metric_value[base])
     reference = None if np.isnan(value) else value
     if limits.needs_reference and reference is None:
         return False, None
-    return True, min(limits.allowed_losses(reference, now.higher_is_better), default=None)
+    return True, min(limits.allowed_losses(reference, now.metric.higher_is_better), default=None)
 
 
 def _spread(store: Store, now: Standing) -> Spread | None:
@@ -113,13 +113,13 @@ def _spread(store: Store, now: Standing) -> Spread | None:
 
 def _scored_below_float(now: Standing) -> list[int]:
     """Uniform assignments but FP32 that were scored on all search samples."""
-    uniform = [row for row in now.baselines() if now.complete[row] and np.isfinite(now.table.loss[row])]
+    uniform = [row for row in now.measures.baselines if now.measures.complete[row] and np.isfinite(now.table.loss[row])]
     return [row for row in uniform if now.table.role[row] != "baseline:fp32"]
 
 
 def _share_spread(store: Store, now: Standing, rows: Sequence[int]) -> Spread | None:
     """Of clusters: how alike their samples are, from the assignment that changes most."""
-    base, worst = now.row_of("baseline:fp32"), max(rows, key=lambda row: float(now.table.loss[row]))
+    base, worst = now.measures.row_of("baseline:fp32"), max(rows, key=lambda row: float(now.table.loss[row]))
     if base is None:
         return None
     found = [store.evaluations.load(int(now.table.id[row])).evaluation.accuracy for row in (base, worst)]

@@ -38,13 +38,15 @@ class Picks:
         fast: least latency, by the numbers that are shown.
         knee: farthest below the line between the ends of the front.
         line: candidates for `best`, in the order in which they are looked at on the final split.
+        aim: what `best` is.
     """
 
     best: int | None
     accurate: int | None
     fast: int | None
     knee: int | None
-    line: tuple[int, ...] = ()
+    line: tuple[int, ...]
+    aim: Aim
 
     def names(self, row: int) -> list[str]:
         """What a row is picked as: `best`, `accurate`, `fast`, `knee`, several, or nothing."""
@@ -73,10 +75,10 @@ def choose(columns: Candidates, aim: Aim) -> Picks:
     queue = line(columns, aim)
     best = _best(columns, queue, aim)
     if not len(rows):
-        return Picks(best, None, None, None, tuple(queue))
+        return Picks(best, None, None, None, tuple(queue), aim)
     accurate = _least_shown(rows, columns.loss, columns.latency_ms)
     fast = _least_shown(rows, columns.latency_ms, columns.loss)
-    return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue))
+    return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue), aim)
 
 
 def line(columns: Candidates, aim: Aim) -> list[int]:
@@ -94,12 +96,12 @@ def line(columns: Candidates, aim: Aim) -> list[int]:
     return [*first, *([_least(rest, columns.upper, columns.latency_ms)] if len(rest) else [])]
 
 
-def ties(columns: Candidates, chosen: Picks, name: str, aim: Aim) -> list[int]:
+def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
     """Rows that a pick beats by noise alone: they tie in what it was picked for and are better in the other objective.
 
     The nearest to it in what it was picked for come first.
     """
-    row = getattr(chosen, name)
+    row, aim = getattr(chosen, name), chosen.aim
     by_loss = name == "accurate" or (name == "best" and aim is Aim.LEAST_LOSS)
     if row is None or name == "knee" or (name == "best" and aim is Aim.KNEE):
         return []

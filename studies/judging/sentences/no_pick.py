@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from studies.judging.rules.feasibility import Near
+from studies.judging.sentences.evaluations import kind_text, list_text
 from studies.judging.standing import Standing
 from studies.store import suggestions
 from studies.store.records import FAILED
@@ -9,17 +13,16 @@ from studies.store.records import FAILED
 
 def all_failed_text(now: Standing) -> str:
     """How many evaluations failed, mostly with what, and the command that shows one; empty where not all did."""
-    found = now.failed
+    found = now.details.failures
     if found is None:
         return ""
     many = found.evaluations > 1
     total = f"all {found.evaluations} evaluations" if many else "the only evaluation"
     most = "" if found.count == found.evaluations else f"{found.count} of them "
-    text = f"{total} failed, {most}at {found.stage} ({found.kind.replace('_', ' ')}): {found.message.rstrip('.')}"
+    text = f"{total} failed, {most}at {found.stage} ({kind_text(found.kind)}): {found.message.rstrip('.')}"
     if found.trial < 0:
         return text
-    which = ("--target", str(now.number)) if now.number > 1 else ()
-    way = suggestions.command("show", now.study.name, str(found.trial), *which, storage=found.url)
+    way = suggestions.command("show", now.study.name, str(found.trial), *now.details.target_option, storage=found.url)
     return f"{text}. One of them: {way}"
 
 
@@ -30,10 +33,10 @@ def nobody_text(now: Standing) -> str:
 
 def nothing_text(now: Standing) -> str:
     """Why nothing keeps the limits or comes near; empty where there is no finished evaluation."""
-    if now.failed is not None:
+    if now.details.failures is not None:
         return all_failed_text(now)
     ok = now.table.status == "ok"
-    disobeyed, barred = ok & (now.table.not_obeyed > 0), ok & now.fails_final
+    disobeyed, barred = ok & (now.table.not_obeyed > 0), ok & now.final.unscorable
     counts = {
         "did not run in the precisions asked for": disobeyed,
         "failed on the final data": barred & ~disobeyed,
@@ -43,3 +46,23 @@ def nothing_text(now: Standing) -> str:
     parts = [f"{int(rows.sum())} {name}" for name, rows in counts.items() if rows.any()]
     by_them = "" if not now.limits else " by them"
     return f"none can be judged{by_them}: {', '.join(parts)}" if parts else ""
+
+
+def nearest_text(now: Standing, near: Near) -> str:
+    """An evaluation that misses limits, and by how much."""
+    misses = ", ".join(f"{name} by {share:.1%}" for name, share in near.misses)
+    early = " (stopped early)" if now.measures.stopped[near.row] else ""
+    return f"trial {now.table.trial[near.row]} misses {misses}{early}"
+
+
+def regained_text(now: Standing) -> str:
+    """Which evaluations the limits may let stand although others stopped them early, and what to do; empty for none."""
+    rows = np.flatnonzero(now.judgement.regained)
+    if not len(rows):
+        return ""
+    many, named = len(rows) > 1, list_text(now.table.trial[rows])
+    return (
+        f"{len(rows)} evaluation{'s' * many} may keep these limits but {'were' if many else 'was'} stopped early "
+        f"under other ones (trial{'s' * many} {named}); `{suggestions.command('resume', now.study.name)}` "
+        f"with these limits scores {'them' if many else 'it'} to the end"
+    )

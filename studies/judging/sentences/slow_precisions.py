@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from search.values import EngineSummary, Evaluation, Precision
-from studies.judging.sentences.descriptions import mix_text
+from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.store.store import Store
@@ -14,14 +14,14 @@ def slower_texts(store: Store, now: Standing) -> list[str]:
 
     Baselines are named by their mixes, as in every table: groups that are held back keep another precision.
     """
-    rows = {precision: now.row_of(f"baseline:{precision.label}") for precision in sorted(Precision)}
+    rows = {precision: now.measures.row_of(f"baseline:{precision.label}") for precision in sorted(Precision)}
     there = {precision: row for precision, row in rows.items() if row is not None}
     found = []
     for precision, row in there.items():
         others = [other for other in there if other < precision]
-        best = min(others, key=lambda other: now.latency_ms[there[other]], default=precision)
-        ratio = float(now.latency_ms[row] / now.latency_ms[there[best]])
-        if ratio > 1 + now.band:
+        best = min(others, key=lambda other: now.measures.latency_ms[there[other]], default=precision)
+        ratio = float(now.measures.latency_ms[row] / now.measures.latency_ms[there[best]])
+        if ratio > 1 + now.target.band:
             slow, fast = (store.evaluations.load(int(now.table.id[each])).evaluation for each in (row, there[best]))
             found.append(f"{mix_text(slow.assignment)} takes {ratio:.2f} times as long as {_made_of(slow, fast)}")
     return found

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from studies.judging.rules.picks import NAMES
-from studies.judging.standing import Standing, standing
+from studies.judging.points import Point
+from studies.judging.shown import picked_points
+from studies.judging.standing import standing
 from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
 from studies.options.limits import MetricScale, resolve_limits
@@ -25,24 +26,6 @@ _TASKS = {
     "finalists": "confirming finalists",
 }
 _STATES = {"calibrating": "starting", "finishing": "waiting for finalists"}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One pick.
-
-    Attributes:
-        speedup: against the latest measurement of uniform FP32, None where there is none.
-        final: what the final split says of the limits, in words.
-        unrelated: whether its outputs have nothing in common with FP32's.
-    """
-
-    trial: int | None
-    latency_ms: float
-    loss: float
-    speedup: float | None
-    final: str = "not confirmed"
-    unrelated: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,7 +116,7 @@ class TargetStatus:
             "workers": [self._worker_json(worker) for worker in self.workers],
             "time": self.times.to_json(),
             "front": self.front,
-            "picks": {name: vars(point) for name, point in self.picks.items()},
+            "picks": {name: _pick_json(point) for name, point in self.picks.items()},
         }
 
     def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:
@@ -214,12 +197,15 @@ def _front(
 ) -> tuple[int, dict[str, Point]]:
     """How many points the front has, and the picks."""
     now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric)))
-    rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
-    return int(now.front.sum()), {name: _point(now, row) for name, row in rows.items()}
+    return int(now.judgement.front.sum()), picked_points(now)
 
 
-def _point(now: Standing, row: int) -> Point:
-    trial = int(now.table.trial[row])
-    loss, latency_ms = float(now.table.loss[row]), float(now.latency_ms[row])
-    final, unrelated = now.verdict(row).value, bool(now.unrelated[row])
-    return Point(None if trial < 0 else trial, latency_ms, loss, now.speedup(row), final, unrelated)
+def _pick_json(point: Point) -> dict[str, Any]:
+    return {
+        "trial": None if point.trial < 0 else point.trial,
+        "latency_ms": point.latency_ms,
+        "loss": point.loss,
+        "speedup": point.speedup,
+        "final": point.final.verdict.value,
+        "unrelated": point.unrelated,
+    }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from search.values import Evaluation
-from studies.judging.sentences.descriptions import outcome_text
+from studies.judging.sentences.evaluations import outcome_text
 from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim
 from studies.run.engines import engine_to_keep
@@ -58,7 +58,7 @@ class RegainedClaims:
         return None
 
     def _left(self, now: Standing) -> list[int]:
-        found = [int(now.table.id[row]) for row in np.flatnonzero(now.regained)]
+        found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regained)]
         return [number for number in found if number not in self._claimed and self._work.pace.allows_evaluation(now)]
 
     def _tell(self, count: int) -> None:
@@ -105,7 +105,7 @@ class RegainedClaims:
             self._work.events.note(note)
             return
         trial = -1 if stopped.trial is None else stopped.trial
-        text = outcome_text(found, ledger.standing())
+        text = outcome_text(found, ledger.standing().metric)
         self._work.events.note(f"trial {trial}, scored to the end: {text}")
         self._tell_again(found)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
-from studies.judging.sentences.descriptions import death_text
+from studies.judging.sentences.evaluations import death_text
 from studies.judging.standing import Standing
 from studies.run.claims.claim import Claim
 from studies.run.claims.repairs import Repairs
@@ -212,7 +212,7 @@ class TrialClaims:
         if self._room() > 0:
             return False
         self._work.crew.state("waiting")
-        self._work.crew.wait("waiting for evaluations of other workers", now.done, self._stop.trials)
+        self._work.crew.wait("waiting for evaluations of other workers", now.measures.finished_count, self._stop.trials)
         self._trials.settle()
         return True
 

@@ -91,8 +91,8 @@ def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool,
 def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
     """What was measured on another target; None where that is too little."""
     now = standing(work.ledger.store, work.ledger.study, other, work.ledger.limits)
-    rows = [int(row) for row in np.flatnonzero(now.complete & np.isfinite(now.table.loss))]
-    uniform = [row for row in now.baselines() if row in rows]
+    rows = [int(row) for row in np.flatnonzero(now.measures.complete & np.isfinite(now.table.loss))]
+    uniform = [row for row in now.measures.baselines if row in rows]
     if len(rows) < _LEAST_ROWS or not uniform:
         return None
     known = work.ledger.store.evaluations.assignments(other.id)
@@ -100,7 +100,7 @@ def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArra
     baselines = [
         Baseline(
             layout.precisions_of([known[numbers[row]]])[0],
-            float(now.latency_ms[row]),
+            float(now.measures.latency_ms[row]),
             work.ledger.store.engines.profile(numbers[row]),
         )
         for row in uniform
@@ -111,7 +111,7 @@ def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArra
     same = rounding(other.target) == rounding(work.ledger.target.target)
     return Elsewhere(
         precisions=precisions,
-        ms=now.latency_ms[rows],
+        ms=now.measures.latency_ms[rows],
         spread=np.nan_to_num(now.table.spread[rows], nan=0.0),
         loss=now.table.loss[rows],
         loss_std=np.nan_to_num(loss_std, nan=0.0),

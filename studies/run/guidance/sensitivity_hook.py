@@ -31,7 +31,7 @@ class SensitivityHook(Hook):
         beside = not self._work.ledger.target.target.relative
         if beside:
             self._beside.begin()
-        if not now.done or len(now.table) < uniform or (beside and not self._beside.wait()):
+        if not now.measures.finished_count or len(now.table) < uniform or (beside and not self._beside.wait()):
             return
         from studies.run.guidance.guidance import measured  # takes a while, and other samplers do without
 

@@ -38,8 +38,8 @@ class BudgetWarning(Hook):
         self._looked = False
 
     def notice(self, now: Standing) -> Standing:
-        running = any(now.table.status[row] == RUNNING for row in now.baselines())
-        if self._looked or running or now.done < len(self._work.problem.space.baselines()):
+        running = any(now.table.status[row] == RUNNING for row in now.measures.baselines)
+        if self._looked or running or now.measures.finished_count < len(self._work.problem.space.baselines()):
             return now
         self._looked = True
         if self._work.crew.rank() == 0:  # one worker says it for all

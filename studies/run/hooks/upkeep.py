@@ -26,7 +26,7 @@ class DriftCheck(Hook):
 
     def follow(self, record: EvaluationRecord, now: Standing) -> None:
         self._evaluated += 1
-        row = now.row_of("baseline:fp32") if self._evaluated % DRIFT_EVERY == 0 else None
+        row = now.measures.row_of("baseline:fp32") if self._evaluated % DRIFT_EVERY == 0 else None
         if row is None:
             return
         drift, relative = measure_drift(self._work, now, row), self._work.ledger.target.target.relative

@@ -12,6 +12,7 @@ import numpy as np
 from evaluators.stopwatch import time_spent
 from search.errors import StudyError
 from search.values import Latency
+from studies.judging.shown import shown_mask
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_ms
@@ -54,10 +55,10 @@ class Remeasured:
 
 def rows_that_matter(now: Standing) -> list[int]:
     """Rows whose latency decides something: uniform baselines, front and picks, and what may yet keep the budget."""
-    mask = now.shown.copy()
+    mask = shown_mask(now)
     if now.limits.most(LATENCY_MS) is not None:
-        mask |= replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)).shown
-    mask[now.baselines()] = True
+        mask |= shown_mask(replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)))
+    mask[now.measures.baselines] = True
     return [int(row) for row in np.flatnonzero(mask & _timed(now))]
 
 
@@ -87,7 +88,7 @@ def rows_of_trials(store: Store, now: Standing, trials: Sequence[int]) -> list[i
 
 def _timed(now: Standing) -> Any:
     """(n,) bool, whether the evaluation went well and has a latency."""
-    return np.isfinite(now.latency_ms) & (now.table.status != FAILED) & (now.table.status != RUNNING)
+    return np.isfinite(now.measures.latency_ms) & (now.table.status != FAILED) & (now.table.status != RUNNING)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
 
 def _by_number(now: Standing) -> dict[int, tuple[int | None, float]]:
     """Evaluation id → its trial and the latency that counts."""
-    columns = zip(now.table.id.tolist(), now.table.trial[:].tolist(), now.latency_ms.tolist(), strict=True)
+    columns = zip(now.table.id.tolist(), now.table.trial[:].tolist(), now.measures.latency_ms.tolist(), strict=True)
     return {number: (trial if trial >= 0 else None, ms) for number, trial, ms in columns}
 
 

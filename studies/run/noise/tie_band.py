@@ -10,7 +10,7 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Latency
-from studies.judging.sentences.descriptions import band_text
+from studies.judging.sentences.picks import band_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of
@@ -85,8 +85,8 @@ class TieBand(Hook):
 
     def _can_begin(self, now: Standing) -> bool:
         """Whether it is not measured yet, and all uniform baselines are finished and one of them was built."""
-        rows = now.baselines()
-        begun = now.done >= len(self._work.problem.space.baselines())
+        rows = now.measures.baselines
+        begun = now.measures.finished_count >= len(self._work.problem.space.baselines())
         finished = begun and all(now.table.status[row] != RUNNING for row in rows)
         return self._work.ledger.target.latency_band is None and finished and bool(self._built(now)) and self._is_open()
 
@@ -104,7 +104,7 @@ class TieBand(Hook):
         return self._holds
 
     def _built(self, now: Standing) -> list[int]:
-        return [row for row in now.baselines() if now.table.status[row] == OK]
+        return [row for row in now.measures.baselines if now.table.status[row] == OK]
 
     def _row(self, now: Standing, repeats: Sequence[RepeatRecord]) -> int:
         """Of the baseline that is measured again: the one that was so far, else the last one."""

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
-from studies.judging.rules.picks import NAMES
+from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.descriptions import (
-    band_text,
-    best_text,
-    mix_text,
-    nearest_text,
-    regained_text,
-    replaced_text,
-)
-from studies.judging.sentences.final_split import best_label, final_notes, ties_text
-from studies.judging.sentences.no_pick import nobody_text, nothing_text
+from studies.judging.sentences.evaluations import mix_text, replaced_text
+from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
+from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
+from studies.judging.shown import picked_points, shown_points
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
@@ -47,7 +43,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     # What was built again for an export belongs to no trial.
     audits = [(number, row) for number, row in store.engines.audits(now.target.id) if number in trial_of]
     counts = Counter(row.answer for _, row in audits)
-    shown = {row: store.evaluations.load(int(now.table.id[row])) for row in now.shown_rows()}
+    shown = {point.row: store.evaluations.load(point.id) for point in shown_points(now)}
+    points = now.points(range(len(now.table)))
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
@@ -56,10 +53,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         samples=now.study.samples_text,
-        evaluations=[
-            _evaluation(now, row, assignments[int(now.table.id[row])], shown.get(row)) for row in range(len(now.table))
-        ],
-        picks=_picks(now),
+        evaluations=[_evaluation(now, point, assignments[point.id], shown.get(point.row)) for point in points],
+        picks=[_pick(now, name, point) for name, point in picked_points(now).items()],
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
         precisions={
             int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
@@ -95,31 +90,29 @@ def _target_text(now: Standing) -> str:
     return f"{target.backend} on {target.device} ({versions}; {options}); latency is the {target.statistic}"
 
 
-def _evaluation(now: Standing, row: int, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
+def _evaluation(now: Standing, point: Point, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
     """`record` is there for those on the front or picked."""
-    t = now.table
-    complete = bool(t.samples[row] == t.total_samples[row])
     return EvaluationRow(
-        trial=int(t.trial[row]),
-        status=str(t.status[row]),
-        latency_ms=float(now.latency_ms[row]),
-        value=float(t.metric_value[row]),
-        loss=float(t.loss[row]),
-        loss_low=float(t.loss_low[row]),
-        loss_high=float(t.loss_high[row]),
-        role=str(t.role[row]),
-        feasible=bool(now.feasible[row]),
-        on_front=bool(now.front[row]),
-        picked=bool(now.picks.names(row)),
-        not_obeyed=max(0, int(t.not_obeyed[row])),
-        opaque=max(0, int(t.opaque[row])),
-        spread=float(t.spread[row]),
+        trial=point.trial,
+        status=point.status,
+        latency_ms=point.latency_ms,
+        value=point.value,
+        loss=point.loss,
+        loss_low=point.loss_low,
+        loss_high=point.loss_high,
+        role=point.role,
+        feasible=point.feasible,
+        on_front=point.on_front,
+        picked=bool(point.picks),
+        not_obeyed=max(0, point.not_obeyed),
+        opaque=max(0, point.opaque),
+        spread=point.spread,
         label=mix_text(assignment),
-        complete=complete,
-        text=_detail(now, row),
+        complete=point.complete,
+        text="\n".join(_facts(point)),
         moves=_moves(record.evaluation.engine) if record is not None else "",
-        final_levels=now.final_levels_of(row),
-        remarks=[*_beyond(now, row), *_broken(now, row), *_remarks(record)] if record is not None else (),
+        final_levels=point.final_levels,
+        remarks=[*_remarks(now, point), *_notes_of(record)] if record is not None else (),
     )
 
 
@@ -132,16 +125,15 @@ def _moves(engine: EngineSummary | None) -> str:
     return f"{text}, {format_ms(engine.moves_ms)} ({format_percent(engine.moves_ms / engine.profiled_ms)})"
 
 
-def _beyond(now: Standing, row: int) -> list[str]:
-    """What a row that is shown and not on the front is there for."""
-    return [] if now.front[row] else [f"picked: {', '.join(now.picks.names(row))}; not on the front"]
+def _remarks(now: Standing, point: Point) -> Iterator[str]:
+    """What an evaluation that is shown and not on the front is there for, and whether it is broken."""
+    if not point.on_front:
+        yield f"picked: {', '.join(point.picks)}; not on the front"
+    if text := unrelated_text(now, point):
+        yield text
 
 
-def _broken(now: Standing, row: int) -> list[str]:
-    return [text] if (text := unrelated_text(now, row)) else []
-
-
-def _remarks(record: EvaluationRecord) -> list[str]:
+def _notes_of(record: EvaluationRecord) -> list[str]:
     """Doubts about the measurement that counts, the latest, and notes."""
     warnings = record.rounds[-1].latency.warnings if record.rounds else ()
     return [*warnings, *record.evaluation.notes]
@@ -156,66 +148,48 @@ def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:
     return Mismatch(trial, row.group, name, row.asked.label, got, row.kernel)
 
 
-def _detail(now: Standing, row: int) -> str:
-    t = now.table
-    lines = []
-    if t.build_s[row] == t.build_s[row]:
-        lines.append(f"built in {format_duration_s(float(t.build_s[row]))}")
-    if t.size_bytes[row] >= 0:
-        lines.append(f"size {format_bytes(int(t.size_bytes[row]))}")
-    if t.memory_bytes[row] >= 0:
-        lines.append(f"memory {format_bytes(int(t.memory_bytes[row]))}")
-    if t.moves[row] >= 0:
-        lines.append(f"moves {t.moves[row]}")
-    lines += [final_level_text(each) for each in now.final_levels_of(row)]
-    if now.fails_final[row]:
-        lines.append("fails on the final data")
-    return "\n".join(lines)
+def _facts(point: Point) -> Iterator[str]:
+    if not math.isnan(point.build_s):
+        yield f"built in {format_duration_s(point.build_s)}"
+    if point.size_bytes >= 0:
+        yield f"size {format_bytes(point.size_bytes)}"
+    if point.memory_bytes >= 0:
+        yield f"memory {format_bytes(point.memory_bytes)}"
+    if point.moves >= 0:
+        yield f"moves {point.moves}"
+    yield from (final_level_text(each) for each in point.final_levels)
+    if point.final.failure:
+        yield "fails on the final data"
 
 
-def _picks(now: Standing) -> list[PickRow]:
-    found = []
-    for name in NAMES:
-        row = getattr(now.picks, name)
-        if row is not None:
-            found.append(_pick(now, name, row))
-    return found
-
-
-def _pick(now: Standing, name: str, row: int) -> PickRow:
-    final = now.final_of(row)
-    scores: dict[str, Any] = {}
-    interval = now.final_interval(row)
-    if final is not None and interval is not None:
-        f, (low, high) = now.finals, interval
-        scores = {
-            "final_value": float(f.value[final]),
-            "final_loss": float(f.loss[final]),
-            "final_low": low,
-            "final_high": high,
-            "tries": now.tries(row),
-        }
+def _pick(now: Standing, name: str, point: Point) -> PickRow:
+    final = point.final
     return PickRow(
         name=name,
-        trial=int(now.table.trial[row]),
-        latency_ms=float(now.latency_ms[row]),
-        search_loss=float(now.table.loss[row]),
-        speedup=now.speedup(row),
-        opaque=max(0, int(now.table.opaque[row])),
-        unrelated=bool(now.unrelated[row]),
-        verdict=now.verdict(row).value,
-        holds=now.verdict(row).holds,
-        not_sure=now.not_sure(row) and now.verdict(row) is not Verdict.SURELY,
-        ties=ties_text(now, name),
-        **scores,
+        trial=point.trial,
+        latency_ms=point.latency_ms,
+        search_loss=point.loss,
+        final_value=final.value if final.scored else None,
+        final_loss=final.loss if final.scored else None,
+        final_low=final.low if final.scored else None,
+        final_high=final.high if final.scored else None,
+        tries=final.tries if final.scored else 0,
+        speedup=point.speedup,
+        opaque=max(0, point.opaque),
+        unrelated=point.unrelated,
+        verdict=final.verdict.value,
+        holds=final.verdict.holds,
+        not_sure=point.not_sure and final.verdict is not Verdict.SURELY,
+        ties=ties_text(now, point, name),
     )
 
 
 def _failures(store: Store, now: Standing) -> list[FailureRow]:
     rows = []
     for row in range(len(now.table)):
-        if now.fails_final[row]:
-            rows.append(FailureRow(int(now.table.trial[row]), "final", "non_finite", now.final_failure(row)))
+        if now.final.unscorable[row]:
+            point = now.point(row)
+            rows.append(FailureRow(point.trial, "final", "non_finite", point.final.failure))
         if now.table.status[row] != FAILED:
             continue
         record: EvaluationRecord = store.evaluations.load(int(now.table.id[row]))
@@ -226,7 +200,7 @@ def _failures(store: Store, now: Standing) -> list[FailureRow]:
 
 
 def _hypervolume(now: Standing) -> list[tuple[int, float]]:
-    volumes = now.hypervolumes()
+    volumes = now.measures.hypervolumes()
     return [(int(now.table.trial[row]), float(volumes[row])) for row in range(len(now.table)) if _done(now, row)]
 
 
@@ -248,7 +222,7 @@ def _notes(store: Store, now: Standing) -> Sequence[str]:
     if now.picks.best is not None:
         notes.append(f"{best_label(now)}: {best_text(now)}.")
     else:
-        near, nothing = [nearest_text(now, near) for near in now.nearest()], nothing_text(now)
+        near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
         nobody = nobody_text(now)
         notes.append(f"{nobody[0].upper()}{nobody[1:]}. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
     notes += [

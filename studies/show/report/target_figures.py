@@ -11,7 +11,8 @@ import numpy as np
 
 from search.forecast.quality import rank_correlation
 from search.values import Assignment
-from studies.judging.sentences.descriptions import mix_text
+from studies.judging.points import Point
+from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, frame, plain
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
 
 _COLOURS = (BLUE, ORANGE, "#2b7a4b", RED, "#6b4fa0", GREY)
 _MOST_ROWS = 40
-
-
-@dataclass(frozen=True)
-class Point:
-    """One finished evaluation on one target."""
-
-    trial: int
-    latency_ms: float
-    loss: float
-    on_front: bool
-    picked: bool
-    role: str
 
 
 @dataclass(frozen=True)
@@ -165,23 +154,16 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
 def _points(store: Store, now: Standing, assignments: dict[str, Assignment]) -> dict[str, Point]:
     """By digest of the assignment, which goes to `assignments`; complete evaluations alone."""
     known, found = store.evaluations.assignments(now.target.id), {}
-    for row in np.flatnonzero(now.complete):
-        assignment = known[int(now.table.id[row])]
+    for point in now.points(np.flatnonzero(now.measures.complete).tolist()):
+        assignment = known[point.id]
         assignments[assignment.digest] = assignment
-        found[assignment.digest] = Point(
-            trial=int(now.table.trial[row]),
-            latency_ms=float(now.latency_ms[row]),
-            loss=float(now.table.loss[row]),
-            on_front=bool(now.front[row]),
-            picked=bool(now.picks.names(int(row))),
-            role=str(now.table.role[row]),
-        )
+        found[assignment.digest] = point
     return found
 
 
 def _shown(columns: Sequence[Column], digest: str) -> bool:
     points = [column.points[digest] for column in columns]
-    return any(point.on_front or point.picked or point.role for point in points)
+    return any(point.on_front or point.picks or point.role for point in points)
 
 
 def _shared(columns: Sequence[Column], digest: str, assignment: Assignment) -> SharedRow:

@@ -44,6 +44,11 @@ class TargetRecord:
         """The tie band that counts now: the measured one, else the provisional one."""
         return self.provisional_band if self.latency_band is None else self.latency_band
 
+    @property
+    def band_is_provisional(self) -> bool:
+        """Whether the study has not measured its own tie band on this target yet."""
+        return self.latency_band is None
+
 
 @dataclass(frozen=True)
 class Choice:

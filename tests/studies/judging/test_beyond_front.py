@@ -16,6 +16,7 @@ import pytest
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
+from studies.judging.shown import shown_points
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
@@ -89,8 +90,8 @@ def test_the_table_has_every_pick_and_says_which_is_not_on_the_front(filled: Sto
 @pytest.mark.parametrize("whole", [True, False])
 def test_rows_have_every_pick_and_true_front_flags(filled: Store, url: str, whole: bool) -> None:
     now, mixes = commands.front("s", storage=url, whole=whole)
-    assert [int(now.table.trial[row]) for row in now.front_rows()] == [1, 3]
-    assert [int(now.table.trial[row]) for row in now.shown_rows()] == [1, 3, PICK]
+    assert [int(now.table.trial[row]) for row in now.measures.fastest_first(now.judgement.front)] == [1, 3]
+    assert [point.trial for point in shown_points(now)] == [1, 3, PICK]
     assert mixes[int(now.table.id[now.picks.accurate])] == "all fp32"
 
 

@@ -76,18 +76,18 @@ def judged(store: Store, budget_ms: float | None = None) -> Standing:
 
 
 def feasible(now: Standing) -> Sequence[int]:
-    return [int(trial) for trial in now.table.trial[now.feasible]]
+    return [int(trial) for trial in now.table.trial[now.judgement.feasible]]
 
 
 @pytest.mark.parametrize("factor", [2.2, 1 / 2.2])
 def test_a_first_baseline_that_was_off_heals_as_rows_come(store: Store, factor: float) -> None:
     """FP32 takes 4 ms; whatever the moment, mixes of half and a quarter of that do not change."""
     add(store, 0, timed(4.0 * factor, 4.0 * factor), "baseline:fp32")
-    assert judged(store).latency_ms[0] == pytest.approx(4.0 * factor)  # nothing else is known yet
+    assert judged(store).measures.latency_ms[0] == pytest.approx(4.0 * factor)  # nothing else is known yet
     for trial, share in enumerate([0.5, 0.25, 0.9], start=1):
         add(store, trial, timed(4.0 * share, 4.0))
     now = judged(store, budget_ms=2.1)
-    np.testing.assert_allclose(now.latency_ms, [4.0, 2.0, 1.0, 3.6])
+    np.testing.assert_allclose(now.measures.latency_ms, [4.0, 2.0, 1.0, 3.6])
     assert now.table.reference_ms == 4.0
     assert feasible(now) == [1, 2]
     assert store.evaluations.load(int(now.table.id[0])).evaluation.latency.value_ms == pytest.approx(4.0)  # type: ignore[union-attr]
@@ -97,7 +97,7 @@ def test_a_busy_moment_between_scales_itself_out(store: Store) -> None:
     for trial, slow in enumerate([1.0, 1.0, 1.6, 1.0]):
         add(store, trial, timed(2.0 * slow, 4.0 * slow))
     now = judged(store)
-    np.testing.assert_allclose(now.latency_ms, 2.0)
+    np.testing.assert_allclose(now.measures.latency_ms, 2.0)
     doubts = store.measurements.doubts([int(number) for number in now.table.id], now.table.reference_ms)
     assert doubts == {int(now.table.id[2]): ("the baseline ran 60.0% slower than usual",)}
 
@@ -116,7 +116,7 @@ def test_rounds_that_measure_again_count_in_the_reference(store: Store) -> None:
         store.measurements.add_round(target.id, {number: timed(4.0, 4.0)})
     now = judged(store)
     assert (now.table.reference_ms, store.measurements.reference_ms(target.id)) == (4.0, 4.0)
-    assert now.latency_ms[0] == pytest.approx(4.0)
+    assert now.measures.latency_ms[0] == pytest.approx(4.0)
 
 
 def test_the_latest_clean_measurement_counts(store: Store) -> None:
@@ -132,7 +132,7 @@ def test_the_latest_clean_measurement_counts(store: Store) -> None:
         (timed(2.1, 4.0), 2.1),
     ]:
         store.measurements.add_round(target.id, {number: latency})
-        assert judged(store).latency_ms[0] == pytest.approx(counts)
+        assert judged(store).measures.latency_ms[0] == pytest.approx(counts)
         assert store.trials.latencies(target.id) == {0: pytest.approx(counts), 1: 3.0, 2: 3.0}
 
 
@@ -140,7 +140,7 @@ def test_without_baselines_latencies_are_as_timed(store: Store) -> None:
     for trial, raw_ms in enumerate([4.0, 2.0]):
         add(store, trial, timed(raw_ms, None))
     now = judged(store)
-    assert (now.table.reference_ms, list(now.latency_ms)) == (None, [4.0, 2.0])
+    assert (now.table.reference_ms, list(now.measures.latency_ms)) == (None, [4.0, 2.0])
 
 
 # -- a search ----------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_names_hold_by_the_numbers_shown() -> None:
     found = columns([3.0, 2.0, 1.0, 1.01], [0.000, 0.001, 0.100, 0.050], 0.002, band=0.02)
     chosen = choose(found, Aim.KNEE)
     assert (chosen.accurate, chosen.fast) == (0, 2)
-    assert (ties(found, chosen, "accurate", Aim.KNEE), ties(found, chosen, "fast", Aim.KNEE)) == ([1], [3])
+    assert (ties(found, chosen, "accurate"), ties(found, chosen, "fast")) == ([1], [3])
 
 
 def test_what_is_shown_as_the_same_is_decided_by_the_other_objective() -> None:
@@ -128,7 +128,7 @@ def test_what_is_shown_as_the_same_is_decided_by_the_other_objective() -> None:
 def test_a_best_that_ties_with_the_least_loss_says_so() -> None:
     found = columns([3.0, 2.0], [0.010, 0.011], 0.001)
     chosen = choose(found, Aim.LEAST_LOSS)
-    assert (chosen.best, ties(found, chosen, "best", Aim.LEAST_LOSS)) == (1, [0])
+    assert (chosen.best, ties(found, chosen, "best")) == (1, [0])
 
 
 CELLS = st.tuples(st.floats(0.5, 5), st.floats(-0.01, 0.1), st.floats(0, 0.02), st.booleans(), st.booleans())
@@ -156,10 +156,10 @@ def test_picks_keep_all_limits_and_are_least(rows: list[Any], aim: Aim) -> None:
 
 
 def test_names_and_masks() -> None:
-    chosen = Picks(1, 0, 1, 2)
+    chosen = Picks(1, 0, 1, 2, (), Aim.KNEE)
     assert [chosen.names(row) for row in range(4)] == [["accurate"], ["best", "fast"], ["knee"], []]
     assert (chosen.rows(), chosen.mask(4).tolist()) == ([1, 0, 2], [True, True, True, False])
-    assert Picks(None, None, None, None).rows() == []
+    assert Picks(None, None, None, None, (), Aim.KNEE).rows() == []
 
 
 def test_knee_is_farthest_below_the_line() -> None:
@@ -193,7 +193,7 @@ def test_a_fastest_that_only_just_holds_gives_way_to_one_as_fast_that_holds_sure
     final = {"holds": marked(4, 1, 2, 3), "final_margin": np.array([np.nan, 0.1, 6.0, 9.0])}
     assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final) == 2
     found = columns(*rows, 0.0001, limit=0.01, fp32=0, band=0.02, **final)
-    assert ties(found, choose(found, Aim.FASTEST), "best", Aim.FASTEST) == [1]
+    assert ties(found, choose(found, Aim.FASTEST), "best") == [1]
     # Row 2 is slower than the tie band allows, and row 1 stays: it is the fastest that holds.
     assert best(Aim.FASTEST, *rows, 0.0001, limit=0.01, fp32=0, band=0.01, **final) == 1
     # None of those that tie with it holds surely.

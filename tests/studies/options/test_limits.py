@@ -58,11 +58,11 @@ def test_a_registered_limit_decides_what_is_feasible(
         study = store.studies.load("small")
         now = standing(store, study, store.targets.of_study(study.id)[0], Limits())
         sizes = now.table.size_bytes[:]
-        bound = int(sizes[now.feasible].max()) - 1
+        bound = int(sizes[now.judgement.feasible].max()) - 1
         bounded = replace(now, limits=Limits(max_size_bytes=bound))
-        assert 0 < bounded.feasible.sum() < now.feasible.sum()
-        assert bounded.feasible.tolist() == (now.feasible & (sizes <= bound)).tolist()
-        nearest = replace(now, limits=Limits(max_size_bytes=1)).nearest()
+        assert 0 < bounded.judgement.feasible.sum() < now.judgement.feasible.sum()
+        assert bounded.judgement.feasible.tolist() == (now.judgement.feasible & (sizes <= bound)).tolist()
+        nearest = replace(now, limits=Limits(max_size_bytes=1)).judgement.nearest()
         assert [name for near in nearest for name, _ in near.misses] == ["size"] * len(nearest)
 
 

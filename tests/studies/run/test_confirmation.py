@@ -17,7 +17,8 @@ from search.values import Accuracy, Evaluation, Precision
 from studies.export import export
 from studies.export.selection import find_row
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.final_split import best_numbers, disagreement_text, final_notes
+from studies.judging.sentences.final_split import disagreement_text, final_notes
+from studies.judging.sentences.picks import numbers_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run import finalists
@@ -76,8 +77,8 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
     now = judged(store)
     assert now.picks.best == 3, "trial 2 is faster, and 8 ± 4.5 ‰ of many is not sure of 10 ‰"
     assert (now.picks.line, now.picks.fast) == ((3, 4, 2), 2)
-    assert now.verdict(3) is Verdict.UNCONFIRMED
-    assert (now.not_sure(2), now.not_sure(3)) == (True, False)
+    assert now.point(3).final.verdict is Verdict.UNCONFIRMED
+    assert (now.point(2).not_sure, now.point(3).not_sure) == (True, False)
     assert list(lines(store)) == ["3", "1", "2", "4", "0"], "the best first, then fastest first"
     assert "not confirmed" in lines(store)["3"]
     assert lines(store)["2"].endswith("fast, knee, not sure")
@@ -85,21 +86,21 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
 
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
     now = score(store, 3, 0.006, 0.004)
-    assert now.verdict(3) is Verdict.SURELY
-    assert best_numbers(now, 3) == "2.5 ms, loss 0.4 %; on the final split 0.6 % ± 0.4 % (holds surely)"
+    assert now.point(3).final.verdict is Verdict.SURELY
+    assert numbers_text(now, now.point(3)) == "2.5 ms, loss 0.4 %; on the final split 0.6 % ± 0.4 % (holds surely)"
     now = score(store, 3, 0.008, 0.004)
-    assert now.verdict(3) is Verdict.HOLDS
+    assert now.point(3).final.verdict is Verdict.HOLDS
     assert now.picks.best == 3
 
 
 def test_the_next_in_line_takes_the_place_of_what_fails_and_its_interval_is_wider(store: Store) -> None:
     now = score(store, 3, 0.02, 0.004)
-    assert (now.verdict(3), now.picks.best, now.picks.accurate) == (Verdict.FAILS, 4, 4)
+    assert (now.point(3).final.verdict, now.picks.best, now.picks.accurate) == (Verdict.FAILS, 4, 4)
     assert now.picks.knee != 3
     now = score(store, 4, 0.001, 0.003)
-    assert (now.picks.best, now.tries(4)) == (4, 2)
-    low, high = now.final_interval(4) or (0.0, 0.0)
-    assert high - low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
+    assert (now.picks.best, now.point(4).final.tries) == (4, 2)
+    final = now.point(4).final
+    assert final.high - final.low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
     assert "(holds surely, 2 tried)" in lines(store)["4"]
     assert "2 % ± 0.4 % (fails)" in lines(store)["3"]
 
@@ -118,17 +119,18 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
 
 def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(store: Store) -> None:
     now = score(store, 2, 0.0247, 0.006)
-    assert disagreement_text(now, 2) == (
+    assert disagreement_text(now, now.point(2)) == (
         "trial 2: the search saw a loss of 0.8 %, the final split 2.47 %; they differ by more than chance explains. "
         "Both together: 1.4 % ± 0.36 %"
     )
-    assert disagreement_text(now, 3) == ""
-    assert disagreement_text(score(store, 2, 0.012, 0.006), 2) == ""
+    assert disagreement_text(now, now.point(3)) == ""
+    now = score(store, 2, 0.012, 0.006)
+    assert disagreement_text(now, now.point(2)) == ""
     score(store, 2, 0.0247, 0.006)
     now = judged(store)
     mixes: Any = dict.fromkeys(now.table.id.tolist(), "mix")
     found = front_json(now, mixes)
-    assert found["notes"] == [disagreement_text(now, 2)]
+    assert found["notes"] == [disagreement_text(now, now.point(2))]
     assert [row["disagreement"] is not None for row in found["rows"] if row["trial"] == 2] == [True]
     assert "Both together: 1.4 %" in render_report(build_report(store, now))
 
@@ -138,8 +140,8 @@ def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:
     for trial in (3, 4):
         score(store, trial, 0.0, 0.002)
     now = judged(store, Limits(max_drop=0.01, latency_budget_ms=2.7))
-    assert (now.verdict(3), now.verdict(4)) == (Verdict.SURELY, Verdict.FAILS)
-    assert judged(store, Limits()).verdict(4) is Verdict.UNLIMITED
+    assert (now.point(3).final.verdict, now.point(4).final.verdict) == (Verdict.SURELY, Verdict.FAILS)
+    assert judged(store, Limits()).point(4).final.verdict is Verdict.UNLIMITED
 
 
 def test_limits_that_are_changed_later_judge_the_scores_that_there_are(store: Store, url: str) -> None:
@@ -165,16 +167,16 @@ def test_an_accuracy_limit_is_held_by_a_bound_of_the_value(store: Store) -> None
     """Of eight samples the value is known to about ten points: nothing near the limit is sure, whatever its loss."""
     limits = Limits(accuracy_limit=0.89)
     now = judged(store, limits)
-    assert now.feasible.tolist() == [True, False, True, True, True]
-    assert all(now.not_sure(row) for row in (2, 3, 4))
-    assert not judged(store, Limits(accuracy_limit=0.2)).not_sure(2)
+    assert now.judgement.feasible.tolist() == [True, False, True, True, True]
+    assert all(now.point(row).not_sure for row in (2, 3, 4))
+    assert not judged(store, Limits(accuracy_limit=0.2)).point(2).not_sure
 
 
 def test_samples_of_one_cluster_count_once_for_the_bound_of_a_value(store: Store) -> None:
     now = judged(store, Limits(accuracy_limit=0.6))
-    assert not now.not_sure(4), "of eight samples 0.9 is three standard errors from it"
+    assert not now.point(4).not_sure, "of eight samples 0.9 is three standard errors from it"
     together = replace(now.study, data={"search": 8, "final": 8, "clusters": {"search": 2, "final": 2}})
-    assert replace(now, study=together).not_sure(4)
+    assert replace(now, study=together).point(4).not_sure
 
 
 def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: Store, url: str) -> None:
@@ -185,7 +187,7 @@ def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: 
         [line] = [line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("9 ")]
         assert line.rstrip().endswith("fp16 baseline, not as asked: g000 ran in FP32 and 2 more")
     now, _ = commands.front("s", storage=url)
-    assert list(now.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
+    assert list(now.details.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
 
 
 def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
@@ -230,13 +232,13 @@ def test_all_in_line_are_looked_at_side_by_side(store: Store, monkeypatch: pytes
     batches = confirmed(store, LIMIT, {}, monkeypatch)
     assert len(batches) == 1
     assert {2, 3, 4} <= batches[0]
-    assert judged(store).verdict(3) is Verdict.SURELY
+    assert judged(store).point(3).final.verdict is Verdict.SURELY
 
 
 def test_fp32_is_looked_at_where_all_in_line_fail(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     confirmed(store, LIMIT, {2: 0.02, 3: 0.02, 4: 0.02}, monkeypatch)
     now = judged(store)
-    assert (now.picks.best, now.verdict(0)) == (0, Verdict.SURELY)
+    assert (now.picks.best, now.point(0).final.verdict) == (0, Verdict.SURELY)
     assert "trial 0 is recommended instead (holds surely)" in final_notes(now)[0]
 
 
@@ -250,7 +252,7 @@ def test_the_next_fast_one_is_looked_at_where_one_fails(store: Store, monkeypatc
     now = judged(store)
     looked = set.union(*batches)
     assert now.picks.best == 3
-    assert {now.verdict(row) for row in now.picks.line if row in looked} >= {Verdict.SURELY}
+    assert {now.point(row).final.verdict for row in now.picks.line if row in looked} >= {Verdict.SURELY}
     assert sum(map(len, batches)) == len(looked), "nothing is looked at twice"
     assert len(batches) <= 3
 
@@ -274,6 +276,6 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
     monkeypatch.setattr(export, "confirm", confirm)
     work: Any = SimpleNamespace(store=store, study=study, target=target, limits=limits)
     now, row = export.confirm_pick(work, judged(store, limits), "best")
-    assert (asked, row, now.verdict(row)) == ([1, 2], 2, Verdict.SURELY)
+    assert (asked, row, now.point(row).final.verdict) == ([1, 2], 2, Verdict.SURELY)
     assert export.confirm_pick(work, now, "best")[1] == 2
     assert asked == [1, 2], "what was looked at is not looked at again"

@@ -178,7 +178,7 @@ def test_it_is_measured_again_once_and_never_more(here: Path) -> None:
     bad, before = failing(front_of()), again(here)
     with Store.open(f"sqlite:///{DATABASE}") as store:
         now = judged(store)
-        ids = [int(now.table.id[row]) for row in np.flatnonzero(now.fails_final)]
+        ids = [int(now.table.id[row]) for row in np.flatnonzero(now.final.unscorable)]
     assert [before[number] for number in ids] == [1] * len(bad)
     resumed = invoke("resume", "s")
     assert (resumed.exit_code, FAILS in resumed.output, "finalist" in resumed.output) == (0, False, False)
@@ -222,5 +222,5 @@ def test_where_nothing_else_keeps_the_limits_the_nearest_that_hold_are_named(her
     assert not any(f"trial {trial} " in text for trial in bad for text in found["nearest"])
     with Store.open(f"sqlite:///{DATABASE}") as store:
         now = judged(store, Limits(accuracy_limit=bound))
-        assert not now.fails_final[finalists.finalist_rows(now)].any()
-    assert set(now.table.trial[now.barred_rows()]) == set(bad)
+        assert not now.final.unscorable[finalists.finalist_rows(now)].any()
+    assert set(now.table.trial[now.judgement.barred]) == set(bad)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from search.values import Accuracy, AuditRow, Failure, FailureKind, Precision, Stage
-from studies.judging.sentences.descriptions import nearest_text, regained_text
+from studies.judging.sentences.no_pick import nearest_text, regained_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run.finalists import finalist_rows
@@ -76,24 +76,28 @@ def filled(tmp_path: Path) -> Iterator[Store]:
 )
 def test_regained_is_what_was_stopped_and_may_keep_the_limits(filled: Store, limits: Limits, wanted: list[int]) -> None:
     now = judged(filled, limits)
-    assert trials(now, now.regained) == wanted
-    assert not (now.regained & now.front).any()
+    assert trials(now, now.judgement.regained) == wanted
+    assert not (now.judgement.regained & now.judgement.front).any()
 
 
 def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_missed(filled: Store) -> None:
     now = judged(filled, Limits(latency_budget_ms=1.9))
-    assert [nearest_text(now, near) for near in now.nearest()] == [
+    assert [nearest_text(now, near) for near in now.judgement.nearest()] == [
         "trial 2 misses latency by 5.3% (stopped early)",
         "trial 6 misses latency by 5.3% (stopped early)",
         "trial 3 misses latency by 15.8% (stopped early)",
     ]
-    texts = [nearest_text(now, near) for near in now.nearest(early=False)]
+    texts = [nearest_text(now, near) for near in now.judgement.nearest(early=False)]
     assert texts == ["trial 1 misses latency by 57.9%", "trial 0 misses latency by 110.5%"]
     assert trials(now, finalist_rows(now)) == [1, 0]
     now = judged(filled, Limits(latency_budget_ms=1.9, max_drop=0.04, max_memory_bytes=2000))
-    assert [int(now.table.trial[near.row]) for near in now.nearest()] == [2, 5, 1]  # 3, 4 miss the loss, 6 the memory
+    assert [int(now.table.trial[near.row]) for near in now.judgement.nearest()] == [
+        2,
+        5,
+        1,
+    ]  # 3, 4 miss the loss, 6 the memory
     now = judged(filled, Limits(max_drop=-0.5))
-    assert not any(now.stopped[near.row] for near in now.nearest(9))
+    assert not any(now.measures.stopped[near.row] for near in now.judgement.nearest(9))
 
 
 def test_what_may_keep_the_limits_is_named_with_what_to_do(filled: Store) -> None:
@@ -133,7 +137,7 @@ def test_a_stopped_evaluation_is_replaced_once(store: Store) -> None:
     again = store.measurements.rounds(target)
     assert (list(again.evaluation_id), list(again.raw_ms)) == ([number], [2.0])  # what was measured again stays
     now = judged(store, Limits())
-    assert (trials(now, now.complete), trials(now, now.stopped)) == ([5], [])
+    assert (trials(now, now.measures.complete), trials(now, now.measures.stopped)) == ([5], [])
     with pytest.raises(LostEvaluationError):
         store.claims.replace_stopped(number, evaluated((1, 2), 2.2, 0.0, 0.0), worker="w2")
     assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(whole.accuracy)
@@ -143,10 +147,10 @@ def test_what_failed_on_the_final_data_is_judged_anew_when_it_was_built_again(st
     target = make_study(store)
     number = add(store, target, 5, evaluated((1, 2), 2.0, 0.05, 0.02, accuracy=early(0.05, 0.02)))
     store.evaluations.set_final_failure(number, "top1", "outputs are infinite")
-    assert judged(store, Limits()).fails_final.all()
+    assert judged(store, Limits()).final.unscorable.all()
     store.claims.replace_stopped(number, evaluated((1, 2), 2.1, 0.03, 0.004), worker="w1")
     now = judged(store, Limits())
-    assert (store.evaluations.load(number).final_failure, trials(now, now.fails_final), now.picks.accurate) == (
+    assert (store.evaluations.load(number).final_failure, trials(now, now.final.unscorable), now.picks.accurate) == (
         "",
         [],
         0,
@@ -166,7 +170,7 @@ def test_one_that_fails_when_it_is_scored_to_the_end_has_failed(store: Store) ->
     assert found.evaluation.accuracy is None
     assert found.trials == (5,)
     now = judged(store, Limits())
-    assert (now.stopped.any(), now.done) == (False, 1)
+    assert (now.measures.stopped.any(), now.measures.finished_count) == (False, 1)
     with pytest.raises(LostEvaluationError):
         store.claims.replace_stopped(number, evaluation, worker="w2")
 

@@ -75,8 +75,10 @@ def expected(store: Store, target: int, limits: Limits) -> dict[str, Any]:
     record = next(t for t in store.targets.of_study(study.id) if t.id == target)
     found = standing(store, study, record, limits)
     rows = {name: getattr(found.picks, name) for name in NAMES}
-    picks = {name: (found.table.trial[row], found.speedup(row)) for name, row in rows.items() if row is not None}
-    return {"front": int(found.front.sum()), **picks}
+    picks = {
+        name: (found.table.trial[row], found.measures.speedup(row)) for name, row in rows.items() if row is not None
+    }
+    return {"front": int(found.judgement.front.sum()), **picks}
 
 
 def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Standing]) -> dict[str, Any]:

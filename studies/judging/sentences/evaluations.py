@@ -1,0 +1,107 @@
+"""Evaluations in a few words: what they run in, how they ended, what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from search.values import Answer, Assignment, Failure, Precision
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_ms
+from studies.store.records import FAILED, DeathRecord, EvaluationRecord, FinishedRow
+
+_MOST_NAMED = 5
+
+
+def mix_text(assignment: Assignment) -> str:
+    """`all int8`, or how many groups run in what."""
+    counts = Counter(precision.label for precision in assignment.values())
+    if len(counts) == 1:
+        return f"all {next(iter(counts))}"
+    return ", ".join(f"{counts[label]} {label}" for label in sorted(counts, reverse=True))
+
+
+def list_text(names: Sequence[object]) -> str:
+    """The first few of many: `3, 5, 8, 9, 11, …`."""
+    return ", ".join(map(str, names[:_MOST_NAMED])) + (", …" if len(names) > _MOST_NAMED else "")
+
+
+def obedience_text(counts: Mapping[tuple[Precision, Answer], int]) -> str:
+    """How many groups run in what was asked, per precision: `int8: 410 obeyed; fp32: 502 obeyed, 2 not obeyed`."""
+    parts = []
+    for precision in sorted({asked for asked, _ in counts}, reverse=True):
+        answers = [f"{counts[precision, a]} {a.value}" for a in Answer if counts.get((precision, a))]
+        parts.append(f"{precision.label}: {', '.join(answers)}")
+    return "; ".join(parts) or "none"
+
+
+# -- how one ended -----------------------------------------------------------------------------------------------------
+
+
+def outcome_text(record: EvaluationRecord, metric: MetricScale) -> str:
+    """How an evaluation ended: its latency and loss, or where it failed."""
+    evaluation = record.evaluation
+    if evaluation.failure is not None:
+        return failure_text(evaluation.failure.stage.value, evaluation.failure.kind.value)
+    latency, accuracy = evaluation.latency, evaluation.accuracy
+    if latency is None or accuracy is None:
+        return record.status
+    return _scores_text(latency.value_ms, accuracy.loss, (accuracy.samples, accuracy.total), record.role, metric)
+
+
+def finished_text(row: FinishedRow, metric: MetricScale) -> str:
+    """The same of a row that is read for an overview."""
+    if row.status == FAILED:
+        return failure_text(row.stage or "", row.kind or "")
+    if row.latency_ms is None or row.loss is None:
+        return row.status
+    return _scores_text(row.latency_ms, row.loss, (row.samples, row.total_samples), row.role, metric)
+
+
+def failure_text(stage: str, kind: str) -> str:
+    """`failed at build (out of memory)`."""
+    return f"failed at {stage} ({kind_text(kind)})"
+
+
+def kind_text(kind: str) -> str:
+    """A kind of failure in words."""
+    return kind.replace("_", " ")
+
+
+def _scores_text(
+    latency_ms: float, loss: float, samples: tuple[int | None, int | None], role: str, metric: MetricScale
+) -> str:
+    seen, total = samples
+    early = "" if seen == total else f", stopped after {seen} of {total} samples"
+    named = f" ({role.partition(':')[2]} baseline)" if role else ""
+    return f"{format_ms(latency_ms)}, loss {metric.text(loss)}{early}{named}"
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def failures_text(failures: Mapping[tuple[str, str], int]) -> str:
+    """How many failed at which stage and how, the most frequent first."""
+    ordered = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} at {stage} ({kind_text(kind)})" for (stage, kind), count in ordered) or "none"
+
+
+def death_text(death: Failure) -> str:
+    """An evaluator process that was replaced, in words."""
+    return f"evaluator process replaced at {death.stage.value} ({kind_text(death.kind.value)}): {death.message}"
+
+
+def replaced_text(deaths: Sequence[DeathRecord]) -> str:
+    """How often the evaluator process was replaced, why, and over which trials; empty for never."""
+    if not deaths:
+        return ""
+    kinds = Counter(f"{kind_text(d.death.kind.value)} at {d.death.stage.value}" for d in deaths)
+    trials = _distinct(d.trial for d in deaths)
+    over = f" over trial{'s' * (len(trials) > 1)} {list_text(trials)}" if trials else ""
+    many = "once" if len(deaths) == 1 else f"{len(deaths)} times"
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    return f"the evaluator process was replaced {many}{over}: {counts}"
+
+
+def _distinct(trials: Iterable[int | None]) -> list[int]:
+    return list(dict.fromkeys(trial for trial in trials if trial is not None))

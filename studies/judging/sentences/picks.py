@@ -1,0 +1,59 @@
+"""What is said of the picks: what `best` is, its numbers, what it ties with, and the tie band that decides that."""
+
+from __future__ import annotations
+
+from studies.judging.points import Point
+from studies.judging.rules.candidates import Aim
+from studies.judging.sentences.final_split import final_text
+from studies.judging.sentences.unrelated_outputs import MARK
+from studies.judging.shown import best_point
+from studies.judging.standing import Standing
+from studies.options.quantities import format_ms
+
+_MOST_TIES = 2
+
+
+def best_label(now: Standing) -> str:
+    """What the recommended evaluation is called: the best by the limits, or the knee where they leave that open."""
+    label = "best" if not now.limits else "best within the limits"
+    return f"{label}, the knee of the front" if now.picks.aim is Aim.KNEE else label
+
+
+def best_text(now: Standing) -> str:
+    """The recommended evaluation with its loss in the search and on the final split; `none yet` where there is none."""
+    best = best_point(now)
+    if best is None:
+        return "none yet"
+    broken = f", {MARK}" if best.unrelated else ""
+    return f"trial {best.trial}: {numbers_text(now, best)}{broken}"
+
+
+def numbers_text(now: Standing, point: Point) -> str:
+    """Latency, loss in the search and on the final split of an evaluation, and what that says of the limits."""
+    doubt = " (not sure)" if point.not_sure else ""
+    searched = f"{format_ms(point.latency_ms)}, loss {now.metric.text(point.loss)}{doubt}"
+    final = final_text(now, point)
+    return f"{searched}; on the final split {final}" if final else searched
+
+
+def ties_text(now: Standing, point: Point, name: str) -> str:
+    """What a pick beats by noise alone: `ties with trial 7`; empty where it beats all others clearly."""
+    rows = point.ties.get(name, ())
+    if not rows:
+        return ""
+    named = [_name(now, row) for row in rows[:_MOST_TIES]]
+    more = f" and {len(rows) - _MOST_TIES} more" if len(rows) > _MOST_TIES else ""
+    return f"ties with {', '.join(named)}{more}"
+
+
+def _name(now: Standing, row: int) -> str:
+    kind, _, precision = str(now.table.role[row]).partition(":")
+    return f"plain {precision.upper()}" if kind == "baseline" else f"trial {now.table.trial[row]}"
+
+
+def band_text(now: Standing) -> str:
+    """How far two latencies may differ and count as equal, and whether the study has measured that itself."""
+    text = f"latencies within {now.target.band:.1%} of each other count as a tie"
+    if not now.target.band_is_provisional:
+        return text
+    return f"{text}: a provisional band, the study has not finished measuring its own"
