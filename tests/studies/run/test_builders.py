@@ -155,12 +155,10 @@ def test_a_process_that_has_ended_is_no_trouble_to_hold() -> None:
 
 def test_a_stopped_builder_ends_with_the_run_that_started_it(here: Path) -> None:
     """It reads nothing while it is stopped, and would stay for ever."""
-    words = command(*SEARCH, "--trials", 14, "--builders", 1, "--sampler", "random")
+    words = command(*SEARCH, "--trials", 40, "--builders", 2, "--sampler", "random")
     with (here / "out").open("wb") as out:
         process = subprocess.Popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
-    wait_until(lambda: len(psutil.Process(process.pid).children()) >= 2)
-    builder = sorted(psutil.Process(process.pid).children(), key=lambda child: child.create_time())[1]
-    wait_until(lambda: (here / DATABASE).exists() and rows(here, LEFT)[0][0] > 0 and builder.cpu_times().user > 1)
+    builder = wait_for_builders(here, process)[1]  # the first one that was started measures
     os.kill(builder.pid, signal.SIGSTOP)
     process.kill()
     process.wait()
