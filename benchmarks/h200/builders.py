@@ -4,7 +4,8 @@ The same random mixes are searched once for each number of builders, each time a
 that builds and measures. The rate counts the evaluations that went well in the SECONDS after the uniform assignments.
 The first MIXES that a run has in common with the first run are compared with it: their latencies, and the kernels and
 tactics of their groups. A number that is named twice, as `0 0`, says what two runs differ by anyway. With `--no-hold`
-builds go on while a latency is measured. Prints a line for each run, and JSON at the end.
+builds go on while a latency is measured. Prints a line for each run, and JSON at the end. `--save` keeps what was
+measured in files, and `--against` holds all runs against one that another call, say on another GPU, has kept.
 
 usage: python -m benchmarks.h200.builders MODEL DATA [--builders 0 0 1 2 4] [--seconds 300] [--mixes 20] [--no-hold]
 """
@@ -32,8 +33,6 @@ from studies.show.progress_display import Lines
 from studies.store.records import OK
 from studies.store.store import Store
 from studies.verbs import commands
-
-START_S = 240  # that the uniform assignments, the tie band and the end of a run may take beside
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,12 @@ def main(given: argparse.Namespace) -> list[Comparison]:
             for method in ("__enter__", "__exit__"):
                 stack.enter_context(patch.object(BuildHold, method, lambda *_: None))
         found: list[Comparison] = []
-        first: Run | None = None
+        first = load(given.against) if given.against else None
         for place, builders in enumerate(given.builders):
             run = search(given, folder / str(place), builders)
             first = first or run
+            if given.save:
+                save(run, given.save.with_suffix(f".{place}.json"))
             found.append(compare(first, run, given.mixes))
             print(json.dumps(asdict(found[-1])), flush=True)
     return found
@@ -109,7 +110,7 @@ def search(given: argparse.Namespace, folder: Path, builders: int) -> Run:
         "sampler": "random",
         "keep-engines": "none",
         "trials": "100000",
-        "time-limit": f"{given.seconds + START_S}s",
+        "time-limit": f"{given.seconds + given.beside}s",
         "builders": str(builders),
     }
     with open(folder / "log", "w", encoding="utf-8") as log:
@@ -132,6 +133,27 @@ def read(store: Store, builders: int, seconds: float) -> Run:
         if record.status == OK and latency is not None:
             found[record.evaluation.assignment] = Mix(latency.value_ms, kernels_of(record.evaluation.audit))
     return Run(builders, len(inside) / seconds * 3600, target.band, found)
+
+
+def save(run: Run, file: Path) -> None:
+    """Keep a run."""
+    mixes = [
+        {"assignment": assignment.to_json(), "latency_ms": mix.latency_ms, "kernels": mix.kernels}
+        for assignment, mix in run.mixes.items()
+    ]
+    file.write_text(json.dumps({"builders": run.builders, "rate": run.rate, "band": run.band, "mixes": mixes}))
+
+
+def load(file: Path) -> Run:
+    """A run that was kept."""
+    kept = json.loads(file.read_text())
+    mixes = {
+        Assignment.from_json(row["assignment"]): Mix(
+            row["latency_ms"], {group: (kernel, tactic) for group, (kernel, tactic) in row["kernels"].items()}
+        )
+        for row in kept["mixes"]
+    }
+    return Run(kept["builders"], kept["rate"], kept["band"], mixes)
 
 
 def kernels_of(audit: Sequence[AuditRow]) -> dict[str, tuple[str, str]]:
@@ -162,6 +184,9 @@ if __name__ == "__main__":
     parser.add_argument("data", help="data of the search, as `bitfront search --data` takes them")
     parser.add_argument("--builders", type=int, nargs="+", default=[0, 0, 1, 2, 4], help="of each run")
     parser.add_argument("--seconds", type=float, default=300.0, help="that the rate is counted over")
+    parser.add_argument("--beside", type=float, default=240.0, help="seconds for the uniform assignments and the end")
+    parser.add_argument("--save", type=Path, help="file to keep each run in, its place before the suffix")
+    parser.add_argument("--against", type=Path, help="run that was kept, which the others are held against")
     parser.add_argument("--mixes", type=int, default=20, help="that are compared")
     parser.add_argument("--backend", default="tensorrt")
     parser.add_argument("--no-hold", action="store_true", help="builds go on while a latency is measured")
