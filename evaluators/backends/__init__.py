@@ -1,1 +1,5 @@
-"""One module per engine that can run candidates; `base` holds what they share."""
+"""Backends: what builds and runs engines, a folder each with the same file names.
+
+`kind.py` declares what is known of a backend before it is opened; the registry finds one by its name. Nothing here
+imports a runtime before a backend is opened, and nothing outside a backend's folder tells it from others by its name.
+"""

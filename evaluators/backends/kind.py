@@ -170,7 +170,9 @@ class BackendKind(ABC):
 
     def missing(self) -> str:
         """Why it cannot run on this machine, as far as shows without importing it; empty where nothing is missing."""
-        return "not installed" if self.module and importlib.util.find_spec(self.module) is None else ""
+        if not self.module or importlib.util.find_spec(self.module) is not None:
+            return ""
+        return "not installed" + (f", pip install 'bitfront[{self.extra}]'" if self.extra else "")
 
     def gpu_of(self, device: str) -> int | None:
         """CUDA's index of the GPU that a device is; None where it is none. Raises nothing."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from evaluators.backends.nvidia import discovery
-from evaluators.backends.registry import choose_backend, kind_named, open_backend
+from evaluators.backends.registry import choose_backend, kind_named, open_backend, shipped_kinds
 from evaluators.cores import usable_processors
 from search.errors import TargetError
+from tests.support.paths import ROOT
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None:
@@ -43,13 +44,30 @@ def test_threads_that_would_wait_for_each_other_are_refused() -> None:
 @pytest.mark.parametrize(
     ("installed", "says"),
     [
-        ((), r"none can run here \(tensorrt: not installed; onnxruntime: not installed\)\. Install ONNX Runtime with"),
-        (("tensorrt",), r"tensorrt: installed, but there is no NVIDIA GPU here .*; onnxruntime: not installed\)"),
+        ((), r"none can run here \(tensorrt: not installed, pip install 'bitfront\[tensorrt\]'; onnxruntime: not"),
+        (("tensorrt",), r"tensorrt: installed, but there is no NVIDIA GPU here .*; onnxruntime: not installed, pip"),
     ],
 )
 def test_what_is_missing_is_named(installed: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, *installed, gpu=False)
     with pytest.raises(TargetError, match=says):
+        choose_backend("auto")
+
+
+def test_what_is_declared_is_there() -> None:
+    """The extra of a backend in pyproject, and the folder that documents its files."""
+    project = (ROOT / "pyproject.toml").read_text()
+    for kind in shipped_kinds():
+        assert f"\n{kind.extra} = [" in project
+        assert kind_named(kind.name) is kind
+        assert len({row.option for row in kind.options}) == len(kind.options)
+        assert (ROOT / "evaluators" / "backends" / kind.name / "backend.py").is_file()
+
+
+def test_auto_takes_none_whose_numbers_are_invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, "onnxruntime", gpu=False)
+    monkeypatch.setattr("evaluators.backends.registry.shipped_kinds", lambda: [kind_named("fake")])
+    with pytest.raises(TargetError, match="none can run here"):
         choose_backend("auto")
 
 
