@@ -26,7 +26,7 @@ from sqlalchemy import create_engine, text
 from benchmarks import synthetic
 from benchmarks.figures.bookkeeping import replaying
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import Built
+from evaluators.process.results import Built
 from search.space.choices import make_space
 from search.values import Assignment, Evaluation
 from studies.events import Quiet

@@ -28,7 +28,9 @@ from rich.console import Console
 from benchmarks import synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import Built, EvaluatorLine, connect, handlers
+from evaluators.process.line import EvaluatorLine
+from evaluators.process.requests import connect, handlers
+from evaluators.process.results import Built
 from search.values import Assignment, Evaluation
 from studies.options.config import SearchConfig
 from studies.run.search import Search

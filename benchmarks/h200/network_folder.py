@@ -16,8 +16,9 @@ import numpy as np
 
 from benchmarks.command_line import bitfront
 from benchmarks.h200.networks import scenes
+from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
-from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
+from evaluators.process.keeper import EvaluatorProcess
 from search.graph import model as models
 from search.graph.model import Model
 from search.space.choices import Space, make_space

@@ -62,6 +62,36 @@ class Difference:
         return -math.inf if self.non_finite > self.reference_non_finite else self.sqnr_db
 
 
+@dataclass(frozen=True)
+class TensorDifferences:
+    """How far one tensor of three runs differs.
+
+    Attributes:
+        name: of an output, or id of a group.
+        by_pair: `engine-float` and so on, for each of `PAIRS`.
+    """
+
+    name: str
+    by_pair: Mapping[str, Difference]
+
+
+@dataclass(frozen=True)
+class EngineComparison:
+    """An engine beside ONNX Runtime.
+
+    Attributes:
+        outputs: of the model, in its order; those that hold no numbers are left out.
+        samples: that were compared.
+        groups: outputs of the groups, in the order of the graph; None where they were not asked for.
+        opened: whether the groups are those of the engine file, or of the assignment built anew.
+    """
+
+    outputs: Sequence[TensorDifferences]
+    samples: int
+    groups: Sequence[TensorDifferences] | None = None
+    opened: bool = False
+
+
 class Tally:
     """Sums over the batches of one tensor, from which its Difference follows."""
 
@@ -139,7 +169,7 @@ def differences(
     names: Sequence[str],
     batches: Iterable[Batch],
     done: Callable[[int], None] = lambda samples: None,
-) -> list[dict[str, Any]]:
+) -> list[TensorDifferences]:
     """Run three sessions over the same batches and compare their outputs.
 
     Args:
@@ -148,8 +178,7 @@ def differences(
         done: told the samples so far after every batch.
 
     Returns:
-        For each name, in order: `name`, and for each of `PAIRS` a Difference under `engine-float` and so on. Outputs
-        that hold no numbers are left out.
+        One for each name, in order; outputs that hold no numbers are left out.
 
     Raises:
         EvaluatorError: shapes differ.
@@ -167,7 +196,7 @@ def differences(
         samples += batch.count
         done(samples)
     return [
-        {"name": name, **{f"{mine}-{other}": t.difference() for (mine, other), t in tally.items()}}
+        TensorDifferences(name, {f"{mine}-{other}": t.difference() for (mine, other), t in tally.items()})
         for name, tally in tallies.items()
     ]
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+
+import onnx_ir as ir
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.cores import usable_processors
-from evaluators.diagnose.compare import EMULATED, ENGINE, FLOAT, Batch, differences
+from evaluators.diagnose.compare import (
+    EMULATED,
+    ENGINE,
+    FLOAT,
+    Batch,
+    EngineComparison,
+    TensorDifferences,
+    differences,
+)
 from evaluators.engine import Backend, Builder, RefusedError, Session
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import expose_groups, lower
@@ -31,7 +40,7 @@ def compare_engine(
     *,
     groups: bool,
     done: Callable[[int], None],
-) -> dict[str, Any]:
+) -> EngineComparison:
     """Compare an engine with the float model and with its assignment written as Q/DQ and Cast.
 
     Both references run in ONNX Runtime on the CPU, node by node as they are written.
@@ -42,39 +51,52 @@ def compare_engine(
         groups: compare the outputs of the groups too.
         done: told the samples so far.
 
-    Returns:
-        `outputs` and, where asked for, `groups` by id: see `differences`; `opened`: whether the groups are those of
-        the engine file, or of the assignment built anew.
-
     Raises:
         EvaluatorError: the engine cannot be loaded, or an engine refuses to run.
         ModelError: the assignment cannot be written as Q/DQ and Cast.
     """
     lowered = lower(model, assignment, ranges, backend.placement)
-    graphs = {FLOAT: model.graph, EMULATED: spelled_out(lowered.clone())}
-    reference = OnnxRuntimeBackend("cpu", threads=usable_processors())
+    runs = _Runs(batches, done)
+    with refusals(f"comparing the engine {engine.name}"):
+        names = [output.name for output in model.outputs]
+        outputs = runs.compare(lambda: builder.load(engine), model.graph, spelled_out(lowered.clone()), names)
+    if not groups:
+        return EngineComparison(outputs, runs.samples)
+    with refusals("comparing group by group"):
+        exact, emulated = expose_groups(model.graph, model), spelled_out(expose_groups(lowered, model))
+        ids = [group.id for group in model.groups]
+        exposed = runs.compare(lambda: builder.probe(assignment, engine), exact, emulated, ids)
+    return EngineComparison(outputs, runs.samples, exposed, builder.opens_engines)
 
-    def compared(what: str, open_engine: Callable[[], Session], names: Sequence[str]) -> list[dict[str, Any]]:
-        with ExitStack() as stack, refusals(what):
-            sessions = {ENGINE: stack.enter_context(closing(open_engine()))}
-            for who, graph in graphs.items():
-                sessions[who] = stack.enter_context(closing(reference.plain_session(graph)))
-            return differences(sessions, names, batches(), done)
 
-    names = [output.name for output in model.outputs]
-    found: dict[str, Any] = {
-        "outputs": compared(f"comparing the engine {engine.name}", lambda: builder.load(engine), names)
-    }
-    if groups:
-        exposed = {who: expose_groups(graph, model) for who, graph in ((FLOAT, model.graph), (EMULATED, lowered))}
-        graphs = {**exposed, EMULATED: spelled_out(exposed[EMULATED])}
-        found["opened"] = builder.opens_engines
-        found["groups"] = compared(
-            "comparing group by group",
-            lambda: builder.probe(assignment, engine),
-            [group.id for group in model.groups],
-        )
-    return found
+class _Runs:
+    """Runs of an engine and its two references over the same batches.
+
+    Attributes:
+        samples: that the last of them saw.
+    """
+
+    def __init__(self, batches: Batches, done: Callable[[int], None]) -> None:
+        self.samples = 0
+        self._batches = batches
+        self._done = done
+        self._reference = OnnxRuntimeBackend("cpu", threads=usable_processors())
+
+    def compare(
+        self, open_engine: Callable[[], Session], exact: ir.Model, emulated: ir.Model, names: list[str]
+    ) -> list[TensorDifferences]:
+        """Compare outputs of these names, which all three have."""
+        with (
+            closing(open_engine()) as engine,
+            closing(self._reference.plain_session(exact)) as float_session,
+            closing(self._reference.plain_session(emulated)) as emulation,
+        ):
+            sessions = {ENGINE: engine, FLOAT: float_session, EMULATED: emulation}
+            return differences(sessions, names, self._batches(), self._count)
+
+    def _count(self, samples: int) -> None:
+        self.samples = samples
+        self._done(samples)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
+from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
 from evaluators.diagnose.output_noise import OutputNoise, compared_names
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
@@ -68,7 +69,7 @@ def sensitivity(
     seconds: float,
     done: Done,
     alive: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+) -> SensitivityPass:
     """Find the error that each pair of group and precision adds to the outputs, all other groups in FP32.
 
     Args:
@@ -79,14 +80,6 @@ def sensitivity(
             done in any case; what is not measured in time is estimated.
         done: told how many of the pairs are measured.
         alive: called now and then before that.
-
-    Returns:
-        `rows`, one per pair in the order of the network, `notes` in words, and `not_finite`, the indices of samples on
-        which the float model itself gives NaN or infinity. A row has `group`, `precision`,
-        `error` (noise over power of the outputs; None where they are not finite), `flipped` (share of samples whose
-        class changes; None where it was not measured or outputs are no classes), `sqnr_db` of the group's own output
-        (None where not finite), of the worst of its activations `kl` in nats, `overlap` and `saturated` (None where
-        none is rounded), and `samples`, 0 where the error is an estimate.
 
     Raises:
         EvaluatorError: ONNX Runtime cannot run the float model.
@@ -109,7 +102,7 @@ class _Pass:
         self.exact = emulator.open(network.model.graph)
         self.floats = Assignment({group.id: Precision.FP32 for group in network.model.groups})
 
-    def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> dict[str, Any]:
+    def run(self, pairs: Sequence[Pair], pool: Indices, batches: Batches) -> SensitivityPass:
         parts = self._parts(pairs, pool, batches)
         local = local_noise(self.emulator, self.network, pairs, _first(parts), self.notes, self.alive)
         measured = self._measure(local, parts)
@@ -120,7 +113,7 @@ class _Pass:
                 f"{left} of {len(local)} errors are estimated: {self.seconds:.3g} s are over, or they cannot be run"
             )
         rows = [_row(pair, local[pair], errors[pair], measured.get(pair)) for pair in local]
-        return {"rows": rows, "notes": self.notes, "not_finite": sorted(self.not_finite)}
+        return SensitivityPass(rows, self.notes, sorted(self.not_finite), self.emulator.device)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
@@ -277,16 +270,16 @@ def _first(parts: Sequence[_Part]) -> list[Arrays]:
     return [part.inputs for part in parts[:count]]
 
 
-def _row(pair: Pair, local: Local, error: float, measured: Measured | None) -> dict[str, Any]:
+def _row(pair: Pair, local: Local, error: float, measured: Measured | None) -> GroupError:
     distance = local.distance
-    return {
-        "group": pair[0],
-        "precision": pair[1],
-        "error": error if math.isfinite(error) else None,
-        "flipped": measured.flipped if measured is not None else None,
-        "sqnr_db": local.sqnr_db,
-        "kl": distance.kl if distance is not None else None,
-        "overlap": distance.overlap if distance is not None else None,
-        "saturated": distance.saturated if distance is not None else None,
-        "samples": measured.samples if measured is not None else 0,
-    }
+    return GroupError(
+        group=pair[0],
+        precision=pair[1],
+        error=error if math.isfinite(error) else None,
+        flipped=measured.flipped if measured is not None else None,
+        sqnr_db=local.sqnr_db,
+        kl=distance.kl if distance is not None else None,
+        overlap=distance.overlap if distance is not None else None,
+        saturated=distance.saturated if distance is not None else None,
+        samples=measured.samples if measured is not None else 0,
+    )

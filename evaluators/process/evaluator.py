@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluators.backends.registry import kind_named
 from evaluators.process.job import Job
-from evaluators.process.line import Description
+from evaluators.process.results import Description
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.calibrations import Calibrations
 from evaluators.process.tasks.candidates import Candidates

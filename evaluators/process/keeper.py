@@ -5,71 +5,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evaluators.process import wire
-from evaluators.process.child import Child, GoneError
+from evaluators.process.connection import LOG_TAIL, Bounds, Connection, OnEvent, ProcessDiedError, ProcessLimits
 from evaluators.process.job import Job, Limits, discard, discarding
-from evaluators.process.line import ALIVE, OPEN, PROGRESS, STAGE, Built, Description, EvaluatorLine, connect
-from evaluators.process.watch import Watch
-from search import errors
-from search.errors import BitfrontError, EvaluatorError
+from evaluators.process.line import PROGRESS, STAGE, EvaluatorLine
+from evaluators.process.requests import connect
+from evaluators.process.results import Built
+from search.errors import EvaluatorError
 from search.values import Assignment, Evaluation, Failure, FailureKind, Stage
 
-_LOG_TAIL = 4000
-_OPEN_S = 300.0
 # So many candidates in a row that no process survives, or starts in a row that fail, mean that it will never work.
 _HOPELESS = 3
-# What every process of a keeper has to find alike, by its name in `Description`.
-_KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
 
-OnEvent = Callable[[str, Any], None]
 OnProgress = Callable[[int, int], None]
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class ProcessLimits:
-    """Bounds of one request: seconds of wall time, and resident bytes of the process and its children.
-
-    An evaluation ends within `timeout_s`. Any other request, say scoring finalists on a large split, may take longer
-    as long as the process tells of progress at least that often. So may starting a process.
-    """
-
-    timeout_s: float = 600.0
-    memory_bytes: int | None = None
-
-
-class ProcessDiedError(EvaluatorError):
-    """The evaluator process ended, or was ended, in the middle of a request.
-
-    Attributes:
-        kind: how.
-        reason: how, in words.
-        log: the last that it printed, of which the message has the end.
-    """
-
-    def __init__(self, kind: FailureKind, reason: str, log: str, doing: str = "") -> None:
-        super().__init__(f"{doing}: {reason}{_last_lines(log)}" if doing else f"{reason}{_last_lines(log)}")
-        self.kind = kind
-        self.reason = reason
-        self.log = log
-
-
-@dataclass(frozen=True)
-class _Bounds:
-    """How long a request may take; where it `renews`, from one sign of progress to the next."""
-
-    timeout_s: float
-    renews: bool
-
-
-class EvaluatorProcess:
-    """One long-lived evaluator process; use as a context manager.
+class EvaluatorProcess(Connection):
+    """One long-lived evaluator process, which candidates may kill; use as a context manager.
 
     It does one thing at a time: a thread that asks for something while another one is answered waits for its turn.
 
@@ -77,21 +35,11 @@ class EvaluatorProcess:
         job: what the process opens; a replacement opens the same.
         log: file that takes what the process prints.
         limits: bounds of every request.
-
-    Attributes:
-        description: what the process opened; None before it was first started.
     """
 
     def __init__(self, job: Job, log: Path, limits: ProcessLimits | None = None) -> None:
-        self.job = job
-        self.log = log
-        self.limits = limits or ProcessLimits()
-        self._description: Description | None = None
-        self._kept: dict[str, Any] = {}  # of the first process: what a replacement has to find too
-        self._child: Child | None = None
-        self._log_start = 0
+        super().__init__(job, log, limits or ProcessLimits())
         self._fresh_deaths = 0
-        self._canceled = False
         self._turn = threading.RLock()
 
     def __enter__(self) -> EvaluatorProcess:
@@ -102,29 +50,12 @@ class EvaluatorProcess:
     ) -> None:
         self.close()
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.process.pid if self._child is not None else None
-
-    @property
-    def description(self) -> Description:
-        """What the process opened, at the last start; starts it where that was never done.
-
-        Raises:
-            InputError: model, data, metric, backend or device cannot be used.
-            ProcessDiedError: it dies over it again and again.
-        """
-        if self._description is None:
-            self._be_ready()
-        assert self._description is not None
-        return self._description
-
     def adopt(self, **changes: Any) -> None:
         """Change the job of the running process and of those that replace it: `ranges`, or a level in `options`."""
         self.job = replace(self.job, **changes)
-        if self._child is not None:
+        if self.pid is not None:
             with suppress(ProcessDiedError):  # its replacement opens the changed job
-                connect(self._ask_once).setup.adopt(changes)
+                connect(self.request).setup.adopt(changes)
 
     def reopen(self, **changes: Any) -> None:
         """Change what only a fresh process can take over, say `options`; the next request starts one.
@@ -133,10 +64,10 @@ class EvaluatorProcess:
         """
         self.close()
         self.job = replace(self.job, **changes)
-        self._kept.pop("target", None)
+        self.forget_target()
 
     def ask(self, doing: str = "", on_progress: OnProgress | None = None) -> EvaluatorLine:
-        """The line to the process, which is started when need be; a request is made once more when the process crashes.
+        """The line to the process, which is started when need be; a request is made again when the process crashes.
 
         Evaluations have methods of their own here: `evaluate`, or `build` and `measure`.
 
@@ -157,11 +88,11 @@ class EvaluatorProcess:
             with self._turn:
                 try:
                     try:
-                        return self._ask_once(request, arguments, note)
+                        return self.request(request, arguments, note)
                     except ProcessDiedError as death:
                         if death.kind is not FailureKind.CRASHED:
                             raise
-                    return self._ask_once(request, arguments, note)
+                    return self.request(request, arguments, note)
                 except ProcessDiedError as death:
                     raise ProcessDiedError(death.kind, death.reason, death.log, doing) from death
 
@@ -243,11 +174,11 @@ class EvaluatorProcess:
             The answer, None where there is none, and the deaths.
         """
         deaths: list[Failure] = []
-        bounds = _Bounds(self.limits.timeout_s - took_s, renews=False)
+        bounds = Bounds(self.limits.timeout_s - took_s, renews=False)
         for _ in range(2):
             self._be_ready()
             reached = _Reached(stage, on_event)
-            line = connect(partial(self._ask_once, on_event=reached.note, bounds=bounds))
+            line = connect(partial(self.request, on_event=reached.note, bounds=bounds))
             try:
                 answer = request(line)
             except ProcessDiedError as death:
@@ -262,7 +193,7 @@ class EvaluatorProcess:
         failure = evaluation.failure
         if failure is None:
             return evaluation
-        log = (earlier + self.log_tail())[-_LOG_TAIL:]
+        log = (earlier + self.log_tail())[-LOG_TAIL:]
         if failure.kind is FailureKind.ERROR:
             self.close()  # nobody knows what state it left the process in
             log = failure.log or log
@@ -272,8 +203,8 @@ class EvaluatorProcess:
         """A death on the way to an open job is not the next candidate's fault: start again."""
         for _ in range(_HOPELESS - 1):
             with suppress(ProcessDiedError):
-                return self._ensure_open()
-        return self._ensure_open()
+                return self.open()
+        return self.open()
 
     def _count_death(self, death: ProcessDiedError) -> None:
         self._fresh_deaths += 1
@@ -282,124 +213,6 @@ class EvaluatorProcess:
                 f"running candidates: {self._fresh_deaths} evaluator processes in a row died without finishing one; "
                 f"the last: {death}. When the cause is mended, resume the study."
             ) from death
-
-    # -- the process -----------------------------------------------------------------------------------------------
-
-    def log_tail(self) -> str:
-        """The end of what the process printed since the last request began."""
-        with suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(self._log_start, self._log_size() - _LOG_TAIL))
-            return file.read().decode(errors="replace")
-        return ""
-
-    def _log_size(self) -> int:
-        with suppress(OSError):
-            return self.log.stat().st_size
-        return 0
-
-    def cancel(self) -> None:
-        """End the process for good: the request under way, and every later one, raises EvaluatorError.
-
-        It waits for no turn; whoever uses this object has to `close` it.
-        """
-        self._canceled = True
-        child = self._child
-        if child is not None:
-            child.kill()
-
-    def close(self) -> None:
-        """End the process and all that it started; the next request starts a fresh one."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.end()
-
-    def _ensure_open(self) -> None:
-        self._log_start = self._log_size()
-        if self._child is not None and self._child.process.poll() is not None:
-            self.close()  # it died with nothing to do
-        if self._child is None:
-            self._refuse_canceled()
-            self._start()
-
-    def _start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._child = Child(self.log)
-        try:
-            self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
-            # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
-            bounds = _Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
-            found: Description = self._converse(OPEN, {"job": self.job}, None, bounds)
-            self._refuse_changed(found)
-            self._description = found
-            self._kept = {name: getattr(found, name) for name in _KEPT}
-        except BaseException:
-            self.close()  # a process that has opened nothing is of no use
-            raise
-
-    def _refuse_canceled(self) -> None:
-        if self._canceled:
-            raise EvaluatorError("the evaluator process was ended, as nobody needs its answer any more")
-
-    def _refuse_changed(self, found: Description) -> None:
-        """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
-        kept = self._kept
-        changed = [what for name, what in _KEPT.items() if name in kept and getattr(found, name) != kept[name]]
-        if changed:
-            raise EvaluatorError(
-                f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
-                "while they were in use, and what comes now would not compare with what was measured before. Restore "
-                "them, then resume the study; for the new ones, start another."
-            )
-
-    # -- the conversation ------------------------------------------------------------------------------------------
-
-    def _ask_once(
-        self,
-        request: str,
-        arguments: Mapping[str, Any],
-        on_event: OnEvent | None = None,
-        bounds: _Bounds | None = None,
-    ) -> Any:
-        self._ensure_open()
-        return self._converse(request, arguments, on_event, bounds or _Bounds(self.limits.timeout_s, renews=True))
-
-    def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: _Bounds) -> Any:
-        child = self._child
-        assert child is not None
-        line = wire.dumps({"request": request, "arguments": dict(arguments)}) + "\n"
-        doing = request.rpartition(".")[2]
-        watch = Watch(self._ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
-        try:
-            child.send(line.encode(), watch)
-            while "event" in (message := wire.loads(child.receive(watch))):
-                watch.heard()
-                if on_event is not None and message["event"] != ALIVE:
-                    on_event(message["event"], message["value"])
-                if not child.has_more():
-                    watch()
-        except GoneError:
-            raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
-        except BaseException:
-            # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
-            self.close()
-            raise
-        return self._result_of(message)
-
-    def _result_of(self, message: dict[str, Any]) -> Any:
-        if "result" in message:
-            return message["result"]
-        if message["replace"]:
-            lack = message["error"] in ("OutOfMemoryError", "MemoryError")
-            kind = FailureKind.OUT_OF_MEMORY if lack else FailureKind.CRASHED
-            raise self._ended(kind, message["message"])
-        raised = getattr(errors, message["error"], None)
-        if isinstance(raised, type) and issubclass(raised, BitfrontError):
-            raise raised(message["message"])
-        raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
-
-    def _ended(self, kind: FailureKind, reason: str) -> ProcessDiedError:
-        self.close()
-        return ProcessDiedError(kind, reason, self.log_tail())
 
 
 class _Reached:
@@ -423,8 +236,3 @@ def _with_deaths(evaluation: Evaluation, deaths: list[Failure], out: Path, *, fi
         return replace(evaluation, attempts=len(died) + 1, deaths=died)
     discard(out)
     return replace(evaluation, failure=deaths[-1], attempts=len(died), deaths=died)
-
-
-def _last_lines(log: str) -> str:
-    lines = [line for line in log.splitlines() if line.strip()][-3:]
-    return f"; it printed last: {' | '.join(lines)}" if lines else ""

@@ -1,146 +1,40 @@
 """The requests that an evaluator process answers: typed Protocols that both ends of the line share.
 
-`Evaluator` implements them in the evaluator process. `connect` makes the client's end of the same Protocols, so that a
-request is an ordinary, type-checked call: `line.timings.profile(engine, count=10)`. The table `REQUESTS` is read from
-the Protocols; a new request is a method of a Protocol and of the class that implements it, and nothing else.
+`Evaluator` implements them in the evaluator process. `requests.connect` makes the client's end of the same Protocols,
+so that a request is an ordinary, type-checked call: `line.timings.profile(engine, count=10)`. Names, arguments and
+results of the messages are read from the Protocols: a new request is a method of a Protocol and of the class that
+implements it, and nothing else.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol, cast, get_type_hints
+from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.process.job import Limits
-from search.values import Accuracy, Assignment, Capability, Evaluation, Latency, LayerTime, Precision, Ranges, Target
+from evaluators.diagnose.compare import EngineComparison
+from evaluators.diagnose.group_error import SensitivityPass
+from evaluators.process.job import Job, Limits
+from evaluators.process.results import Built, Calibrated, Description, FinalScores, LatencyComparison
+from search.values import Assignment, Evaluation, Latency, LayerTime, Precision
 
 # Events that a process reports while it answers a request, each with a value.
 STAGE = "stage"  # the value of the `Stage` that an evaluation enters
 PROGRESS = "progress"  # [done, total]
 ALIVE = "alive"  # None: it is busy with something long and has nothing else to tell
 
-OPEN = "open"  # the first request to a process: opens a Job, and gives its Description
 
+class OpenRequest(Protocol):
+    """The first request to a process."""
 
-@dataclass(frozen=True)
-class DataDescription:
-    """Digests of the data and how many samples each split has.
+    def open(self, job: Job) -> Description:
+        """Open what the other requests are about.
 
-    Attributes:
-        clusters: split → number of clusters; empty where samples belong to none.
-    """
-
-    digest: str
-    final_digest: str
-    calibration_digest: str
-    calibration: int
-    search: int
-    final: int
-    clusters: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class MetricDescription:
-    """What scores outputs.
-
-    Attributes:
-        ratio: whether values are shares between 0 and 1.
-        kind: `per_sample` or `accumulating`.
-        notes: how it was chosen and what it does not score, one sentence each.
-    """
-
-    name: str
-    unit: str
-    higher_is_better: bool
-    ratio: bool
-    kind: str
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a process opened.
-
-    Attributes:
-        model: digest of the model.
-        knobs: what decides, beside assignment and ranges, what is built.
-        engine_file: what an exported engine is called.
-        placement: name of the way in which assignments are lowered for this target.
-        data, metric: None in a process that only builds.
-        score_clusters: split → (scores,) int64, the cluster of each score, where samples belong to clusters.
-    """
-
-    target: Target
-    model: str
-    capability: Capability
-    knobs: dict[str, str]
-    engine_file: str
-    placement: str
-    data: DataDescription | None = None
-    metric: MetricDescription | None = None
-    score_clusters: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Built:
-    """What building a candidate left for measuring it, in the same process or in another one on the same target.
-
-    Attributes:
-        evaluation: what is known so far: audit, size, seconds, notes. Where building failed it is finished.
-        engine: the engine file; None where building failed.
-        log: the end of what the process printed while it built; the keeper of the process fills it in.
-    """
-
-    evaluation: Evaluation
-    engine: Path | None
-    log: str = ""
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """Ranges of every float tensor, and what is noteworthy about them, one sentence each."""
-
-    ranges: Ranges
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class FinalScores:
-    """Finalists, measured again and scored on the final split.
-
-    Attributes:
-        latency: label → latency, measured in turn with the others and the baseline.
-        accuracy: label → accuracy on the final split.
-        reference: FP32's value of the metric there.
-        failed: label → message, of engines that are not in `accuracy` because their outputs on the final split are
-            not finite.
-    """
-
-    latency: Mapping[str, Latency]
-    accuracy: Mapping[str, Accuracy]
-    reference: float
-    failed: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class LatencyComparison:
-    """Two engines timed in turn: the target's statistic of each, in milliseconds.
-
-    Attributes:
-        baseline_ms: of FP32, timed in turn with both on relative targets; None on others.
-        warnings: what is doubtful in the measurements.
-    """
-
-    engine_ms: float
-    measured_ms: float
-    baseline_ms: float | None
-    warnings: Sequence[str]
+        Raises:
+            InputError: model, data, metric, backend or device cannot be used.
+        """
 
 
 class SetupRequests(Protocol):
@@ -299,7 +193,7 @@ class CalibrationRequests(Protocol):
 class DiagnosisRequests(Protocol):
     """A closer look at engines and at the model."""
 
-    def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> Mapping[str, Any]:
+    def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> EngineComparison:
         """How far an engine is from ONNX Runtime on the first final samples; see `compare_engine`."""
 
     def measure_sensitivity(
@@ -307,7 +201,7 @@ class DiagnosisRequests(Protocol):
         seconds: float,
         pairs: Sequence[tuple[str, Precision]] | None = None,
         placement: str | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> SensitivityPass:
         """What each group alone in a lower precision adds to the outputs' error, on search samples; builds no engine.
 
         Args:
@@ -315,9 +209,6 @@ class DiagnosisRequests(Protocol):
             pairs: group id and precision; None for every lower precision that this target offers each group.
             placement: name of the one that another target lowers by, which a process measures for that has no such
                 device: on the processor, of which one core is left to others. None for this target's own.
-
-        Returns:
-            `rows` and `notes` of `sensitivity.sensitivity`, and the `device` that it ran on.
 
         Raises:
             RunError: the model has not been calibrated.
@@ -351,68 +242,3 @@ class EvaluatorLine(Protocol):
 
     @property
     def diagnoses(self) -> DiagnosisRequests: ...
-
-
-@dataclass(frozen=True)
-class Request:
-    """One method of the line: which kind of work in `EvaluatorLine`, and which method of that."""
-
-    task: str
-    method: str
-    signature: inspect.Signature
-
-    @property
-    def name(self) -> str:
-        return f"{self.task}.{self.method}"
-
-
-def _read_requests() -> dict[str, Request]:
-    tasks = {name: member.fget for name, member in vars(EvaluatorLine).items() if isinstance(member, property)}
-    found = [
-        Request(task, method, _without_self(function))
-        for task, getter in tasks.items()
-        for method, function in vars(get_type_hints(getter)["return"]).items()
-        if inspect.isfunction(function) and not method.startswith("_")
-    ]
-    return {request.name: request for request in found}
-
-
-def _without_self(function: Callable[..., Any]) -> inspect.Signature:
-    signature = inspect.signature(function)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
-REQUESTS: Mapping[str, Request] = _read_requests()
-
-Ask = Callable[[str, Mapping[str, Any]], Any]
-
-
-def connect(ask: Ask) -> EvaluatorLine:
-    """The client's end of the line.
-
-    Args:
-        ask: gets the name of a request and its arguments by name, and gives the answer.
-    """
-    tasks: dict[str, dict[str, Any]] = {}
-    for request in REQUESTS.values():
-        tasks.setdefault(request.task, {})[request.method] = _caller(request, ask)
-    return cast(EvaluatorLine, SimpleNamespace(**{task: SimpleNamespace(**calls) for task, calls in tasks.items()}))
-
-
-def _caller(request: Request, ask: Ask) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return ask(request.name, request.signature.bind(*args, **kwargs).arguments)
-
-    return call
-
-
-def handlers(line: EvaluatorLine) -> dict[str, Callable[..., Any]]:
-    """The server's end of the line: name of a request → what answers it, called with its arguments by name."""
-    return {name: _handler(line, request) for name, request in REQUESTS.items()}
-
-
-def _handler(line: EvaluatorLine, request: Request) -> Callable[..., Any]:
-    def answer(**arguments: Any) -> Any:
-        return getattr(getattr(line, request.task), request.method)(**arguments)
-
-    return answer

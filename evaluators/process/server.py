@@ -21,7 +21,8 @@ from typing import Any
 from evaluators.engine import DeviceError, OutOfMemoryError
 from evaluators.process import wire
 from evaluators.process.job import Job
-from evaluators.process.line import OPEN, Description, handlers
+from evaluators.process.requests import OPEN, handlers
+from evaluators.process.results import Description
 from search import errors
 from search.errors import BitfrontError
 
@@ -32,7 +33,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 def main(requests_fd: int, answers_fd: int) -> None:
     """Serve until the request pipe closes.
 
-    Every request is a line `{"request", "arguments"}`, named as in `line.REQUESTS`, the first of them `line.OPEN`; the
+    Every request is a line `{"request", "arguments"}`, named as in `requests.REQUESTS`, the first of them `OPEN`; the
     answers to it are any number of `{"event", "value"}` lines and one `{"result"}` or `{"error", "message", "replace"}`
     line; `replace` asks the keeper for a new process.
     """

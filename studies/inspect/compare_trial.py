@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from evaluators.diagnose.compare import EngineComparison
 from evaluators.process.line import EvaluatorLine
 from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage
@@ -55,14 +54,14 @@ def compare_trial(
         run = _Run(good, record, target, config, progress)
         found = run.compare(groups, samples)
         known = {group.id: group for group in store.studies.groups(study.id)}
-        parts = group_sides(found["groups"], known, assignment, good.model.edges, threshold_db) if groups else None
+        parts = group_sides(found.groups, known, assignment, good.model.edges, threshold_db) if found.groups else None
         return Comparison(
             study=study.name,
             trial=trial,
             mix=mix_text(assignment),
-            samples=found["samples"],
+            samples=found.samples,
             threshold_db=threshold_db,
-            outputs=output_sides(found["outputs"], assignment, threshold_db),
+            outputs=output_sides(found.outputs, assignment, threshold_db),
             groups=parts,
             warnings=(*warnings, *run.warnings),
             notes=tuple(run.notes),
@@ -122,10 +121,10 @@ class _Run:
         ranges.write_bytes(self.artifacts.read_bytes(target.ranges_digest))
         good.keeper.adopt(ranges=str(ranges))
 
-    def compare(self, groups: bool, samples: int) -> Mapping[str, Any]:
+    def compare(self, groups: bool, samples: int) -> EngineComparison:
         engine = self._engine()
         found = self._line().diagnoses.compare(engine, self.record.evaluation.assignment, groups, samples)
-        if groups and not found["opened"]:
+        if groups and not found.opened:
             self._note("the groups are those of an engine built again with their outputs exposed, which breaks fusions")
         elif groups:
             self._note("the groups are those of the engine with their outputs exposed, which breaks fusions")

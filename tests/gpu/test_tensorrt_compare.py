@@ -27,8 +27,9 @@ def falls(bed: Bench, builder: TensorRTBuilder, assignment: Assignment, out: Pat
     found = compare_engine(
         backend(), builder, bed.model, bed.ranges, out, assignment, lambda: batches, groups=True, done=lambda n: None
     )
-    assert not found["opened"]
-    levels = {row["name"]: row["engine-emulated"].level_db for row in found["groups"]}
+    assert not found.opened
+    assert found.groups is not None
+    levels = {row.name: row.by_pair["engine-emulated"].level_db for row in found.groups}
     edges = [edge for edge in bed.model.edges if edge.source is not None]
     sources = {group: [edge.source for edge in edges if edge.target == group] for group in levels}
     inputs, held = inputs_db(levels, sources), held_in(assignment, sources)

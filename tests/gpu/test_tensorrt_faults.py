@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("tensorrt")
 
+from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Limits
-from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
+from evaluators.process.keeper import EvaluatorProcess
 from search.values import Answer, FailureKind, Precision, Stage
 from tests.support.paths import ROOT
 from tests.support.tensorrt.gpu_benches import BREAKING, calibrated

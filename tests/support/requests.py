@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import EvaluatorLine, connect, handlers
+from evaluators.process.line import EvaluatorLine
+from evaluators.process.requests import connect, handlers
 
 
 @dataclass(frozen=True)

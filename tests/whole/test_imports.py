@@ -129,7 +129,12 @@ for name in {[path[:-3].replace("/", ".").removesuffix(".__init__") for path in 
 NOT_TO_READ = (
     *("alembic", "boto3", "filelock", "jinja2", "numpy.ma", "onnx", "onnx_ir", "onnxscript", "optuna", "plotly"),
     *("psutil", "scipy", "torch"),
-    *("evaluators.process.keeper", "evaluators.backends.nvidia.state", "search.graph.model", "search.space.choices"),
+    *(
+        "evaluators.process.connection",
+        "evaluators.backends.nvidia.state",
+        "search.graph.model",
+        "search.space.choices",
+    ),
     *(
         "studies.run.loop",
         "studies.run.session.setup",

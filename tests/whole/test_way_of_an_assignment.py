@@ -11,7 +11,7 @@ import pytest
 
 from evaluators.backends.onnxruntime import builder
 from evaluators.process import child, server
-from evaluators.process.line import OPEN
+from evaluators.process.requests import OPEN
 from search.values import Precision
 from studies.run import loop
 from tests.support import evaluator_jobs
@@ -22,15 +22,14 @@ from tests.support.paths import ROOT
 MOST = 6
 ROOMS = ("search", "evaluators", "studies")
 # Both ends of the line: what turns a call into a request, and a request into a call.
-LINE = ("evaluators/process/line.py", "evaluators/process/server.py", "evaluators/process/child.py")
-LINE_METHODS = ("_ask_once", "_converse")
+LINE = tuple(f"evaluators/process/{name}.py" for name in ("requests", "connection", "child", "server"))
 
 
 def own_calls(stack: Sequence[traceback.FrameSummary], after: str) -> list[str]:
     """`file:function` of our frames after the last one of a file, those of the line left out."""
     names = [(str(Path(frame.filename).relative_to(ROOT)), frame.name) for frame in stack if is_own(frame.filename)]
     start = max(place for place, (file, _) in enumerate(names) if file == after) + 1
-    return [f"{file}:{name}" for file, name in names[start:] if file not in LINE and name not in LINE_METHODS]
+    return [f"{file}:{name}" for file, name in names[start:] if file not in LINE]
 
 
 def is_own(file: str) -> bool:
@@ -61,7 +60,7 @@ def calls_to_lower(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lower = builder.lower
 
     def lowered(*args: Any) -> Any:
-        found.append(own_calls(traceback.extract_stack()[:-1], "evaluators/process/line.py"))
+        found.append(own_calls(traceback.extract_stack()[:-1], "evaluators/process/requests.py"))
         return lower(*args)
 
     monkeypatch.setattr(builder, "lower", lowered)

@@ -12,7 +12,7 @@ from typing import Any
 from evaluators.diagnose.compare_run import refusals
 from evaluators.engine import Engine
 from evaluators.process.job import discard, discarding
-from evaluators.process.line import Built
+from evaluators.process.results import Built
 from evaluators.process.tasks.candidate import Candidate
 from evaluators.process.tasks.open_model import OpenModel
 from search.values import Assignment, Evaluation, Stage

@@ -8,7 +8,7 @@ from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.cores import usable_processors
-from evaluators.process.line import Calibrated
+from evaluators.process.results import Calibrated
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.values import Ranges, digest_of

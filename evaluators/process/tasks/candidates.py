@@ -12,7 +12,7 @@ from evaluators.engine import Session
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.process.job import Limits, discard, discarding
-from evaluators.process.line import Built
+from evaluators.process.results import Built
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.candidate import Candidate, is_common
 from evaluators.process.tasks.float_baseline import FloatBaseline

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import Any
 
 from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, quickest
+from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.compare_run import compare_engine, refusals
+from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
 from evaluators.lowering.placement import placement_named
@@ -25,10 +26,10 @@ class Diagnoses:
         self._opened = opened
         self._data = data
 
-    def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> Mapping[str, Any]:
+    def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> EngineComparison:
         opened, data = self._opened, self._data
         count = len(data.final_indices[:samples])
-        found = compare_engine(
+        return compare_engine(
             opened.backend,
             opened.builder,
             opened.model,
@@ -39,19 +40,18 @@ class Diagnoses:
             groups=groups,
             done=lambda done: opened.tell_progress(done, count),
         )
-        return {**found, "samples": count}
 
     def measure_sensitivity(
         self,
         seconds: float,
         pairs: Sequence[tuple[str, Precision]] | None = None,
         placement: str | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> SensitivityPass:
         opened, data = self._opened, self._data
         chosen = opened.backend.placement if placement is None else placement_named(placement)
         network = Network(opened.model, opened.ranges, chosen)
         with self._emulator(placement) as emulator:
-            found = sensitivity(
+            return sensitivity(
                 emulator,
                 network,
                 self._lower_pairs(network.ranges) if pairs is None else pairs,
@@ -61,7 +61,6 @@ class Diagnoses:
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
-            return {**found, "device": emulator.device}
 
     def _emulator(self, placement: str | None) -> AbstractContextManager[Emulator]:
         opened = self._opened

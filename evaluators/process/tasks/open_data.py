@@ -15,7 +15,7 @@ from evaluators.data.prefetch import read_ahead
 from evaluators.measure.score_order import order_scores
 from evaluators.metrics import builtin as metrics
 from evaluators.metrics import default_metric
-from evaluators.process.line import DataDescription, MetricDescription
+from evaluators.process.results import DataDescription, MetricDescription
 from evaluators.process.tasks.open_model import OpenModel
 from search.graph.model import TensorSpec
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evaluators.diagnose.compare_run import refusals
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
-from evaluators.process.line import FinalScores
+from evaluators.process.results import FinalScores
 from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData

@@ -9,7 +9,7 @@ from pathlib import Path
 from evaluators.diagnose.compare_run import refusals
 from evaluators.engine import Session
 from evaluators.process.job import discard
-from evaluators.process.line import LatencyComparison
+from evaluators.process.results import LatencyComparison
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from evaluators.process.keeper import ProcessDiedError
+from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
@@ -103,10 +103,10 @@ def _found(
         found = line.diagnoses.measure_sensitivity(seconds, pairs)
     except ProcessDiedError as death:
         raise EvaluatorError(failure_text(str(death))) from death
-    for note in found["notes"]:
+    for note in found.notes:
         progress.note(f"sensitivity: {note}")
-    rows = tuple(SensitivityRecord(**row) for row in found["rows"])
-    return rows, tuple(found["notes"]), tuple(found["not_finite"])
+    rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
+    return rows, tuple(found.notes), tuple(found.not_finite)
 
 
 def failure_text(told: str) -> str:

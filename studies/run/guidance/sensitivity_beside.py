@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from evaluators.cores import usable_processors
+from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
@@ -108,8 +108,8 @@ class SensitivityBeside:
             process, lambda line: line.diagnoses.measure_sensitivity(seconds, pairs, placement), self._store
         )
 
-    def _store(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+    def _store(self, found: SensitivityPass) -> tuple[str, ...]:
         """Store what was found, as soon as it is; the notes on it."""
-        rows = tuple(SensitivityRecord(**row) for row in found["rows"])
+        rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
         self._work.ledger.store.spaces.set_sensitivities(self._work.ledger.target.id, rows, replace=False)
-        return tuple(found["notes"])
+        return tuple(found.notes)

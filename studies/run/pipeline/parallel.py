@@ -13,7 +13,8 @@ from typing import Any
 
 from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.line import STAGE, Built
+from evaluators.process.line import STAGE
+from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Evaluation, Stage

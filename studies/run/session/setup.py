@@ -16,8 +16,9 @@ from evaluators.backends.kind import BackendKind, BackendOption
 from evaluators.backends.registry import choose_backend, kind_named, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.data.opening import check_source
+from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
-from evaluators.process.keeper import EvaluatorProcess, ProcessLimits
+from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ArtifactError, ConfigError, MetricError, StudyError
 from search.graph import model as models
 from search.graph.model import Model

@@ -17,7 +17,18 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from evaluators.diagnose.compare import EMULATED, ENGINE, FLOAT, PAIRS, Difference, Tally, fall_db, held_in, inputs_db
+from evaluators.diagnose.compare import (
+    EMULATED,
+    ENGINE,
+    FLOAT,
+    PAIRS,
+    Difference,
+    Tally,
+    TensorDifferences,
+    fall_db,
+    held_in,
+    inputs_db,
+)
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from evaluators.process.evaluator import Evaluator
@@ -132,11 +143,12 @@ class Warm:
 
     def sides(self, assignment: Assignment, samples: int = 20) -> tuple[comparison.GroupSide, ...]:
         found = self.evaluator.diagnoses.compare(self.case.out, assignment, True, samples)
-        assert found["opened"]
+        assert found.opened
+        assert found.groups is not None
         assert self.evaluator.data is not None
-        assert found["samples"] == min(samples, len(self.evaluator.data.final_indices))
+        assert found.samples == min(samples, len(self.evaluator.data.final_indices))
         groups = {group.id: group for group in self.case.model.groups}
-        rows, edges = found["groups"], self.case.model.edges
+        rows, edges = found.groups, self.case.model.edges
         return group_sides(rows, groups, assignment, edges, 10.0)  # type: ignore[arg-type]
 
 
@@ -170,10 +182,10 @@ def test_a_good_engine_parts_nowhere(chosen: str, residual: Warm) -> None:
     sides = residual.sides(assignment)
     assert [side.group.id for side in sides] == [group.id for group in made.model.groups]
     assert not any(side.parts for side in sides)
-    [output] = residual.evaluator.diagnoses.compare(made.out, assignment, False, 20)["outputs"]
-    assert output["name"] == "logits"
-    assert output["engine-emulated"].sqnr_db > 60
-    to_float, quantization = (output[pair].sqnr_db for pair in ("engine-float", "emulated-float"))
+    [output] = residual.evaluator.diagnoses.compare(made.out, assignment, False, 20).outputs
+    assert output.name == "logits"
+    assert output.by_pair["engine-emulated"].sqnr_db > 60
+    to_float, quantization = (output.by_pair[pair].sqnr_db for pair in ("engine-float", "emulated-float"))
     if chosen == "fp32":
         assert to_float > 100
         assert quantization == math.inf
@@ -211,8 +223,8 @@ def test_a_group_that_gives_nan_parts_and_what_it_feeds_does_not(residual: Warm)
 def test_samples_that_do_not_fill_a_batch(residual: Warm) -> None:
     assignment = residual.case.uniform(FP32)
     engine = residual.built(assignment)
-    [output] = residual.evaluator.diagnoses.compare(engine, assignment, False, 5)["outputs"]
-    assert output["engine-float"].values == 50  # ten classes each, filled-up rows left out
+    [output] = residual.evaluator.diagnoses.compare(engine, assignment, False, 5).outputs
+    assert output.by_pair["engine-float"].values == 50  # ten classes each, filled-up rows left out
 
 
 def test_an_engine_that_cannot_be_loaded_is_one_error(residual: Warm, tmp_path: Path) -> None:
@@ -332,7 +344,7 @@ def side_of(engine: ROWS, emulated: ROWS, exact: ROWS) -> Side:
         "emulated-float": (emulated, exact),
     }
     found = {name: tallied(*pair) for name, pair in pairs.items()}
-    [side] = output_sides([{"name": "logits", **found}], RUINED, 10.0)
+    [side] = output_sides([TensorDifferences("logits", found)], RUINED, 10.0)
     return side
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +96,7 @@ def passed(
         seconds=seconds,
         done=lambda done, total: None,
     )
-    return {(row["group"], row["precision"]): row for row in found["rows"]}
+    return {(row.group, row.precision): asdict(row) for row in found.rows}
 
 
 def free(model: Model) -> list[Any]:
@@ -317,14 +317,14 @@ def test_the_layers_of_digits_that_were_made_hard_are_the_sensitive_ones(
         seconds=seconds,
         done=lambda done, total: told.append((done, total)),
     )
-    records = tuple(SensitivityRecord(**row) for row in found["rows"])
+    records = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
     table = Sensitivities("digits", records, groups_of(model), Thresholds()).table()
     names = [row["node"].removesuffix("/conv/Conv").lstrip("/") for row in table]
     assert set(names[:8]) == DIGITS_SENSITIVE
     assert {name for name, row in zip(names, table, strict=True) if row["sensitive"]} == DIGITS_SENSITIVE
     assert {row["samples"] for row in table} == ({64} if seconds else {0})
     assert told == ([(n, 38) for n in range(1, 39)] if seconds else [])
-    assert any("estimated" in note for note in found["notes"]) == (not seconds)
+    assert any("estimated" in note for note in found.notes) == (not seconds)
 
 
 def groups_of(model: Model) -> dict[str, GroupRecord]:
@@ -437,13 +437,11 @@ def test_the_evaluator_measures_every_offered_pair_and_goes_back_to_its_cores(tm
     offered = {
         (g, c.precision) for g, some in space.choices.items() for c in some if c.offered and c.precision in (FP16, INT8)
     }
-    assert {(row["group"], row["precision"]) for row in found["rows"]} == offered
-    assert found["device"] == "cpu"
+    assert {(row.group, row.precision) for row in found.rows} == offered
+    assert found.device == "cpu"
     assert events[-1] == ("progress", [len(offered), len(offered)])
     (group, precision), *_ = offered
-    assert [row["group"] for row in evaluator.diagnoses.measure_sensitivity(0.0, [(group, precision)])["rows"]] == [
-        group
-    ]
+    assert [row.group for row in evaluator.diagnoses.measure_sensitivity(0.0, [(group, precision)]).rows] == [group]
 
 
 def ranged_by(evaluator: Evaluator) -> Any:

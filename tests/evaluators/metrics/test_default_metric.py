@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evaluators.metrics.default_metric import default_metric
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Job
-from evaluators.process.line import MetricDescription
+from evaluators.process.results import MetricDescription
 from search.graph.model import TensorSpec
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, finish, images, save

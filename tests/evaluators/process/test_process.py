@@ -24,9 +24,10 @@ import psutil
 import pytest
 
 from evaluators.process.child import Child
+from evaluators.process.connection import ProcessDiedError, ProcessLimits
 from evaluators.process.evaluator import Evaluator
 from evaluators.process.job import Limits
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError, ProcessLimits
+from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.watch import Watch
 from search.errors import (
     ArtifactError,
@@ -833,7 +834,7 @@ def test_the_current_folder_may_be_gone(kept: Kept, tmp_path: Path, monkeypatch:
 
 def test_many_starts_leave_no_descriptor_and_no_zombie(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.keeper.close()
-    monkeypatch.setattr("evaluators.process.keeper._OPEN_S", 0)
+    monkeypatch.setattr("evaluators.process.connection._OPEN_S", 0)
     kept.keeper.limits = ProcessLimits(timeout_s=0)
     gc.collect()  # what is left of earlier tests may have files open
     before = os.listdir("/proc/self/fd")

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from evaluators.engine import Backend
 from evaluators.process.evaluator import Evaluator
-from evaluators.process.line import LatencyComparison
+from evaluators.process.results import LatencyComparison
 from search.errors import ArtifactError
 from search.values import Precision
 from studies.export import checks

@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from evaluators.process.keeper import EvaluatorProcess, ProcessDiedError
+from evaluators.process.connection import ProcessDiedError
+from evaluators.process.keeper import EvaluatorProcess
 from search.errors import EvaluatorError
 from studies.run.guidance import sensitivity_beside
 from studies.run.noise.background import BackgroundCall

@@ -1,0 +1,232 @@
+"""A connection to one evaluator process at a time: started when there is something to ask, replaced when it died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluators.process import wire
+from evaluators.process.child import Child, GoneError
+from evaluators.process.job import Job
+from evaluators.process.line import ALIVE
+from evaluators.process.requests import OPEN
+from evaluators.process.results import Description
+from evaluators.process.watch import Watch
+from search import errors
+from search.errors import BitfrontError, EvaluatorError
+from search.values import FailureKind
+
+LOG_TAIL = 4000
+_OPEN_S = 300.0
+# What every process has to find alike, by its name in `Description`.
+_KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
+
+OnEvent = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class ProcessLimits:
+    """Bounds of one request: seconds of wall time, and resident bytes of the process and its children.
+
+    An evaluation ends within `timeout_s`. Any other request, say scoring finalists on a large split, may take longer
+    as long as the process tells of progress at least that often. So may starting a process.
+    """
+
+    timeout_s: float = 600.0
+    memory_bytes: int | None = None
+
+
+class ProcessDiedError(EvaluatorError):
+    """The evaluator process ended, or was ended, in the middle of a request.
+
+    Attributes:
+        kind: how.
+        reason: how, in words.
+        log: the last that it printed, of which the message has the end.
+    """
+
+    def __init__(self, kind: FailureKind, reason: str, log: str, doing: str = "") -> None:
+        super().__init__(f"{doing}: {reason}{_last_lines(log)}" if doing else f"{reason}{_last_lines(log)}")
+        self.kind = kind
+        self.reason = reason
+        self.log = log
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long a request may take; where it `renews`, from one sign of progress to the next."""
+
+    timeout_s: float
+    renews: bool
+
+
+class Connection:
+    """One evaluator process, started when there is something to ask. Not thread-safe.
+
+    Args:
+        job: what every process opens.
+        log: file that takes what it prints.
+        limits: bounds of every request.
+    """
+
+    def __init__(self, job: Job, log: Path, limits: ProcessLimits) -> None:
+        self.job = job
+        self.log = log
+        self.limits = limits
+        self._description: Description | None = None
+        self._kept: dict[str, Any] = {}  # of the first process: what a replacement has to find too
+        self._child: Child | None = None
+        self._log_start = 0
+        self._canceled = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.process.pid if self._child is not None else None
+
+    @property
+    def description(self) -> Description:
+        """What the process opened, at its last start; starts one where that was never done.
+
+        Raises:
+            InputError: model, data, metric, backend or device cannot be used.
+            ProcessDiedError: it dies over it.
+        """
+        if self._description is None:
+            self.open()
+        assert self._description is not None
+        return self._description
+
+    def request(
+        self,
+        request: str,
+        arguments: Mapping[str, Any],
+        on_event: OnEvent | None = None,
+        bounds: Bounds | None = None,
+    ) -> Any:
+        """Make one request and wait for its answer.
+
+        Args:
+            request: its name.
+            on_event: told the stages and the progress that the process tells of meanwhile.
+            bounds: how long it may take; None for `timeout_s` of the limits between two signs of progress.
+
+        Raises:
+            BitfrontError: what the process raised, as the class it raised.
+            ProcessDiedError: it crashed, hung past the time limit, or grew past the memory limit; it is gone.
+        """
+        self.open()
+        return self._converse(request, arguments, on_event, bounds or Bounds(self.limits.timeout_s, renews=True))
+
+    def forget_target(self) -> None:
+        """The next process may find another target."""
+        self._kept.pop("target", None)
+
+    def log_tail(self) -> str:
+        """The end of what the process printed since the last request began."""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(self._log_start, self._log_size() - LOG_TAIL))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def _log_size(self) -> int:
+        with suppress(OSError):
+            return self.log.stat().st_size
+        return 0
+
+    def cancel(self) -> None:
+        """End the process for good, from any thread: the request under way, and every later one, raises."""
+        self._canceled = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """End the process and all that it started; the next request starts a fresh one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+    def open(self) -> None:
+        """Start a process where there is none; raises as `request` does."""
+        self._log_start = self._log_size()
+        if self._child is not None and self._child.process.poll() is not None:
+            self.close()  # it died with nothing to do
+        if self._child is None:
+            self._refuse_canceled()
+            self._start()
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._child = Child(self.log)
+        try:
+            self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
+            # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
+            bounds = Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
+            found: Description = self._converse(OPEN, {"job": self.job}, None, bounds)
+            self._refuse_changed(found)
+            self._description = found
+            self._kept = {name: getattr(found, name) for name in _KEPT}
+        except BaseException:
+            self.close()  # a process that has opened nothing is of no use
+            raise
+
+    def _refuse_canceled(self) -> None:
+        if self._canceled:
+            raise EvaluatorError("the evaluator process was ended, as nobody needs its answer any more")
+
+    def _refuse_changed(self, found: Description) -> None:
+        """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
+        kept = self._kept
+        changed = [what for name, what in _KEPT.items() if name in kept and getattr(found, name) != kept[name]]
+        if changed:
+            raise EvaluatorError(
+                f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
+                "while they were in use, and what comes now would not compare with what was measured before. Restore "
+                "them, then resume the study; for the new ones, start another."
+            )
+
+    def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: Bounds) -> Any:
+        child = self._child
+        assert child is not None
+        line = wire.dumps({"request": request, "arguments": dict(arguments)}) + "\n"
+        doing = request.rpartition(".")[2]
+        watch = Watch(self._ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
+        try:
+            child.send(line.encode(), watch)
+            while "event" in (message := wire.loads(child.receive(watch))):
+                watch.heard()
+                if on_event is not None and message["event"] != ALIVE:
+                    on_event(message["event"], message["value"])
+                if not child.has_more():
+                    watch()
+        except GoneError:
+            raise self._ended(FailureKind.CRASHED, f"the evaluator process died ({child.how_it_ended()})") from None
+        except BaseException:
+            # Whatever interrupts the conversation (Ctrl-C too) leaves it out of step: start anew.
+            self.close()
+            raise
+        return self._result_of(message)
+
+    def _result_of(self, message: dict[str, Any]) -> Any:
+        if "result" in message:
+            return message["result"]
+        if message["replace"]:
+            lack = message["error"] in ("OutOfMemoryError", "MemoryError")
+            kind = FailureKind.OUT_OF_MEMORY if lack else FailureKind.CRASHED
+            raise self._ended(kind, message["message"])
+        raised = getattr(errors, message["error"], None)
+        if isinstance(raised, type) and issubclass(raised, BitfrontError):
+            raise raised(message["message"])
+        raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
+
+    def _ended(self, kind: FailureKind, reason: str) -> ProcessDiedError:
+        self.close()
+        return ProcessDiedError(kind, reason, self.log_tail())
+
+
+def _last_lines(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()][-3:]
+    return f"; it printed last: {' | '.join(lines)}" if lines else ""

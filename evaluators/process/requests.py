@@ -1,0 +1,103 @@
+"""The two ends of the line, made from its Protocols: calls that become messages, and messages that become calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any, cast, get_args, get_type_hints
+
+from evaluators.process.line import EvaluatorLine, OpenRequest
+
+
+@dataclass(frozen=True)
+class Request:
+    """One method of the line: which kind of work in `EvaluatorLine`, and which method of that."""
+
+    task: str
+    method: str
+    signature: inspect.Signature
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}.{self.method}"
+
+
+def _read_requests() -> dict[str, Request]:
+    tasks = {name: member.fget for name, member in vars(EvaluatorLine).items() if isinstance(member, property)}
+    found = [
+        Request(task, method, _without_self(function))
+        for task, getter in tasks.items()
+        for method, function in vars(get_type_hints(getter)["return"]).items()
+        if inspect.isfunction(function) and not method.startswith("_")
+    ]
+    return {request.name: request for request in found}
+
+
+def _without_self(function: Callable[..., Any]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+REQUESTS: Mapping[str, Request] = _read_requests()
+OPEN = "open"  # of `OpenRequest`, which comes before all of them
+
+Ask = Callable[[str, Mapping[str, Any]], Any]
+
+
+def connect(ask: Ask) -> EvaluatorLine:
+    """The client's end of the line.
+
+    Args:
+        ask: gets the name of a request and its arguments by name, and gives the answer.
+    """
+    tasks: dict[str, dict[str, Any]] = {}
+    for request in REQUESTS.values():
+        tasks.setdefault(request.task, {})[request.method] = _caller(request, ask)
+    return cast(EvaluatorLine, SimpleNamespace(**{task: SimpleNamespace(**calls) for task, calls in tasks.items()}))
+
+
+def _caller(request: Request, ask: Ask) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return ask(request.name, request.signature.bind(*args, **kwargs).arguments)
+
+    return call
+
+
+def handlers(line: EvaluatorLine) -> dict[str, Callable[..., Any]]:
+    """The server's end of the line: name of a request → what answers it, called with its arguments by name."""
+    return {name: _handler(line, request) for name, request in REQUESTS.items()}
+
+
+def _handler(line: EvaluatorLine, request: Request) -> Callable[..., Any]:
+    def answer(**arguments: Any) -> Any:
+        return getattr(getattr(line, request.task), request.method)(**arguments)
+
+    return answer
+
+
+def value_types() -> frozenset[type]:
+    """Every class of ours that an argument or a result may hold, anywhere inside."""
+    found: set[type] = set()
+    getters = [member.fget for member in vars(EvaluatorLine).values() if isinstance(member, property)]
+    for protocol in (OpenRequest, *(get_type_hints(getter)["return"] for getter in getters)):
+        for function in vars(protocol).values():
+            if inspect.isfunction(function) and not function.__name__.startswith("_"):
+                for hint in get_type_hints(function).values():
+                    _collect(hint, found)
+    return frozenset(found)
+
+
+def _collect(hint: Any, found: set[type]) -> None:
+    for part in get_args(hint):
+        _collect(part, found)
+    if not isinstance(hint, type) or hint in found:
+        return
+    if issubclass(hint, Enum) or hasattr(hint, "from_json"):
+        found.add(hint)
+    elif is_dataclass(hint):
+        found.add(hint)
+        for inner in get_type_hints(hint).values():
+            _collect(inner, found)

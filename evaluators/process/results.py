@@ -1,0 +1,127 @@
+"""What requests to an evaluator process answer, where no value of the domain says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.values import Accuracy, Capability, Evaluation, Latency, Ranges, Target
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """Digests of the data and how many samples each split has.
+
+    Attributes:
+        clusters: split → number of clusters; empty where samples belong to none.
+    """
+
+    digest: str
+    final_digest: str
+    calibration_digest: str
+    calibration: int
+    search: int
+    final: int
+    clusters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class MetricDescription:
+    """What scores outputs.
+
+    Attributes:
+        ratio: whether values are shares between 0 and 1.
+        kind: `per_sample` or `accumulating`.
+        notes: how it was chosen and what it does not score, one sentence each.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    ratio: bool
+    kind: str
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a process opened.
+
+    Attributes:
+        model: digest of the model.
+        knobs: what decides, beside assignment and ranges, what is built.
+        engine_file: what an exported engine is called.
+        placement: name of the way in which assignments are lowered for this target.
+        data, metric: None in a process that only builds.
+        score_clusters: split → (scores,) int64, the cluster of each score, where samples belong to clusters.
+    """
+
+    target: Target
+    model: str
+    capability: Capability
+    knobs: dict[str, str]
+    engine_file: str
+    placement: str
+    data: DataDescription | None = None
+    metric: MetricDescription | None = None
+    score_clusters: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What building a candidate left for measuring it, in the same process or in another one on the same target.
+
+    Attributes:
+        evaluation: what is known so far: audit, size, seconds, notes. Where building failed it is finished.
+        engine: the engine file; None where building failed.
+        log: the end of what the process printed while it built; the keeper of the process fills it in.
+    """
+
+    evaluation: Evaluation
+    engine: Path | None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Ranges of every float tensor, and what is noteworthy about them, one sentence each."""
+
+    ranges: Ranges
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class FinalScores:
+    """Finalists, measured again and scored on the final split.
+
+    Attributes:
+        latency: label → latency, measured in turn with the others and the baseline.
+        accuracy: label → accuracy on the final split.
+        reference: FP32's value of the metric there.
+        failed: label → message, of engines that are not in `accuracy` because their outputs on the final split are
+            not finite.
+    """
+
+    latency: Mapping[str, Latency]
+    accuracy: Mapping[str, Accuracy]
+    reference: float
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LatencyComparison:
+    """Two engines timed in turn: the target's statistic of each, in milliseconds.
+
+    Attributes:
+        baseline_ms: of FP32, timed in turn with both on relative targets; None on others.
+        warnings: what is doubtful in the measurements.
+    """
+
+    engine_ms: float
+    measured_ms: float
+    baseline_ms: float | None
+    warnings: Sequence[str]
