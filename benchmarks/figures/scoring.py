@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.example import load_text
 from evaluators.data import Batch
 from evaluators.measure.accuracy import evaluate, reference
-from evaluators.metrics.builtin import BUILT_IN
+from evaluators.metrics.registry import BUILT_IN
 
 Array = NDArray[Any]
 

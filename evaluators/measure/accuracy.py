@@ -18,7 +18,7 @@ from evaluators.engine import Arrays, Session
 from evaluators.measure import resemblance
 from evaluators.measure.intervals import Z99, bootstrap_interval, paired_interval
 from evaluators.measure.scoring import Batch, Tally
-from evaluators.metrics.builtin import Metric
+from evaluators.metrics.contract import Metric
 from evaluators.stopwatch import time_spent
 from search.errors import DataError
 from search.values import Accuracy

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluators import cores
 from evaluators.metrics.array_passes import count_non_finite
-from evaluators.metrics.builtin import Gathering, Metric
+from evaluators.metrics.contract import Gathering, Metric
 from search.errors import BitfrontError, DataError
 
 Floats = NDArray[np.float64]

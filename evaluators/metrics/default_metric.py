@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from evaluators.metrics.builtin import BUILT_IN, Metric
+from evaluators.metrics.contract import Metric
+from evaluators.metrics.registry import BUILT_IN
 from search.graph.model import TensorSpec
 
 

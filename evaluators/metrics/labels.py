@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Dataset, Indices
-from evaluators.metrics.builtin import Metric, Outputs
+from evaluators.metrics.contract import Metric, Outputs
 from search.errors import DataError
 
 _SOME = 256  # label maps of a whole split may be larger than memory

@@ -13,7 +13,7 @@ from benchmarks.trust import digits, samples, scores, verdicts
 from benchmarks.trust import run as trust
 from benchmarks.trust.fresh import Fresh, scores_of
 from benchmarks.trust.studies import NETWORKS, model_of
-from evaluators.metrics.builtin import get_metric
+from evaluators.metrics.registry import get_metric
 from tests.support.paths import ROOT
 
 OUTPUTS = {

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from evaluators import data
 from evaluators.data.prefetch import read_ahead
 from evaluators.measure.score_order import order_scores
-from evaluators.metrics import builtin as metrics
 from evaluators.metrics import default_metric
+from evaluators.metrics.registry import get_metric
 from evaluators.process.results import DataDescription, MetricDescription
 from evaluators.process.tasks.open_model import OpenModel
 from search.graph.model import TensorSpec
@@ -39,7 +39,7 @@ class OpenData:
         self._opened = opened
         self._batch = opened.model.batch
         job, inputs = opened.job, opened.model.inputs
-        given = metrics.get_metric(job.metric) if job.metric else None
+        given = get_metric(job.metric) if job.metric else None
         labelled = given is not None and given.needs_labels
         self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
         self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from evaluators.measure.accuracy import Reference, evaluate, load_reference, reference, subset_size
 from evaluators.measure.intervals import Z99, paired_interval
 from evaluators.measure.scoring import NonFiniteError
-from evaluators.metrics.builtin import BUILT_IN, Metric
+from evaluators.metrics.contract import Metric
+from evaluators.metrics.registry import BUILT_IN
 from search.errors import DataError
 from tests.support.table_session import Table, batched
 

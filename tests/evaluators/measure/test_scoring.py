@@ -16,7 +16,8 @@ from evaluators.data.prefetch import read_ahead
 from evaluators.measure import scoring
 from evaluators.measure.accuracy import evaluate, reference
 from evaluators.measure.scoring import NonFiniteError, Tally
-from evaluators.metrics.builtin import BUILT_IN, Metric, get_metric
+from evaluators.metrics.contract import Metric
+from evaluators.metrics.registry import BUILT_IN, get_metric
 from search.errors import DataError, EvaluatorError
 from search.values import Accuracy
 from tests.support.table_session import Rows, Table, batched

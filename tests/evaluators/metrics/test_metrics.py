@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evaluators.metrics.builtin import BUILT_IN, SQNR_CAP_DB, MeanIoU, get_metric
+from evaluators.metrics.distances import SQNR_CAP_DB
+from evaluators.metrics.mean_iou import MeanIoU
+from evaluators.metrics.registry import BUILT_IN, get_metric
 from search.errors import ConfigError, DataError, MetricError
 
 OWN = """

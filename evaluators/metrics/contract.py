@@ -1,0 +1,195 @@
+"""What a metric is: a score of every sample, or an accumulator over many, with checks of what it gives.
+
+A metric either scores every sample on its own (`per_sample`: intervals from paired differences, early stop) or
+gathers over many (`accumulating`: an object with `update` and `compute`, no early stop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import BitfrontError, DataError, MetricError
+
+Outputs = Mapping[str, NDArray[Any]]
+Labels = NDArray[Any] | None
+Scores = NDArray[np.float64]
+
+
+class Accumulator(Protocol):
+    """What an accumulating metric makes: fed batch by batch, read once."""
+
+    def update(self, outputs: dict[str, NDArray[Any]], labels: Labels) -> object:
+        """Take in one batch of real rows."""
+
+    def compute(self) -> float:
+        """The metric over everything taken in."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measure of accuracy.
+
+    Attributes:
+        name: built-in name or `package.module:attribute`.
+        unit: of a score: `share`, `dB` or nothing.
+        higher_is_better: the direction of goodness.
+        ratio: a score is a share of one, so that a drop of 1 % means 0.01; elsewhere percentages mean nothing.
+        needs_labels: the data must have labels.
+        needs_reference: uniform FP32's outputs on the same samples are compared with.
+        kind: `per_sample` or `accumulating`.
+        score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
+        make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
+        reads: which outputs a built-in reads: one, which is the first float output, or all float outputs.
+        fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
+            that form, of however many samples.
+        is_own: the user's: what it reads, and what it raises at, nobody knows but itself.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    ratio: bool
+    needs_labels: bool
+    needs_reference: bool
+    kind: Literal["per_sample", "accumulating"]
+    score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
+    make: Callable[[], Accumulator] | None = None
+    reads: Literal["one", "floats"] = "one"
+    fit: Callable[[Outputs, NDArray[Any]], object] | None = None
+    is_own: bool = False
+
+    def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
+        """Names of the outputs that this metric reads; of the user's own metric all, as nobody knows better.
+
+        Args:
+            kinds: numpy's kind of every output's dtype by name, `f` for floats, in the model's order.
+        """
+        if self.is_own:
+            return list(kinds)
+        floats = [name for name, kind in kinds.items() if kind == "f"]
+        return floats if self.reads == "floats" else (floats or list(kinds))[:1]
+
+    def scores(
+        self, outputs: Outputs, labels: Labels, reference: Outputs | None = None, *, count: int, first: int = 0
+    ) -> Scores:
+        """Score the samples of one batch.
+
+        Args:
+            outputs: arrays whose first axis is the samples, by output name, in the model's order.
+            labels: labels of the same samples; None where the data have none.
+            reference: FP32's outputs on them, where `needs_reference`.
+            count: how many samples there are.
+            first: number of the first sample, for messages.
+
+        Returns:
+            (count,) float64, all finite.
+
+        Raises:
+            MetricError: the metric raised, or gave another shape, or NaN or infinity; names the sample.
+            DataError: outputs or labels are not what a built-in metric reads.
+        """
+        if self.score is None:
+            raise TypeError(f"metric {self.name} is accumulating: it has no per-sample scores")
+        where = f"on samples {first} to {first + count - 1}"
+        self._check_rows(outputs, count)
+        return self._checked(self._call(where, self.score, dict(outputs), labels, reference), count, first)
+
+    def accumulator(self) -> Gathering:
+        """An empty accumulator whose errors name this metric; raises MetricError when it cannot be made."""
+        if self.make is None:
+            raise TypeError(f"metric {self.name} is per sample: it has no accumulator")
+        return Gathering(self, self._call("when it was made", self.make))
+
+    def loss(self, reference: Any, score: Any) -> Any:
+        """How much worse `score` is than `reference`, in the metric's unit; arrays go element by element."""
+        return reference - score if self.higher_is_better else score - reference
+
+    def _check_rows(self, outputs: Outputs, count: int) -> None:
+        """Refuse what a built-in would read in other rows than the samples'."""
+        if self.is_own:
+            return
+        for name in self.outputs_read({name: array.dtype.kind for name, array in outputs.items()}):
+            shape = outputs[name].shape
+            if shape[:1] != (count,):
+                raise DataError(
+                    f"metric {self.name} reads one row per sample, but output {name!r} has shape {shape} for {count} "
+                    "samples; export the model with the samples first, choose a metric that does not read this output, "
+                    "or write a metric of your own"
+                )
+
+    def _call(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call code that may be the user's; what it raises becomes a MetricError, our own errors pass."""
+        try:
+            return function(*arguments)
+        except BitfrontError:
+            raise
+        except Exception as error:
+            raise MetricError(
+                f"metric {self.name} raised {type(error).__name__} {where}: {error}. Correct the metric."
+            ) from error
+
+    def _checked(self, raw: Any, rows: int, first: int) -> Scores:
+        try:
+            scores = np.asarray(raw, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise MetricError(
+                f"metric {self.name} must give ({rows},) numbers, one per sample, got {type(raw).__name__}: {error}"
+            ) from error
+        if scores.shape != (rows,):
+            raise MetricError(
+                f"metric {self.name} must give one score per sample, shape ({rows},), got shape {scores.shape} "
+                f"on samples {first} to {first + rows - 1}"
+            )
+        bad = np.flatnonzero(~np.isfinite(scores))
+        if bad.size:
+            raise MetricError(
+                f"metric {self.name} gave {scores[bad[0]]} on sample {first + bad[0]} "
+                f"({bad.size} of {rows} samples of this batch); a score must be a finite number"
+            )
+        return scores
+
+
+class Gathering:
+    """An accumulator whose errors name the metric and the samples."""
+
+    def __init__(self, metric: Metric, inner: Accumulator) -> None:
+        self._metric = metric
+        self._inner = inner
+
+    def update(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> None:
+        """Take in one batch of `count` samples; raises as `Metric.scores` does."""
+        where = f"in update, on samples {first} to {first + count - 1}"
+        self._metric._check_rows(outputs, count)
+        self._metric._call(where, self._inner.update, dict(outputs), labels)
+
+    def merge(self, other: Gathering) -> None:
+        """Take in all that another accumulator of the same built-in metric has taken in."""
+        merge = None if self._metric.is_own else getattr(self._inner, "merge", None)
+        if merge is None:
+            raise TypeError(f"accumulators of metric {self._metric.name} cannot be merged: feed each every batch")
+        merge(other._inner)
+
+    def compute(self) -> float:
+        """The metric over everything taken in, finite; raises MetricError otherwise."""
+        raw = self._metric._call("in compute", self._inner.compute)
+        try:
+            value = float(raw)
+        except (TypeError, ValueError):
+            raise MetricError(
+                f"metric {self._metric.name}: compute() must give one number, got {type(raw).__name__} {raw!r}"
+            ) from None
+        if not np.isfinite(value):
+            raise MetricError(f"metric {self._metric.name}: compute() gave {value}; it must be a finite number")
+        return value
+
+
+def given_reference(reference: Outputs | None) -> Outputs:
+    """FP32's outputs, which a metric asked for by `needs_reference`."""
+    if reference is None:
+        raise TypeError("this metric compares with FP32's outputs: pass them as reference")
+    return reference

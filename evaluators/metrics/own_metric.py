@@ -1,0 +1,74 @@
+"""The user's own metric, by `package.module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from evaluators.metrics.contract import Labels, Metric, Outputs
+from search.errors import ConfigError
+
+
+def import_metric(name: str) -> Metric:
+    """Import a metric by `package.module:attribute`; the current folder is searched too.
+
+    Raises:
+        ConfigError: no such module or attribute, or the attribute is not a metric.
+    """
+    module, _, attribute = name.partition(":")
+    return _make_metric(name, _import_attribute(name, module, attribute))
+
+
+def _import_attribute(name: str, module: str, attribute: str) -> Any:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise ConfigError(
+            f"metric {name!r}: module {module} cannot be imported from {folder} or the Python path: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"metric {name!r}: module {module} has no {attribute}")
+        found = getattr(found, part)
+    return found
+
+
+def _make_metric(name: str, found: Any) -> Metric:
+    if not callable(found):
+        raise ConfigError(f"metric {name!r} must be a function or a class, got {type(found).__name__}")
+    gathers = isinstance(found, type)
+    missing = [method for method in ("update", "compute") if gathers and not callable(getattr(found, method, None))]
+    if missing:
+        raise ConfigError(
+            f"metric {name!r} is a class and must have update(outputs, labels) and compute(); "
+            f"it lacks {' and '.join(missing)}"
+        )
+
+    def score(outputs: Outputs, labels: Labels, reference: Outputs | None) -> Any:
+        return found(outputs, labels)
+
+    return Metric(
+        name=name,
+        unit=_declared(name, found, "unit", ""),
+        higher_is_better=_declared(name, found, "higher_is_better", True),
+        ratio=_declared(name, found, "ratio", False),
+        needs_labels=_declared(name, found, "needs_labels", True),
+        needs_reference=False,
+        kind="accumulating" if gathers else "per_sample",
+        score=None if gathers else score,
+        make=found if gathers else None,
+        is_own=True,
+    )
+
+
+def _declared(name: str, found: Any, attribute: str, default: Any) -> Any:
+    value = getattr(found, attribute, default)
+    if not isinstance(value, type(default)):
+        raise ConfigError(f"metric {name!r}: {attribute} must be {type(default).__name__}, got {value!r}")
+    return value

@@ -1,0 +1,39 @@
+"""Which metrics there are by name. A built-in one is a member of `METRICS` of the file that computes it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from evaluators.metrics import classification, distances, mean_iou
+from evaluators.metrics.contract import Metric
+from evaluators.metrics.own_metric import import_metric
+from search.errors import ConfigError
+
+BUILT_IN: Mapping[str, Metric] = {
+    metric.name: metric for metric in (*classification.METRICS, *distances.METRICS, *mean_iou.METRICS)
+}
+
+
+def get_metric(name: str) -> Metric:
+    """Find a metric by built-in name or `package.module:attribute` (the current folder is searched too).
+
+    The attribute is a function `(outputs: dict[str, ndarray], labels) -> (n,) float`, or a class with
+    `update(outputs, labels)` and `compute() -> float`. Either may carry the attributes `unit` (default ""),
+    `higher_is_better` (True), `ratio` (False) and `needs_labels` (True: a metric that forgets to say so fails
+    before the first trial for want of labels, not in the middle of a search).
+
+    Raises:
+        ConfigError: no such metric, module or attribute, or the attribute is not a metric.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        close = difflib.get_close_matches(name, BUILT_IN, n=1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise ConfigError(
+            f"metric {name!r} is unknown.{hint} "
+            f"There are {', '.join(BUILT_IN)}; a metric of your own is given as package.module:attribute."
+        )
+    return import_metric(name)
