@@ -20,8 +20,9 @@ from evaluators.diagnose.compare import (
     differences,
 )
 from evaluators.engine import Backend, Builder, RefusedError, Session
+from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.half import spelled_out
-from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.lower import lower
 from search.errors import EvaluatorError
 from search.graph.model import Model
 from search.values import Assignment, Ranges

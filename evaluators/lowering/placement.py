@@ -15,6 +15,8 @@ from search.values import Assignment, Precision
 SAME_SCALE = frozenset(
     {"DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
+# Ops whose further inputs stay what they are, say the scales of a Resize.
+DATA_ONLY = frozenset({"Resize", "Upsample"})
 # Ops outside all groups that lose nothing in float16 when their inputs and outputs fit; others (LayerNorm, Softmax,
 # sums over an axis) stay FP32.
 HALF_SAFE = SAME_SCALE | frozenset(

@@ -16,7 +16,8 @@ from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_session
 from evaluators.engine import Audit, Engine
-from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.exposure import expose_groups
+from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph import onnx_file
 from search.graph.model import Model

@@ -19,7 +19,8 @@ from evaluators.backends.tensorrt.session import TensorRTSession, new_context
 from evaluators.backends.tensorrt.timing_cache import TimingCache
 from evaluators.cores import usable_processors
 from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
-from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.exposure import expose_groups
+from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges

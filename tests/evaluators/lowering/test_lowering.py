@@ -12,8 +12,10 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluators.lowering.lower import channel_axis, expose_groups, lower
+from evaluators.lowering.exposure import expose_groups
+from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.lowering.weights import channel_axis
 from search.errors import ModelError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange

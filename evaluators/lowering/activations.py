@@ -1,0 +1,122 @@
+"""Forms of an activation: as a float type, or INT8 read back as one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values, cut
+from evaluators.calibration.scales import activation_scale
+from evaluators.lowering.constants import array_of
+from evaluators.lowering.edits import Edits
+from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
+from evaluators.lowering.placement import Placement, Plan
+from evaluators.lowering.weights import half_scales
+from search.errors import ModelError
+from search.values import Ranges
+
+
+class Activations:
+    """Values are asked for in a form, and converted once."""
+
+    def __init__(
+        self, graph: ir.Graph, edits: Edits, types: FloatTypes, plan: Plan, ranges: Ranges, placement: Placement
+    ) -> None:
+        self._edits = edits
+        self._types = types
+        self._plan = plan
+        self._ranges = ranges
+        self._placement = placement
+        self._bounds = {} if placement.symmetric else bounds_of_values(graph)
+
+    def as_float(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value as a float type: by a Cast where it has another, read back where it exists only in INT8."""
+        if value in self._plan.stored:
+            return self.quantized(value, dtype)
+        if self._types.of(value) is dtype:
+            return value
+        return self._edits.once((value, "cast", dtype), lambda: self._cast(value, dtype))
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        name = f"{value.name}/{'half' if dtype is HALF else 'float'}"
+        cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], num_outputs=1, name=name)
+        return self._edits.insert(cast, value, dtype)
+
+    def quantized(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value after a round trip through INT8, read back as `dtype`.
+
+        Raises:
+            ModelError: calibration has no range for it.
+        """
+        return self._edits.once((value, "dq", dtype), lambda: self._dequantize(value, dtype))
+
+    def _dequantize(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        q = self._quantize(value)
+        scale, zero = self._scale(value, dtype)
+        name = f"{value.name}/dq" + ("16" if dtype is HALF else "")
+        return self._edits.insert(ir.Node("", "DequantizeLinear", [q, scale, zero], num_outputs=1, name=name), q, dtype)
+
+    def quantized_by_channel(self, value: ir.Value, reader: ir.Node) -> ir.Value:
+        """The same numbers by a DQ with the scale repeated per channel: ONNX Runtime quantizes a float Conv or Gemm
+        between a per-tensor DQ and a Q without being asked, one behind a per-channel DQ it leaves alone."""
+        channels = value.shape[1] if value.shape is not None and len(value.shape) > 1 else _channels_read(reader)
+        if not isinstance(channels, int):
+            return self.quantized(value, FLOAT)
+        count = channels
+        return self._edits.once((value, "dq", "channels"), lambda: self._dequantize_by_channel(value, count))
+
+    def _dequantize_by_channel(self, value: ir.Value, channels: int) -> ir.Value:
+        q, constants = self._quantize(value), self._edits.constants
+        scale, zero = (np.repeat(array_of(part), channels) for part in self._scale(value, FLOAT))
+        root = self._plan.root(value).name
+        parts = [q, constants.add(f"{root}/scale/{channels}", scale), constants.add(f"{root}/zero/{channels}", zero)]
+        axis, name = [ir.AttrInt64("axis", 1)], f"{value.name}/dq/{channels}"
+        return self._edits.insert(ir.Node("", "DequantizeLinear", parts, axis, num_outputs=1, name=name), q, FLOAT)
+
+    def _quantize(self, value: ir.Value) -> ir.Value:
+        return self._edits.once((value, "q"), lambda: self._insert_q(value))
+
+    def _insert_q(self, value: ir.Value) -> ir.Value:
+        scale, zero = self._scale(value, self._types.of(value))
+        node = ir.Node("", "QuantizeLinear", [value, scale, zero], num_outputs=1, name=f"{value.name}/q")
+        integer = ir.DataType.INT8 if self._placement.symmetric else ir.DataType.UINT8
+        return self._edits.insert(node, value, integer)
+
+    def _scale(self, value: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
+        scale, zero = self._scale_number(value)
+        integer = np.int8 if self._placement.symmetric else np.uint8
+        root = self._plan.root(value).name
+        scale_name = f"{root}/scale" + ("16" if dtype is HALF else "")
+        return (
+            self._edits.constants.add(scale_name, np.asarray(scale, np.float16 if dtype is HALF else np.float32)),
+            self._edits.constants.add(f"{root}/zero", np.asarray(zero, integer)),
+        )
+
+    def _scale_number(self, value: ir.Value) -> tuple[float, int]:
+        root = self._plan.root(value)
+        found = self._ranges.tensors.get(root.name or "")
+        if found is None:
+            raise ModelError(
+                f"quantizing tensor {root.name!r}: calibration has no range for it. Calibrate again with data that "
+                "reach it, or keep its group in high precision."
+            )
+        symmetric = self._placement.symmetric
+        # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
+        found = cut(found, self._bounds.get(root.name or "", UNBOUNDED))
+        scale, zero = activation_scale(found, signed=symmetric, symmetric=symmetric)
+        return (float(half_scales(np.asarray(scale, np.float32))) if self._placement.half else scale), zero
+
+
+def _channels_read(node: ir.Node) -> int | None:
+    """How many channels a weighted op takes, by its weight alone; None where it does not show."""
+    weight = node.inputs[1]
+    if weight is None or weight.const_value is None:
+        return None
+    shape, attributes = weight.const_value.shape.numpy(), node.attributes
+    if node.op_type == "Conv":
+        group = attributes.get("group")
+        return int(shape[1]) * (group.as_int() if group is not None else 1)
+    if node.op_type == "ConvTranspose":
+        return int(shape[0])
+    turned, transposed = (bool(a.as_int()) if (a := attributes.get(name)) else False for name in ("transA", "transB"))
+    return None if node.op_type != "Gemm" or turned else int(shape[1 if transposed else 0])

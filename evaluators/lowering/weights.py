@@ -1,0 +1,156 @@
+"""Weights and biases of weighted ops as integer codes, and constants as half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from evaluators.calibration.scales import weight_scales
+from evaluators.lowering.biases import Bias, find_bias
+from evaluators.lowering.constants import array_of
+from evaluators.lowering.edits import Edits
+from evaluators.lowering.float_types import FLOAT, HALF
+from evaluators.lowering.placement import DATA_ONLY, Placement, activation_indices
+from search.graph.grouping import is_constant
+from search.values import FP16_MAX
+
+_BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
+
+
+class Weights:
+    """Rewrites the constants that nodes read.
+
+    Args:
+        owned: names of the nodes of all groups.
+    """
+
+    def __init__(self, edits: Edits, placement: Placement, owned: Container[str]) -> None:
+        self._edits = edits
+        self._placement = placement
+        self._owned = owned
+
+    def quantize(self, node: ir.Node, dtype: ir.DataType) -> None:
+        """Read the weight of an INT8 op from INT8 codes, and its bias from INT32 where the placement says so.
+
+        Args:
+            dtype: the float type that they are read back as.
+        """
+        index = next(i for i in (0, 1) if i not in activation_indices(node))
+        weight = node.inputs[index]
+        assert weight is not None
+        array = array_of(weight)
+        axis = channel_axis(node, array)
+        scales = weight_scales(array, axis, self._placement.weight_bits)
+        if self._placement.half:
+            scales = half_scales(scales)
+        bias = find_bias(node, array, self._owned) if self._placement.int32_bias else None
+        if bias is not None:
+            others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
+            scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
+        elif len(node.inputs) > 2 and dtype is HALF:
+            self.halve(node, [2])
+        limit = 2 ** (self._placement.weight_bits - 1) - 1
+        codes = np.clip(np.rint(array / _along(scales, axis, array.ndim)), -limit, limit).astype(np.int8)
+        name = (
+            f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
+        )
+        parts = [
+            self._edits.constants.add(name, codes),
+            self._scales(name, scales, dtype),
+            self._edits.constants.add(f"{name}/zero", np.zeros(scales.shape, np.int8)),
+        ]
+        node.replace_input_with(index, self._dequantized(name, parts, axis, dtype))
+
+    def _same_weight_other_scale(self, weight: ir.Value, scales: NDArray[np.float32]) -> bool:
+        """Bias overflow may have widened the scales of one use of a shared weight."""
+        forms = [f"{weight.name}/int8/scale", f"{weight.name}/int8/scale16"]
+        known = [array for form in forms for array in self._edits.constants.made(form)]
+        return bool(known) and not any(np.array_equal(array, scales.astype(array.dtype)) for array in known)
+
+    def _quantize_bias(
+        self, node: ir.Node, bias: Bias, scales: NDArray[np.float32], dead: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Replace a bias by INT32 codes; returns the weight scales, widened where the bias would overflow.
+
+        A `dead` channel, all of whose weights are zero, takes the scale that its bias is finest in.
+        """
+        array, step = bias.array.astype(np.float64), self._input_scale(node)
+        largest = np.abs(array).max(axis=tuple(range(array.ndim - 1)), initial=0.0)  # of each column
+        needed = largest / (step * _BIAS_LIMIT)
+        needed = needed if scales.ndim else needed.max(initial=0.0)
+        free = dead & (needed > np.finfo(np.float32).tiny)
+        scales = np.where(free, needed, np.maximum(scales, needed)).astype(np.float32)
+        products = (scales.astype(np.float64) * step).astype(np.float32)
+        name = f"{node.name}/bias/int32"
+        parts = [
+            self._edits.constants.add(name, np.rint(array / products).astype(np.int32)),
+            self._edits.constants.add(f"{name}/scale", products),
+            self._edits.constants.add(f"{name}/zero", np.zeros(products.shape, np.int32)),
+        ]
+        axis = array.ndim - 1 if products.ndim else None
+        bias.user.replace_input_with(bias.index, self._dequantized(name, parts, axis, FLOAT))
+        return scales
+
+    def _input_scale(self, node: ir.Node) -> float:
+        read = node.inputs[activation_indices(node)[0]]
+        producer = read.producer() if read is not None else None
+        assert producer is not None
+        scale = producer.inputs[1]
+        assert scale is not None
+        return float(array_of(scale))
+
+    def _scales(self, name: str, scales: NDArray[np.float32], dtype: ir.DataType) -> ir.Value:
+        if dtype is HALF:
+            return self._edits.constants.add(f"{name}/scale16", scales.astype(np.float16))
+        return self._edits.constants.add(f"{name}/scale", scales)
+
+    def _dequantized(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
+        return self._edits.once((*parts, axis, dtype), lambda: self._insert_dq(name, parts, axis, dtype))
+
+    def _insert_dq(self, name: str, parts: list[ir.Value], axis: int | None, dtype: ir.DataType) -> ir.Value:
+        attributes = [] if axis is None else [ir.AttrInt64("axis", axis)]
+        suffix = "/dq16" if dtype is HALF else "/dq"
+        node = ir.Node("", "DequantizeLinear", parts, attributes, num_outputs=1, name=name + suffix)
+        out = self._edits.insert(node, parts[0], dtype)
+        out.shape = parts[0].shape
+        return out
+
+    def halve(self, node: ir.Node, indices: Iterable[int]) -> None:
+        """Read the float constants among some inputs of a node in half precision."""
+        for i in indices:
+            value = node.inputs[i]
+            if value is None or not is_constant(value) or value.dtype is not FLOAT:
+                continue
+            if node.op_type in DATA_ONLY and i > 0:
+                continue
+            half = np.clip(array_of(value), -FP16_MAX, FP16_MAX).astype(np.float16)
+            node.replace_input_with(i, self._edits.constants.add(f"{value.name}/half", half))
+
+
+def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
+    """The axis of a weight that counts output channels; None where one scale must serve the whole weight."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        group = node.attributes.get("group")
+        return 1 if group is None or group.as_int() == 1 else None
+    if node.op_type == "Gemm":
+        transposed = node.attributes.get("transB")
+        return 0 if transposed is not None and transposed.as_int() else 1
+    is_right = not is_constant(node.inputs[0])  # a left factor's columns are what is summed over
+    return 1 if weight.ndim == 2 and is_right else None
+
+
+def half_scales(scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The next float16 at or above each scale, so that half and float readers of one tensor agree exactly."""
+    half = np.minimum(scales, np.float32(FP16_MAX)).astype(np.float16)
+    half = np.where(half.astype(np.float32) < scales, np.nextafter(half, np.float16(np.inf)), half)
+    return np.where(scales > FP16_MAX, scales, half.astype(np.float32)).astype(np.float32)
+
+
+def _along(scales: NDArray[np.float32], axis: int | None, ndim: int) -> NDArray[np.float32]:
+    return scales if axis is None else scales.reshape([-1 if i == axis else 1 for i in range(ndim)])
