@@ -147,7 +147,6 @@ def evaluate(
         allowed_drop: stop early once the loss exceeds this with 99 % confidence; in the metric's unit; None: never.
         subset: samples before the first look at `allowed_drop`; default `subset_size(reference.samples)`.
         max_samples: stop after so many, rounded up to whole batches, as where the latency limit is missed already.
-
         clusters: one code per score of the whole split, the same for those that belong together: intervals are those of
             clusters then. None where scores are independent.
 
@@ -163,11 +162,7 @@ def evaluate(
     start, run_s = time.perf_counter(), 0.0
     rows, kept = reference.excerpt()
     excerpt = resemblance.Excerpt(rows)
-    gathers = metric.kind == "accumulating"
-    last = reference.samples if gathers or max_samples is None else min(max(2, max_samples), reference.samples)
-    least = 2 if clusters is None or gathers else _until_two(clusters)
-    last = max(last, least)
-    look = max(least, subset_size(reference.samples) if subset is None else subset)
+    end = _End(metric, reference, clusters, allowed_drop, subset, max_samples)
     with Tally(metric) as tally:
         for index, batch in enumerate(_matching(batches, reference)):
             began = time.perf_counter()
@@ -176,19 +171,50 @@ def evaluate(
             run_s += time.perf_counter() - began
             excerpt.add(outputs, tally.samples, batch.count)
             tally.add(batch, outputs, partial(reference.batch, index))
-            if tally.samples >= last:
-                break
-            if gathers or allowed_drop is None or tally.samples < look:
-                continue
-            # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves a few.
-            look = 2 * tally.samples
-            tally.settle()
-            losses = _losses(metric, tally, reference)
-            if paired_interval(losses, ratio=metric.ratio, z=Z99, clusters=_first(clusters, losses))[0] > allowed_drop:
+            if end.is_reached(tally):
                 break
     found = _accuracy(metric, tally, reference, clusters)
     likeness = resemblance.resemblance(kept, excerpt.arrays())
     return replace(found, resemblance=likeness, run_s=run_s, score_s=time.perf_counter() - start - run_s)
+
+
+class _End:
+    """When a candidate has been scored on enough samples; the arguments are those of `evaluate`."""
+
+    def __init__(
+        self,
+        metric: Metric,
+        reference: Reference,
+        clusters: NDArray[np.int64] | None,
+        allowed_drop: float | None,
+        subset: int | None,
+        max_samples: int | None,
+    ) -> None:
+        self._metric = metric
+        self._reference = reference
+        self._clusters = clusters
+        gathers = metric.kind == "accumulating"
+        self._allowed_drop = None if gathers else allowed_drop
+        total = reference.samples
+        last = total if gathers or max_samples is None else min(max(2, max_samples), total)
+        least = 2 if clusters is None or gathers else _until_two(clusters)
+        self._last = max(last, least)
+        self._look = max(least, subset_size(total) if subset is None else subset)
+
+    def is_reached(self, tally: Tally) -> bool:
+        """To be asked after every batch."""
+        return tally.samples >= self._last or self._is_lost(tally)
+
+    def _is_lost(self, tally: Tally) -> bool:
+        """Whether the loss is beyond what is allowed, with 99 % confidence."""
+        if self._allowed_drop is None or tally.samples < self._look:
+            return False
+        # Looking after every batch would give chance as many tries at the 99 % bound; doubling leaves a few.
+        self._look = 2 * tally.samples
+        tally.settle()
+        losses, ratio = _losses(self._metric, tally, self._reference), self._metric.ratio
+        low, _ = paired_interval(losses, ratio=ratio, z=Z99, clusters=_first(self._clusters, losses))
+        return bool(low > self._allowed_drop)
 
 
 def _run(session: Session, batch: Batch) -> Arrays:

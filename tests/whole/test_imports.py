@@ -20,7 +20,7 @@ LAYERS = ("search", "evaluators", "studies")
 STORE = {str(path.relative_to(ROOT)) for path in (ROOT / "studies/store").rglob("*.py")}
 TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends/tensorrt").glob("*.py")}
 ALLOWED = {
-    "onnxruntime": {"evaluators/backends/onnxruntime/device.py", "evaluators/calibration/activations.py"},
+    "onnxruntime": {"evaluators/backends/onnxruntime/device.py", "evaluators/calibration/graph_sessions.py"},
     "tensorrt": TENSORRT,
     "cuda": TENSORRT,
     "sqlalchemy": STORE,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
+from evaluators.calibration.graph_sessions import float_tensors
 from evaluators.cores import usable_processors
 from evaluators.process.results import Calibrated
 from evaluators.process.tasks.open_data import OpenData
@@ -32,7 +33,7 @@ class Calibrations:
         if not cache:
             ranges = self._collect(method)
             return Calibrated(ranges, activations.notes(ranges))
-        tensors = activations.float_tensors(self._opened.model, self._threads())
+        tensors = float_tensors(self._opened.model, self._threads())
         calibrated = None if set(tensors) <= cache.keys() else self._collect(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
         return Calibrated(taken.ranges, [*taken.notes(), *activations.notes(taken.ranges)])

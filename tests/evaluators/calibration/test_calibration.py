@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
-from evaluators.calibration import activations as calibration
+from evaluators.calibration import histograms
 from evaluators.calibration.activations import cache_key, collect, notes, parse_method
 from evaluators.calibration.scales import BINS, bins_of, entropy_bins, mse_bins
 from evaluators.data import open_data
@@ -192,7 +192,7 @@ class TestHistograms:
         arrays = random_inputs(model, 2 * model.batch + 1)
         whole = run(model, tmp_path, arrays, "percentile:99")
         for limit in (1, 20_000):
-            monkeypatch.setattr(calibration, "FETCH_BYTES", limit)
+            monkeypatch.setattr(histograms, "FETCH_BYTES", limit)
             assert run(model, tmp_path, arrays, "percentile:99") == whole
 
     @pytest.mark.parametrize("network", [networks.residual_cnn, networks.transformer])
