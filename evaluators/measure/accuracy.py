@@ -139,7 +139,6 @@ def evaluate(
     """Score a candidate, in stages, against FP32 on the same samples.
 
     Args:
-        session: the candidate.
         metric: the metric the reference was made with.
         batches: the batches the reference was made from, in the same order (a seeded shuffle of the split, so that
             its beginning is a fair subset). Read only as far as needed.
