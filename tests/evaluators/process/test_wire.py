@@ -11,7 +11,6 @@ import pytest
 from evaluators.process.wire import dumps, loads
 from search.values import (
     Accuracy,
-    Answer,
     Assignment,
     AuditRow,
     Capability,
@@ -80,7 +79,6 @@ PLAIN = [
     Precision.FP16,
     Stage.BUILD,
     FailureKind.OUT_OF_MEMORY,
-    Answer.NOT_OBEYED,
     Assignment({"g": Precision.INT8}),
     Assignment({}),
     Capability({Precision.INT8: frozenset({"Conv", "Gemm"})}, min_channels=16),
