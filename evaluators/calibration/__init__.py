@@ -1,1 +1,6 @@
-"""Ranges of tensors from data, their arithmetic, and TensorRT's calibration cache."""
+"""What every float tensor reaches, from data or from TensorRT's calibration cache, and the scales that follow from it.
+
+Runs the float model alone, in ONNX Runtime on the processor. Never builds an engine, and knows nothing of assignments.
+Public: `collect`, `parse_method`, `cache_key` and `notes` in `activations`; `read`, `take` and `write` in `cache`;
+`activation_scale` and `weight_scales` in `scales`; `bounds_of_values` in `bounds`.
+"""

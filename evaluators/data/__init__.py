@@ -1,24 +1,13 @@
-"""Calibration and evaluation data: `.npz` files, folders of them, image folders, functions."""
+"""Samples and labels to calibrate, search and confirm on, and their division into splits.
+
+Reads `.npz` files, folders of them, folders of images, and functions of the user's. Never runs a model and never reads
+a pickle.
+"""
 
 from __future__ import annotations
 
-from evaluators.data.clusters import check_apart, check_number, count_clusters
-from evaluators.data.dataset import Arrays, Batch, Dataset, Indices, batches
+from evaluators.data.dataset import Batch, Dataset, Indices, batches
 from evaluators.data.opening import open_data
 from evaluators.data.splits import Splits, split
-from search.references import import_function
 
-__all__ = [
-    "Arrays",
-    "Batch",
-    "Dataset",
-    "Indices",
-    "Splits",
-    "batches",
-    "check_apart",
-    "check_number",
-    "count_clusters",
-    "import_function",
-    "open_data",
-    "split",
-]
+__all__ = ["Batch", "Dataset", "Indices", "Splits", "batches", "open_data", "split"]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators import data
+from evaluators.data.clusters import check_apart, check_number, count_clusters
 from evaluators.data.prefetch import read_ahead
 from evaluators.measure.score_order import order_scores
 from evaluators.metrics import default_metric
@@ -70,13 +71,13 @@ class OpenData:
 
     def _check_clusters(self) -> None:
         job, given = self._opened.job, {"--data": self.data.clusters}
-        data.check_number(self.data.clusters, f"data {job.data!r}")
+        check_number(self.data.clusters, f"data {job.data!r}")
         if job.final_data:
-            data.check_number(self.final_data.clusters, f"final data {job.final_data!r}")
+            check_number(self.final_data.clusters, f"final data {job.final_data!r}")
             given["--final-data"] = self.final_data.clusters
         if job.calibration_data:
             given["--calibration-data"] = self.calibration_data.clusters
-        data.check_apart(given)
+        check_apart(given)
 
     def _divide(self) -> None:
         job = self._opened.job
@@ -147,7 +148,7 @@ class OpenData:
             "final": (self.final_data, self.final_indices),
         }
         return {
-            name: data.count_clusters(dataset.clusters[indices])
+            name: count_clusters(dataset.clusters[indices])
             for name, (dataset, indices) in parts.items()
             if dataset.clusters is not None
         }

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.data import arrays, batches, import_function, open_data, split
+from evaluators.data import arrays, batches, open_data, split
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.references import import_function
 
 IMAGE = (TensorSpec("image", "float32", (4, 2, 3)),)
 PAIR = (TensorSpec("ids", "int64", (1, 5)), TensorSpec("mask", "float32", (1, 5)))
