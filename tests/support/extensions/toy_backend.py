@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, BackendOption, Check, Machine
 from evaluators.engine import Arrays, Audit, Backend, Engine, RefusedError
-from evaluators.lowering.lower import expose_groups, lower
+from evaluators.lowering.exposure import expose_groups
+from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph import onnx_file
 from search.graph.model import Model
