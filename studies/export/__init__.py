@@ -1,1 +1,5 @@
-"""Write the chosen engine with what belongs to it, and prove that what was written works."""
+"""Write a chosen engine with what belongs to it, and prove that what was written works.
+
+`export.export_evaluation` writes a folder and checks it; `selection.find_row` says which evaluation a pick or a trial
+means. Changes nothing of a search, but may build, measure and score an engine again, which is stored.
+"""

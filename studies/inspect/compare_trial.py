@@ -12,14 +12,14 @@ from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage
 from studies.artifacts.locations import open_artifacts
 from studies.events import Events
+from studies.inspect.built_trial import load_built
 from studies.inspect.changes import find_changes
 from studies.inspect.comparison import Comparison
 from studies.inspect.sides import group_sides, output_sides
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
 from studies.run.session.setup import Checked, checked
-from studies.store import suggestions
-from studies.store.records import FAILED, RUNNING, EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
@@ -44,7 +44,7 @@ def compare_trial(
         ArtifactError: the calibrated ranges are gone, or the engine cannot be built again.
     """
     _check_numbers(samples, threshold_db)
-    record = _built(store, study, target, trial)
+    record = load_built(store, study, target, trial, "compare", but=(Stage.LATENCY, Stage.ACCURACY))
     assignment = record.evaluation.assignment
     with checked(config) as good:
         _check_model(good, study, config, trial)
@@ -81,21 +81,6 @@ def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial:
             f"comparing trial {trial}: the model {config.model} has other content than the study's (or other "
             "shapes were asked for). Give the study's own file; --model says where it has moved."
         )
-
-
-def _built(store: Store, study: StudyRecord, target: TargetRecord, trial: int) -> EvaluationRecord:
-    """The evaluation of a trial, if an engine was ever built of it."""
-    record = store.trials.load(target.id, trial)
-    failure = record.evaluation.failure
-    if record.status == RUNNING:
-        raise StudyError(f"comparing trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
-    if record.status == FAILED and failure is not None and failure.stage not in (Stage.LATENCY, Stage.ACCURACY):
-        raise StudyError(
-            f"comparing trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
-            f"engine to compare. Take another trial; `{suggestions.command('show', study.name, str(trial))}` says "
-            "why it failed."
-        )
-    return record
 
 
 class _Run:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from search.errors import ConfigError, StudyError
+from search.errors import ConfigError
+from search.values import LayerTime
+from studies.inspect.built_trial import load_built
 from studies.inspect.profile import Profile
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
-from studies.store import suggestions
-from studies.store.records import FAILED, OF_PROFILE, RUNNING, EvaluationRecord
+from studies.store.records import OF_PROFILE, EvaluationRecord, GroupRecord
 from studies.store.store import Store
 
 _MOST_COUNT = 100_000
@@ -46,49 +47,46 @@ def profile_trials(
     if not 1 <= count <= _MOST_COUNT:
         raise ConfigError(f"--count {count}: expected 1 to {_MOST_COUNT} inferences.")
     with Store.open(url, write=False) as store:
-        records = [_measured(store, now, trial) for trial in trials]
+        records = [load_built(store, now.study, now.target, trial, "profile") for trial in trials]
         groups = {group.id: group for group in store.studies.groups(now.study.id)}
         known = {} if again else {record.id: store.engines.profile(record.id) for record in records}
     missing = {record.id: record for record in records if not known.get(record.id)}
-    notes: dict[int, tuple[str, ...]] = {}
+    found = {record.id: (known[record.id], _stored_notes(record)) for record in records if record.id not in missing}
     if missing:
         from studies.inspect.profile_engines import profile_engines
 
-        made = profile_engines(url, now, list(missing.values()), count, options, progress)
-        known |= {number: layers for number, (layers, _) in made.items()}
-        notes = {number: said for number, (_, said) in made.items()}
+        found |= profile_engines(url, now, list(missing.values()), count, options, progress)
     return tuple(
-        Profile(
-            study=now.study.name,
-            trial=trial,
-            mix=mix_text(record.evaluation.assignment),
-            layers=known[record.id],
-            latency_ms=_latency_ms(now, record),
-            audit={row.group: row for row in record.evaluation.audit},
-            groups=groups,
-            again=record.id in missing,
-            notes=notes.get(record.id, _stored_notes(record)),
-        )
+        _profile(now, trial, record, groups, *found[record.id], again=record.id in missing)
         for trial, record in zip(trials, records, strict=True)
+    )
+
+
+def _profile(
+    now: Standing,
+    trial: int,
+    record: EvaluationRecord,
+    groups: Mapping[str, GroupRecord],
+    layers: tuple[LayerTime, ...],
+    notes: tuple[str, ...],
+    *,
+    again: bool,
+) -> Profile:
+    return Profile(
+        study=now.study.name,
+        trial=trial,
+        mix=mix_text(record.evaluation.assignment),
+        layers=layers,
+        latency_ms=_latency_ms(now, record),
+        audit={row.group: row for row in record.evaluation.audit},
+        groups=groups,
+        again=again,
+        notes=notes,
     )
 
 
 def _stored_notes(record: EvaluationRecord) -> tuple[str, ...]:
     return tuple(note.removeprefix(OF_PROFILE) for note in record.evaluation.notes if note.startswith(OF_PROFILE))
-
-
-def _measured(store: Store, now: Standing, trial: int) -> EvaluationRecord:
-    record = store.trials.load(now.target.id, trial)
-    if record.status == RUNNING:
-        raise StudyError(f"profiling trial {trial}: its evaluation is under way. Wait for it, or take another trial.")
-    failure = record.evaluation.failure
-    if record.status == FAILED and failure is not None:
-        raise StudyError(
-            f"profiling trial {trial}: it failed at {failure.stage.value} ({failure.kind.value}), so there is no "
-            "engine to profile. Take another trial; "
-            f"`{suggestions.command('show', now.study.name, str(trial))}` says why it failed."
-        )
-    return record
 
 
 def _latency_ms(now: Standing, record: EvaluationRecord) -> float | None:

@@ -1,4 +1,9 @@
 """Judge what was measured: limits, front, ties, picks, and where a study stands.
 
-Pure functions of stored rows; measures nothing.
+`standing.Standing` is one target's evaluations under limits, read by `study_lookup.standing_of`. What it says of one
+evaluation is a `points.Point`; `point_lists` gives the front, the picks and what a table names. `rules` are pure
+functions of columns, `sentences` the words for what they find, `findings` and `status` what else is known of a study.
+`search_events.SearchEvents` is what a running search tells.
+
+Reads the store and writes nothing; measures nothing and knows of no terminal.
 """

@@ -22,6 +22,7 @@ from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import Verdict
 from studies.options.limits import Limits, MetricScale
 from studies.store.records import EXPORT, EvaluationTable, FinalLevel, StudyRecord, TargetRecord
+from studies.store.records.detail_columns import MOST_ROWS
 from studies.store.store import Store
 
 Bools = NDArray[np.bool_]
@@ -93,7 +94,8 @@ class Standing:
 
     def points(self, rows: Sequence[int]) -> list[Point]:
         """Several of them, in this order."""
-        self.table.details.read([int(self.table.id[row]) for row in rows])
+        if len(rows) <= MOST_ROWS:  # else whole columns are read
+            self.table.details.read([int(self.table.id[row]) for row in rows])
         return [self.point(row) for row in rows]
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 from search.errors import StudyError
 from search.values import Precision
 from studies.judging.findings.optimization_levels import find_final_levels
-from studies.judging.shown import told_rows
+from studies.judging.point_lists import table_rows
 from studies.judging.standing import Details, Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
@@ -20,7 +20,7 @@ from studies.store.target_names import choose, names
 from studies.store.target_options import config_of
 
 
-def named_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
+def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
     """The target of a study that `--target` names, the first where it names none; StudyError where there is none."""
     targets = store.targets.of_study(study.id)
     if not targets:
@@ -33,21 +33,21 @@ def named_target(store: Store, study: StudyRecord, wanted: str | None) -> Target
 
 def standing_of(store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None) -> Standing:
     """Where a study stands on one of its targets, judged by its own limits or those among the options."""
-    return placed(store, standing(store, *judged_by(store, name, options, wanted)))
+    return with_details(store, standing(store, *resolve_study(store, name, options, wanted)))
 
 
-def judged_by(
+def resolve_study(
     store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None
 ) -> tuple[StudyRecord, TargetRecord, Limits]:
     """A study, the target of it that is meant, and the limits that it is judged by."""
     study = store.studies.load(name)
-    target = named_target(store, study, wanted)
+    target = find_target(store, study, wanted)
     names = {limit.option for limit in LIMITS.values()}
     given = {key: value for key, value in (options or {}).items() if key in names}
     return study, target, limits_of(config_of(study, target).with_options(given), study)
 
 
-def placed(store: Store, now: Standing) -> Standing:
+def with_details(store: Store, now: Standing) -> Standing:
     """With the place of its target in the study, and more of what a table names.
 
     That is what is doubtful, what did not run as asked, and what it takes at other optimization levels.
@@ -55,7 +55,7 @@ def placed(store: Store, now: Standing) -> Standing:
     known = store.targets.of_study(now.study.id)
     place = [record.id for record in known].index(now.target.id)
     name = names([record.target for record in known])[place] if len(known) > 1 else ""
-    told = told_rows(now)
+    told = table_rows(now)
     ids = [int(now.table.id[row]) for row in told]
     now.table.details.read(ids)
     doubts = store.measurements.doubts(ids, now.table.reference_ms)

@@ -10,7 +10,7 @@ import numpy as np
 from search.values import Evaluation
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
-from studies.judging.shown import kept_mask
+from studies.judging.point_lists import engines_to_keep
 from studies.judging.standing import Standing
 from studies.options.limits import Limits
 from studies.store.records import RUNNING
@@ -42,7 +42,7 @@ def prune(store: Store, artifacts: Artifacts, now: Standing, *, keep: str) -> No
         return
     # One that ran when the table was read may have an engine by now, and stand on the front.
     held = (now.table.artifact != "") & (now.table.status != RUNNING)
-    kept = kept_mask(now) | kept_mask(_without_limits(now)) if keep == "front" else np.zeros_like(held)
+    kept = engines_to_keep(now) | engines_to_keep(_without_limits(now)) if keep == "front" else np.zeros_like(held)
     released = store.files.release_engines([int(number) for number in now.table.id[held & ~kept]])
     leftovers.drop(store, artifacts, released)
 

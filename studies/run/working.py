@@ -11,7 +11,7 @@ from search.sampler.registry import sampler_named
 from studies.crew.lease_length import at_work
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
-from studies.judging.study_lookup import placed
+from studies.judging.study_lookup import with_details
 from studies.run.pace import Pace
 from studies.run.reaching import refuse_late
 from studies.run.search import Search
@@ -62,7 +62,7 @@ def run_here(
             close_optuna(database)
             with suppress(BitfrontError):  # the error that brought us here says more
                 _leave(work, state)
-        return result_of(store, placed(store, search.standing()), reason)
+        return result_of(store, with_details(store, search.standing()), reason)
 
 
 def _proposals(work: Work, database: RDBStorage) -> Proposals:

@@ -12,13 +12,13 @@ from studies.judging.findings.optimization_levels import (
     final_levels_json,
     levels_of,
 )
+from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.final_split import disagreement_text, final_notes, final_text
 from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import MARK, pick_warnings
-from studies.judging.shown import best_point, told_points
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_ms
@@ -46,7 +46,7 @@ def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
 def _ordered(now: Standing) -> list[Point]:
     best = now.picks.best
-    return sorted(told_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
+    return sorted(table_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
 
 
 def _front_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[str, Any]:

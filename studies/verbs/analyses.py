@@ -10,7 +10,7 @@ from search.errors import ConfigError
 from studies.events import Quiet
 from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
 from studies.judging.search_events import SearchEvents
-from studies.judging.study_lookup import named_target, standing_of
+from studies.judging.study_lookup import find_target, standing_of
 from studies.options.config import SearchConfig, from_options
 from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
@@ -146,7 +146,7 @@ def compare(
     url = storage or default_url()
     with Store.open(url, write=False) as store:
         study = store.studies.load(name)
-        meant = named_target(store, study, target)
+        meant = find_target(store, study, target)
         config = config_of(study, meant, url).with_options(options or {})
         return compare_trial(
             store,

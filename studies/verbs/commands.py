@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
 from studies.events import Quiet
 from studies.judging.findings.optimization_levels import find_final_levels
+from studies.judging.point_lists import table_rows
 from studies.judging.search_events import SearchEvents
-from studies.judging.shown import told_rows
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig, from_options
@@ -175,7 +175,7 @@ def front(
     """
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, options, target)
-        ids = None if whole else [int(now.table.id[row]) for row in told_rows(now)]
+        ids = None if whole else [int(now.table.id[row]) for row in table_rows(now)]
         return now, Mixes(store.evaluations.assignments(now.target.id, ids))
 
 

@@ -75,6 +75,29 @@ def test_imports_point_one_way(path: str) -> None:
     assert [name for name in imported(path) if name.split(".")[0] in above] == []
 
 
+# What these packages may import of `studies`, so that what runs a search knows nothing of how it is shown.
+OF_STUDIES = {
+    "judging": {"events", "options", "run_clock", "store"},
+    "show": {"judging", "options", "outputs", "store", "trials"},
+    "export": {"__version__", "judging", "run", "show", "store"},
+    "inspect": {"artifacts", "environment", "events", "judging", "options", "run", "show", "store"},
+}
+
+
+@pytest.mark.parametrize("package", OF_STUDIES)
+def test_what_judges_and_shows_knows_nothing_of_what_runs(package: str) -> None:
+    inside = [path for path in sources() if path.startswith(f"studies/{package}/")]
+    names = {name.split(".")[1] for path in inside for name in imported(path) if name.startswith("studies.")}
+    assert names - {package} <= OF_STUDIES[package]
+
+
+@pytest.mark.parametrize("package", ["options", "store", "judging", "crew", "artifacts", "trials", "run"])
+def test_what_runs_knows_nothing_of_how_it_is_shown(package: str) -> None:
+    inside = [path for path in sources() if path.startswith(f"studies/{package}/")]
+    assert inside
+    assert not [name for path in inside for name in imported(path) if name.startswith("studies.show")]
+
+
 @pytest.mark.parametrize("path", sources())
 def test_heavy_modules_are_imported_only_where_they_belong(path: str) -> None:
     for module, places in ALLOWED.items():

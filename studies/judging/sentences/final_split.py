@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
-from studies.judging.shown import best_point, told_points
 from studies.judging.standing import Standing
 
 _MOST_NAMED = 3
@@ -44,7 +44,7 @@ def _instead_text(now: Standing) -> str:
 
 def _disagreements(now: Standing) -> list[str]:
     """`disagreement_text` of the evaluations that a table names, a few of them, picks first."""
-    points = {point.row: point for point in [*now.points(now.picks.rows()), *told_points(now)]}
+    points = {point.row: point for point in [*now.points(now.picks.rows()), *table_points(now)]}
     texts = [text for point in points.values() if (text := disagreement_text(now, point))]
     more = len(texts) - _MOST_NAMED
     return texts[:_MOST_NAMED] + ([f"so do {more} more of those shown"] if more > 0 else [])

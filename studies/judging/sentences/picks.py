@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.unrelated_outputs import MARK
-from studies.judging.shown import best_point
 from studies.judging.standing import Standing
 from studies.options.quantities import format_ms
 

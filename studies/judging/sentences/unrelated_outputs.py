@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from studies.judging.point_lists import front_points
 from studies.judging.points import UNRELATED_BELOW, Point
 from studies.judging.sentences.cautions import caution_text
-from studies.judging.shown import shown_points
 from studies.judging.standing import Standing
 from studies.store import suggestions
 
@@ -30,7 +30,7 @@ def unrelated_text(now: Standing, point: Point) -> str:
 
 def pick_warnings(now: Standing) -> list[str]:
     """The caution of the target's backend, and `unrelated_text` of every pick that needs it, fastest first."""
-    broken = (unrelated_text(now, point) for point in shown_points(now) if point.picks)
+    broken = (unrelated_text(now, point) for point in front_points(now) if point.picks)
     return [text for text in (caution_text(now.target.target), *broken) if text]
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
-from studies.judging.shown import picked_points
 from studies.judging.standing import standing
 from studies.judging.status.time_table import TimeTable, table_of, time_table
 from studies.options.config import SearchConfig
@@ -197,7 +197,7 @@ def _front(
 ) -> tuple[int, dict[str, Point]]:
     """How many points the front has, and the picks."""
     now = standing(store, study, target, resolve_limits(config.limits, MetricScale.of(study.metric)))
-    return int(now.judgement.front.sum()), picked_points(now)
+    return int(now.judgement.front.sum()), pick_points(now)
 
 
 def _pick_json(point: Point) -> dict[str, Any]:

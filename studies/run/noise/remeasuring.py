@@ -12,7 +12,7 @@ import numpy as np
 from evaluators.stopwatch import time_spent
 from search.errors import StudyError
 from search.values import Latency
-from studies.judging.shown import shown_mask
+from studies.judging.point_lists import front_and_picks
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_ms
@@ -55,9 +55,9 @@ class Remeasured:
 
 def rows_that_matter(now: Standing) -> list[int]:
     """Rows whose latency decides something: uniform baselines, front and picks, and what may yet keep the budget."""
-    mask = shown_mask(now)
+    mask = front_and_picks(now)
     if now.limits.most(LATENCY_MS) is not None:
-        mask |= shown_mask(replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)))
+        mask |= front_and_picks(replace(now, limits=now.limits.widened(LATENCY_MS, 1 + _REACH)))
     mask[now.measures.baselines] = True
     return [int(row) for row in np.flatnonzero(mask & _timed(now))]
 

@@ -10,6 +10,7 @@ from typing import Any
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
+from studies.judging.point_lists import front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text, replaced_text
@@ -18,7 +19,6 @@ from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing
 from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
 from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
-from studies.judging.shown import picked_points, shown_points
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
@@ -35,7 +35,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     Args:
         others: other targets of the study, to lay beside it.
     """
-    metric, times = now.study.metric, time_table(store, now.target.id)
+    times = time_table(store, now.target.id)
     assignments = store.evaluations.assignments(now.target.id)
     groups = store.studies.groups(now.study.id)
     names = {group.id: group.name for group in groups}
@@ -43,33 +43,26 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     # What was built again for an export belongs to no trial.
     audits = [(number, row) for number, row in store.engines.audits(now.target.id) if number in trial_of]
     counts = Counter(row.answer for _, row in audits)
-    shown = {point.row: store.evaluations.load(point.id) for point in shown_points(now)}
-    points = now.points(range(len(now.table)))
+    shown = {point.row: store.evaluations.load(point.id) for point in front_points(now)}
+    points, unbuildable = now.points(range(len(now.table))), store.spaces.unbuildable(now.target.id)
     return ReportData(
         study=now.study.name,
         target=_target_text(now),
-        metric=Metric.of(metric),
+        metric=Metric.of(now.study.metric),
         limits=now.limits,
         model=now.study.model_path,
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         samples=now.study.samples_text,
         evaluations=[_evaluation(now, point, assignments[point.id], shown.get(point.row)) for point in points],
-        picks=[_pick(now, name, point) for name, point in picked_points(now).items()],
+        picks=[_pick(now, name, point) for name, point in pick_points(now).items()],
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
         precisions={
             int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
             for row in shown
         },
         opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
-        unbuildable=[
-            (group, names[group], precision.label)
-            for group, precision in sorted(store.spaces.unbuildable(now.target.id))
-        ],
-        mismatches=[
-            _mismatch(trial_of[number], row, names[row.group])
-            for number, row in audits
-            if row.answer is Answer.NOT_OBEYED
-        ],
+        unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
+        mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _disobeyed(row)],
         audited=(counts[Answer.OBEYED], counts[Answer.NOT_OBEYED], counts[Answer.OPAQUE]),
         failures=_failures(store, now),
         hypervolume=_hypervolume(now),
@@ -141,6 +134,10 @@ def _notes_of(record: EvaluationRecord) -> list[str]:
 
 def _opaque(record: EvaluationRecord) -> frozenset[str]:
     return frozenset(row.group for row in record.evaluation.audit if row.answer is Answer.OPAQUE)
+
+
+def _disobeyed(row: AuditRow) -> bool:
+    return row.answer is Answer.NOT_OBEYED
 
 
 def _mismatch(trial: int, row: AuditRow, name: str) -> Mismatch:

@@ -417,7 +417,7 @@ def test_an_engine_of_a_late_failure_can_be_compared_and_of_an_early_one_not(stu
     execute(failed, "accuracy")
     assert strict(ok("compare", "small", 1, "--json", "--samples", 4))["outputs"]
     execute(failed, "build")
-    refused("compare", "small", 1, says="comparing trial 1: it failed at build (non_finite), so there is no engine")
+    refused("compare", "small", 1, says="comparing trial 1: it failed at build (non finite), so there is no engine")
 
 
 def refused(*arguments: Any, says: str, code: int = 2) -> None:

@@ -16,7 +16,7 @@ import pytest
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
-from studies.judging.shown import shown_points
+from studies.judging.point_lists import front_points
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run.engines import prune
@@ -91,7 +91,7 @@ def test_the_table_has_every_pick_and_says_which_is_not_on_the_front(filled: Sto
 def test_rows_have_every_pick_and_true_front_flags(filled: Store, url: str, whole: bool) -> None:
     now, mixes = commands.front("s", storage=url, whole=whole)
     assert [int(now.table.trial[row]) for row in now.measures.fastest_first(now.judgement.front)] == [1, 3]
-    assert [point.trial for point in shown_points(now)] == [1, 3, PICK]
+    assert [point.trial for point in front_points(now)] == [1, 3, PICK]
     assert mixes[int(now.table.id[now.picks.accurate])] == "all fp32"
 
 

@@ -1,4 +1,4 @@
-"""Which evaluations of a standing are shown, told and kept."""
+"""Lists of evaluations: those on the front, the picks, what a table names, and those whose engines are kept."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from studies.judging.standing import Standing
 Bools = NDArray[np.bool_]
 
 
-def shown_mask(now: Standing) -> Bools:
+def front_and_picks(now: Standing) -> Bools:
     """(n,) front and picks, which need not be on it: what tables show."""
     result: Bools = now.judgement.front | now.picks.mask(len(now.table))
     return result
 
 
-def kept_mask(now: Standing) -> Bools:
+def engines_to_keep(now: Standing) -> Bools:
     """(n,) what is shown, and the candidates for `best`: rows whose engines are kept."""
-    result = shown_mask(now)
+    result = front_and_picks(now)
     result[list(now.picks.line)] = True
     return result
 
 
-def shown_points(now: Standing) -> list[Point]:
+def front_points(now: Standing) -> list[Point]:
     """Front and picks, fastest first."""
-    return now.points(now.measures.fastest_first(shown_mask(now)))
+    return now.points(now.measures.fastest_first(front_and_picks(now)))
 
 
-def told_points(now: Standing) -> list[Point]:
+def table_points(now: Standing) -> list[Point]:
     """What a table of the front names: front, picks, what the final split ruled out, and baselines."""
-    return now.points(told_rows(now))
+    return now.points(table_rows(now))
 
 
-def told_rows(now: Standing) -> list[int]:
-    """Rows of `told_points`."""
+def table_rows(now: Standing) -> list[int]:
+    """Rows of `table_points`."""
     tried, keeps = now.final.tried, now.judgement.keeps_final
     failed = [row for row in now.picks.line if tried[row] and not keeps[row]]
     order = now.measures.fastest_first
-    shown, barred = order(shown_mask(now)), order(now.judgement.barred)
+    shown, barred = order(front_and_picks(now)), order(now.judgement.barred)
     return list(dict.fromkeys([*shown, *failed, *barred, *now.measures.baselines]))
 
 
@@ -49,7 +49,7 @@ def best_point(now: Standing) -> Point | None:
     return None if now.picks.best is None else now.point(now.picks.best)
 
 
-def picked_points(now: Standing) -> dict[str, Point]:
+def pick_points(now: Standing) -> dict[str, Point]:
     """The picks by name, `best` first; those that nothing is picked as are absent."""
     rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
     return dict(zip(rows, now.points(list(rows.values())), strict=True))

@@ -1,0 +1,37 @@
+"""A trial of which an engine was built, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from search.errors import StudyError
+from search.values import Stage
+from studies.judging.sentences.evaluations import failure_text
+from studies.store import suggestions
+from studies.store.records import FAILED, RUNNING, EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.store import Store
+
+
+def load_built(
+    store: Store, study: StudyRecord, target: TargetRecord, trial: int, verb: str, *, but: Container[Stage] = ()
+) -> EvaluationRecord:
+    """The evaluation of a trial, if it has an engine.
+
+    Args:
+        verb: what the engine is wanted for, say `profile`.
+        but: stages at which the evaluation may have failed nevertheless.
+
+    Raises:
+        StudyError: no such trial, one that is under way, or one that failed.
+    """
+    record = store.trials.load(target.id, trial)
+    failure = record.evaluation.failure
+    doing = f"{verb.removesuffix('e')}ing trial {trial}"
+    if record.status == RUNNING:
+        raise StudyError(f"{doing}: its evaluation is under way. Wait for it, or take another trial.")
+    if record.status == FAILED and failure is not None and failure.stage not in but:
+        raise StudyError(
+            f"{doing}: it {failure_text(failure.stage.value, failure.kind.value)}, so there is no engine to {verb}. "
+            f"Take another trial; `{suggestions.command('show', study.name, str(trial))}` says why it failed."
+        )
+    return record
