@@ -1,0 +1,167 @@
+"""The loop by itself: what it asks of its parts, in which order, and what it leaves when it is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from search.values import Assignment, Evaluation
+from studies.events import Quiet
+from studies.run import loop
+from studies.run.claims.claim import Claim
+from studies.run.claims.claims import Claims
+from studies.run.hooks.hook import Hook, Hooks
+from studies.run.pipeline.pipeline import Result
+
+WANTED = 6
+
+
+class Study:
+    """A ledger and the stop conditions over it: how many evaluations are finished is all there is to know."""
+
+    trials = WANTED
+
+    def __init__(self) -> None:
+        self.finished: list[int] = []
+
+    def standing(self) -> Any:
+        return SimpleNamespace(done=len(self.finished))
+
+    def reached(self, now: Any) -> str:
+        return f"{now.done} evaluations are done" if now.done >= WANTED else ""
+
+
+class Numbers:
+    """A source of claims: numbers from 1, none twice. Those in `late` come to nothing, as another worker was faster."""
+
+    def __init__(self, study: Study, late: Sequence[int] = ()) -> None:
+        self.study = study
+        self.late = late
+        self.begun: list[int] = []
+        self.open: set[int] = set()
+        self.waited = 0
+
+    def claim_next(self, now: Any, *, searching: bool) -> Claim | None:
+        if not searching or len(self.begun) >= WANTED + len(self.late):
+            return None
+        number = len(self.begun) + 1
+        self.begun.append(number)
+        self.open.add(number)
+        return Claim(number, Assignment({}), number, 0.0)
+
+    def settle(self, claim: Claim, evaluation: Evaluation) -> Any:
+        self.open.remove(claim.number)
+        if claim.number in self.late:
+            return None
+        self.study.finished.append(claim.number)
+        return SimpleNamespace(number=claim.number)
+
+    def wait(self, now: Any) -> bool:
+        self.waited += 1
+        return True
+
+    def give_back(self) -> None:
+        self.open.clear()
+
+
+class LastFirst:
+    """A pipeline of so many claims, that are finished in the order opposite to that in which they were started."""
+
+    def __init__(self, most: int, fails_at: int = 0) -> None:
+        self.most = most
+        self.fails_at = fails_at
+        self.claims: list[Claim] = []
+        self.most_at_once = 0
+
+    @property
+    def free(self) -> bool:
+        return len(self.claims) < self.most
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.claims)
+
+    def start(self, claim: Claim) -> None:
+        self.claims.append(claim)
+        self.most_at_once = max(self.most_at_once, len(self.claims))
+
+    def wait_finished(self) -> Sequence[Result]:
+        claim = self.claims.pop() if self.claims else None
+        if claim is not None and claim.number == self.fails_at:
+            raise KeyboardInterrupt
+        return () if claim is None else ((claim, Evaluation(claim.assignment)),)
+
+    def close(self) -> None: ...
+
+
+class Diary(Hook):
+    """A hook of somebody else's: what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def notice(self, now: Any) -> Any:
+        self.told.append(f"{now.done} there")
+        return now
+
+    def prepare(self, now: Any) -> None:
+        self.told.append("more wanted")
+
+    def follow(self, record: Any, now: Any) -> None:
+        self.told.append(f"{record.number} stored, {now.done} there")
+
+    def conclude(self) -> None:
+        self.told.append("over")
+
+
+def run(study: Study, source: Numbers, pipeline: LastFirst, hook: Hook) -> str:
+    parts: Any = (study, Claims([source]), pipeline, Hooks([hook]), study, Quiet())
+    return loop.run(*parts)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_all_that_is_begun_is_finished_before_the_loop_ends(most: int) -> None:
+    study, pipeline = Study(), LastFirst(most)
+    source = Numbers(study)
+    assert run(study, source, pipeline, Hook()) == f"{WANTED} evaluations are done"
+    assert sorted(study.finished) == source.begun == list(range(1, WANTED + 1))
+    assert (pipeline.most_at_once, pipeline.claims, source.open) == (most, [], set())
+
+
+def test_hooks_are_called_around_every_evaluation() -> None:
+    diary, study = Diary(), Study()
+    run(study, Numbers(study), LastFirst(1), diary)
+    assert diary.told[:3] == ["0 there", "more wanted", "1 stored, 1 there"]
+    assert diary.told[-3:] == [f"{WANTED} stored, {WANTED} there", f"{WANTED} there", "over"]
+
+
+def test_a_result_that_another_worker_was_faster_with_is_no_evaluation() -> None:
+    diary, study = Diary(), Study()
+    run(study, Numbers(study, late=[2]), LastFirst(2), diary)
+    assert 2 not in study.finished
+    assert not [line for line in diary.told if line.startswith("2 stored")]
+
+
+def test_where_nothing_can_be_begun_it_waits_for_others() -> None:
+    study = Study()
+    source = Numbers(study, late=[])
+    source.begun = list(range(WANTED))  # by another worker
+
+    def others_finish(now: Any) -> bool:
+        study.finished.append(0)
+        return True
+
+    source.wait = others_finish  # type: ignore[method-assign]
+    assert run(study, source, LastFirst(1), Hook()) == f"{WANTED} evaluations are done"
+
+
+def test_cut_off_it_gives_back_all_that_is_in_flight() -> None:
+    study = Study()
+    source = Numbers(study)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, source, LastFirst(3, fails_at=3), Hook())
+    assert source.open == set()
+    assert study.finished == []
