@@ -33,6 +33,7 @@ from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
 from studies.run.work import Work
+from studies.trials.ledger import Ledger
 
 MANIFEST = "manifest.json"
 
@@ -119,7 +120,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     if note:
         work.events.note(note)
     chosen = _confirm(final, number, request.trial)
-    found = manifest(final, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
+    found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -178,12 +179,12 @@ def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:
 
 def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
     """The evaluation, measured again and scored on the final split where that was not done yet."""
-    now, row = _place(work, number)
+    now, row = _place(work.ledger, number)
     with work.ledger.artifacts.open(str(now.table.artifact[row])):
         pass  # it is what was measured, else this raises
     if not now.final.tried[row]:
         confirm(work, now, [row])
-        now, row = _place(work, number)
+        now, row = _place(work.ledger, number)
     if now.final.unscorable[row]:
         raise _not_finite(trial)
     assignment = work.ledger.store.evaluations.load(number).evaluation.assignment
@@ -197,6 +198,6 @@ def _not_finite(trial: int) -> ArtifactError:
     )
 
 
-def _place(work: Work, number: int) -> tuple[Standing, int]:
-    now = work.ledger.standing(exports=True)
+def _place(ledger: Ledger, number: int) -> tuple[Standing, int]:
+    now = ledger.standing(exports=True)
     return now, int(np.flatnonzero(now.table.id == number)[0])

@@ -15,11 +15,11 @@ from studies.judging.sentences.cautions import caution_text
 from studies.judging.sentences.final_split import disagreement_text
 from studies.judging.sentences.unrelated_outputs import unrelated_text
 from studies.judging.standing import Standing
-from studies.run.work import Work
 from studies.store.records import EvaluationRecord, FinalLevel, GroupRecord
+from studies.trials.ledger import Ledger
 
 
-def manifest(work: Work, now: Standing, point: Point, trial: int, pick: str, engine: Path) -> dict[str, Any]:
+def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str, engine: Path) -> dict[str, Any]:
     """Everything but the digests of the exported files, as JSON values.
 
     Args:
@@ -27,12 +27,12 @@ def manifest(work: Work, now: Standing, point: Point, trial: int, pick: str, eng
         trial: number of the trial that was chosen.
         pick: how it was chosen.
     """
-    record = work.ledger.store.evaluations.load(point.id)
-    names = {group.id: group for group in work.ledger.store.studies.groups(work.ledger.study.id)}
+    record = ledger.store.evaluations.load(point.id)
+    names = {group.id: group for group in ledger.store.studies.groups(ledger.study.id)}
     evaluation = record.evaluation
     return {
         "bitfront": __version__,
-        "study": work.ledger.study.name,
+        "study": ledger.study.name,
         "trial": trial,
         "pick": pick,
         "evaluation": {
@@ -42,27 +42,27 @@ def manifest(work: Work, now: Standing, point: Point, trial: int, pick: str, eng
             "build_s": evaluation.build_s,
         },
         "model": {
-            "path": work.ledger.study.model_path,
-            "digest": work.ledger.study.model_digest,
-            **work.ledger.study.model,
+            "path": ledger.study.model_path,
+            "digest": ledger.study.model_digest,
+            **ledger.study.model,
         },
         "precision": {node: evaluation.assignment[g.id].label for g in names.values() for node in g.anchors},
         "groups": _groups(record, names),
-        "ranges_digest": work.ledger.target.ranges_digest,
-        "metric": work.ledger.study.metric,
+        "ranges_digest": ledger.target.ranges_digest,
+        "metric": ledger.study.metric,
         "latency": _latency(now, point, record),
         **_levels(now, point, trial, record),
-        "search": _accuracy(evaluation.accuracy, work.ledger.study.clusters("search")),
+        "search": _accuracy(evaluation.accuracy, ledger.study.clusters("search")),
         "unrelated_to_fp32": point.unrelated,
         "warnings": [text for text in (caution_text(now.target.target), unrelated_text(now, point)) if text],
-        "final": {**_accuracy(record.final, work.ledger.study.clusters("final")), **_judged(now, point)},
-        "limits": work.ledger.limits.to_json(),
-        "target": work.ledger.target.target.to_json(),
-        "target_fingerprint": work.ledger.target.target.fingerprint,
-        "knobs": work.ledger.knobs,
+        "final": {**_accuracy(record.final, ledger.study.clusters("final")), **_judged(now, point)},
+        "limits": ledger.limits.to_json(),
+        "target": ledger.target.target.to_json(),
+        "target_fingerprint": ledger.target.target.fingerprint,
+        "knobs": ledger.knobs,
         "engine_bytes": engine.stat().st_size,
         "memory_bytes": evaluation.memory_bytes,
-        "environment": work.ledger.study.environment,
+        "environment": ledger.study.environment,
     }
 
 

@@ -54,7 +54,7 @@ def _profile_one(
     work: Work, now: Standing, record: EvaluationRecord, count: int
 ) -> tuple[tuple[LayerTime, ...], tuple[str, ...]]:
     row = int(np.flatnonzero(now.table.id == record.id)[0])
-    lacking = why_lacking(work, record.artifact)
+    lacking = why_lacking(work.ledger.artifacts, record.artifact)
     notes = (f"trial {record.trial}: {lacking}; it was built again for this profile",) if lacking else ()
     for note in notes:
         work.events.note(note)

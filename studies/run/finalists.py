@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError
+from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def trial_text(now: Standing, row: int) -> str:
     return f"trial {trial}" if trial >= 0 else "the engine built again for this export"
 
 
-def why_lacking(work: Work, digest: str | None) -> str:
+def why_lacking(artifacts: Artifacts, digest: str | None) -> str:
     """Why an engine has to be built again; empty where it is kept as it was built. A damaged one is let go of."""
-    if not digest or digest not in work.ledger.artifacts:
+    if not digest or digest not in artifacts:
         return "its engine was not kept"
-    return "" if work.ledger.artifacts.is_whole(digest) else DAMAGED
+    return "" if artifacts.is_whole(digest) else DAMAGED
 
 
 def engine_of(work: Work, now: Standing, row: int) -> Path:
@@ -84,7 +85,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
         ArtifactError: it can neither be read nor be built.
     """
     digest = str(now.table.artifact[row])
-    lacking = why_lacking(work, digest)
+    lacking = why_lacking(work.ledger.artifacts, digest)
     if not lacking:
         return work.ledger.artifacts.path(digest)
     if lacking == DAMAGED:

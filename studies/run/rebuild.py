@@ -45,7 +45,7 @@ def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tup
     assignment = record.evaluation.assignment
     plain = work.ledger.digest(assignment)
     wanted = record.digest == plain or not other_level
-    lacking = why_lacking(work, record.artifact if record.status == OK else None)
+    lacking = why_lacking(work.ledger.artifacts, record.artifact if record.status == OK else None)
     if wanted and not lacking:
         return record.id, ""
     why = lacking if wanted else f"its engine was not built at optimization level {work.ledger.knobs[_LEVEL]}"
@@ -69,7 +69,7 @@ def _place(work: Work, plain: str) -> tuple[int | None, str]:
             record = None
         if record is None:
             return None, digest
-        if record.status == OK and not why_lacking(work, record.artifact):
+        if record.status == OK and not why_lacking(work.ledger.artifacts, record.artifact):
             return record.id, digest
         number += 1
 

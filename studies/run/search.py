@@ -38,15 +38,15 @@ class Search:
         self._finish = Finish(work, proposals, self._trials, self._band)
         self._hooks = Hooks(
             [
-                ResolutionNote(work),
+                ResolutionNote(work.ledger, work.events),
                 BudgetWarning(work, proposals),
                 self._band,
-                TimeKeeping(work),
-                LostTrials(work, self._trials),
+                TimeKeeping(work.crew),
+                LostTrials(work.crew, self._trials),
                 SensitivityHook(work, proposals),
-                ForecastNotes(work, proposals),
+                ForecastNotes(proposals, work.events),
                 DriftCheck(work),
-                Pruning(work),
+                Pruning(work.ledger, work.crew, keep=work.problem.config.keep_engines),
             ]
         )
 
@@ -85,4 +85,5 @@ class Search:
 def make_pipeline(work: Work) -> Pipeline:
     """With processes that only build, where the configuration asks for some."""
     builders = work.problem.config.builders
-    return ParallelPipeline(work, builders) if builders else SerialPipeline(work)
+    parts = work.bench, work.ledger, work.events
+    return ParallelPipeline(*parts, builders) if builders else SerialPipeline(*parts)

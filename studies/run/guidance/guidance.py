@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from search.forecast.models import Priors
 from search.forecast.priors import Baseline, NoisePrior, latency_prior, noise_prior
 from search.forecast.transfer import transferred
+from search.graph.model import Model
 from search.sampler.goals import Aim
 from search.sampler.guided import Guidance
 from search.space.choices import Space
@@ -20,6 +21,7 @@ from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
 from studies.run.work import Work
+from studies.trials.ledger import Ledger
 
 _SAME_SCALE = 0.005  # relative difference of the reference within which priors are not made again
 
@@ -32,7 +34,7 @@ def make_guidance(work: Work) -> Guidance:
         if work.problem.config.repair
         else _Unrepaired(work.problem.space.choices, work.problem.space.variables)
     )
-    also = siblings.offered_elsewhere(work)
+    also = siblings.offered_elsewhere(work.ledger)
     layout = make_layout([g.id for g in groups], work.problem.model.edges, space, [g.block for g in groups], also)
     sensitivities.take(work)
     source = _Source(work, layout)
@@ -42,7 +44,7 @@ def make_guidance(work: Work) -> Guidance:
         unbuildable=lambda: work.ledger.store.spaces.unbuildable(work.ledger.target.id),
         aim=source.aim,
         latency_band=lambda: work.ledger.target.band,
-        noise=_measured_noise(work, layout),
+        noise=_measured_noise(work.ledger, layout),
         latencies=lambda: work.ledger.store.trials.latencies(work.ledger.target.id),
     )
 
@@ -54,7 +56,7 @@ def measured(work: Work, guidance: Guidance) -> Guidance:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
     sensitivities.ensure(work)
-    return replace(guidance, noise=_measured_noise(work, guidance.layout))
+    return replace(guidance, noise=_measured_noise(work.ledger, guidance.layout))
 
 
 class _Unrepaired(Space):
@@ -64,9 +66,9 @@ class _Unrepaired(Space):
         return assignment if pairs.isdisjoint(assignment.items()) else None
 
 
-def _measured_noise(work: Work, layout: Layout) -> NoisePrior | None:
+def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
     """What the stored sensitivities say of each group; None while there are none."""
-    found = work.ledger.store.spaces.sensitivities(work.ledger.target.id)
+    found = ledger.store.spaces.sensitivities(ledger.target.id)
     return noise_prior(layout, _errors(layout, found)) if found else None
 
 
@@ -87,8 +89,8 @@ class _Source:
     def __init__(self, work: Work, layout: Layout) -> None:
         self._work = work
         self._layout = layout
-        self._noise = _measured_noise(work, layout)
-        self._work_of = _multiply_adds(work, layout)
+        self._noise = _measured_noise(work.ledger, layout)
+        self._work_of = _multiply_adds(work.problem.model, layout)
         self._elsewhere = siblings.elsewhere(work, layout, self._work_of)
         self._made: tuple[tuple[int, ...], float | None, Priors] | None = None
 
@@ -97,7 +99,7 @@ class _Source:
         if not known:
             return None
         if self._noise is None:
-            self._noise = _measured_noise(self._work, self._layout)
+            self._noise = _measured_noise(self._work.ledger, self._layout)
             self._made = None if self._noise is not None else self._made
         reference_ms = self._work.ledger.store.measurements.reference_ms(self._work.ledger.target.id)
         if self._made is None or self._made[0] != known or _moved(self._made[1], reference_ms):
@@ -132,9 +134,9 @@ def _moved(before_ms: float | None, now_ms: float | None) -> bool:
     return before_ms is not None and now_ms is not None and abs(now_ms / before_ms - 1) > _SAME_SCALE
 
 
-def _multiply_adds(work: Work, layout: Layout) -> NDArray[np.float64]:
+def _multiply_adds(model: Model, layout: Layout) -> NDArray[np.float64]:
     """(groups,) of one inference: elements of the output times the weights that each is made from."""
-    groups = {group.id: group for group in work.problem.model.groups}
+    groups = {group.id: group for group in model.groups}
     found = []
     for name in layout.groups:
         group = groups[name]

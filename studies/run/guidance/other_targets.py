@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from search.space.layout import Layout
     from studies.run.work import Work
     from studies.store.records import SensitivityRecord, TargetRecord
+    from studies.trials.ledger import Ledger
 
 _LEAST_ROWS = 4
 _NORMAL_95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
@@ -37,7 +38,7 @@ def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
     They hold where ranges and rounding are the same and the other target was offered all that this one is.
     """
     wanted = set(work.problem.space.lower_pairs())
-    for other in _others(work):
+    for other in _others(work.ledger):
         if (
             rounding(other.target) != rounding(work.ledger.target.target)
             or other.ranges_digest != work.ledger.target.ranges_digest
@@ -59,8 +60,8 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
         multiply_adds: (groups,) to share latencies by where profiles say nothing.
     """
     found: list[tuple[TargetRecord, Elsewhere]] = []
-    for other in _others(work):
-        rows = _rows(work, other, layout, multiply_adds)
+    for other in _others(work.ledger):
+        rows = _rows(work.ledger, other, layout, multiply_adds)
         found += [] if rows is None else [(other, rows)]
     if not found:
         return None
@@ -72,43 +73,41 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
     return made.worth()
 
 
-def offered_elsewhere(work: Work) -> frozenset[Precision]:
+def offered_elsewhere(ledger: Ledger) -> frozenset[Precision]:
     """The precisions that the study's other targets offer, so that what they measured can be told here."""
-    choices = (choice for other in _others(work) for choice in work.ledger.store.spaces.choices(other.id))
+    choices = (choice for other in _others(ledger) for choice in ledger.store.spaces.choices(other.id))
     return frozenset(choice.precision for choice in choices if choice.offered)
 
 
-def _others(work: Work) -> list[TargetRecord]:
-    return [
-        other for other in work.ledger.store.targets.of_study(work.ledger.study.id) if other.id != work.ledger.target.id
-    ]
+def _others(ledger: Ledger) -> list[TargetRecord]:
+    return [other for other in ledger.store.targets.of_study(ledger.study.id) if other.id != ledger.target.id]
 
 
 def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool, bool, bool, int]:
     return other.target.device == here.device, other.target.backend == here.backend, rows.alike, len(rows.ms)
 
 
-def _rows(work: Work, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
+def _rows(ledger: Ledger, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
     """What was measured on another target; None where that is too little."""
-    now = standing(work.ledger.store, work.ledger.study, other, work.ledger.limits)
+    now = standing(ledger.store, ledger.study, other, ledger.limits)
     rows = [int(row) for row in np.flatnonzero(now.measures.complete & np.isfinite(now.table.loss))]
     uniform = [row for row in now.measures.baselines if row in rows]
     if len(rows) < _LEAST_ROWS or not uniform:
         return None
-    known = work.ledger.store.evaluations.assignments(other.id)
+    known = ledger.store.evaluations.assignments(other.id)
     numbers = [int(number) for number in now.table.id]
     baselines = [
         Baseline(
             layout.precisions_of([known[numbers[row]]])[0],
             float(now.measures.latency_ms[row]),
-            work.ledger.store.engines.profile(numbers[row]),
+            ledger.store.engines.profile(numbers[row]),
         )
         for row in uniform
     ]
     precisions = layout.precisions_of([known[numbers[row]] for row in rows])
     loss_std = (now.table.loss_high - now.table.loss_low)[rows] / (2 * _NORMAL_95)
     scaled = [place for precision, place in layout.places.items() if precision.scaled]
-    same = rounding(other.target) == rounding(work.ledger.target.target)
+    same = rounding(other.target) == rounding(ledger.target.target)
     return Elsewhere(
         precisions=precisions,
         ms=now.measures.latency_ms[rows],

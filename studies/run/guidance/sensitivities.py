@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from studies.options.config import SearchConfig
     from studies.run.work import Work
     from studies.store.store import Store
+    from studies.trials.ledger import Ledger
 
 Errors = Mapping[tuple[str, Precision], float]
 
@@ -46,7 +47,7 @@ def ensure(work: Work) -> Errors:
     Raises:
         EvaluatorError: ONNX Runtime cannot run the model, or the evaluator process dies.
     """
-    work.crew.once("sensitivity", lambda: is_known(work), lambda: take(work) or measure(work))
+    work.crew.once("sensitivity", lambda: is_known(work.ledger), lambda: take(work) or measure(work))
     return work.ledger.store.spaces.sensitivities(work.ledger.target.id)
 
 
@@ -54,7 +55,7 @@ def take(work: Work) -> bool:
     """Take what holds on another target of the study, where nothing is there; whether something is there now."""
     from studies.run.guidance.other_targets import known_sensitivities
 
-    if is_known(work):
+    if is_known(work.ledger):
         return True
     found = known_sensitivities(work)
     if found:
@@ -63,9 +64,9 @@ def take(work: Work) -> bool:
     return bool(found)
 
 
-def is_known(work: Work) -> bool:
+def is_known(ledger: Ledger) -> bool:
     """Whether the target's sensitivities are in the database."""
-    return bool(work.ledger.store.spaces.sensitivities(work.ledger.target.id))
+    return bool(ledger.store.spaces.sensitivities(ledger.target.id))
 
 
 def measure(work: Work, *, again: bool = False) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class SensitivityBeside:
         self._held.close()
 
     def _is_settled(self) -> bool:
-        return sensitivities.is_known(self._work) or not self._work.problem.space.lower_pairs()
+        return sensitivities.is_known(self._work.ledger) or not self._work.problem.space.lower_pairs()
 
     def _is_over(self) -> bool:
         if self._call is None:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
+from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
 from studies.run.reaching import warn_of_budget
 from studies.run.work import Work
 from studies.store.records import RUNNING, EvaluationRecord
 from studies.trials.forecasts import poor_text, quality_text
+from studies.trials.ledger import Ledger
 from studies.trials.proposals import Proposals
 
 
 class ResolutionNote(Hook):
     """Says how small a loss the samples can tell, and warns where that is too coarse for the limits."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, ledger: Ledger, events: SearchEvents) -> None:
+        self._ledger = ledger
+        self._events = events
         self._told = False
 
     def notice(self, now: Standing) -> Standing:
-        found = () if self._told else find_resolutions(self._work.ledger.store, now)
+        found = () if self._told else find_resolutions(self._ledger.store, now)
         if found:
             self._told = True
-            self._work.events.note(resolution_text(found, now))
+            self._events.note(resolution_text(found, now))
             for text in coarse_texts(found, now):
-                self._work.events.note(f"WARNING: {text}")
+                self._events.note(f"WARNING: {text}")
         return now
 
 
@@ -50,9 +53,9 @@ class BudgetWarning(Hook):
 class ForecastNotes(Hook):
     """Says when the sampler's forecasts turn poor, when they are good again, and how good they were in the end."""
 
-    def __init__(self, work: Work, proposals: Proposals) -> None:
-        self._work = work
+    def __init__(self, proposals: Proposals, events: SearchEvents) -> None:
         self._proposals = proposals
+        self._events = events
         self._poor = False
 
     def follow(self, record: EvaluationRecord, now: Standing) -> None:
@@ -62,10 +65,10 @@ class ForecastNotes(Hook):
         found = self._proposals.quality()
         if found is not None and found.latency is not None:
             good = f"forecasts are good again: {quality_text(found.latency)}"
-            self._work.events.note(poor_text(found) if self._poor else good)
+            self._events.note(poor_text(found) if self._poor else good)
 
     def conclude(self) -> None:
         found = self._proposals.quality()
         for name, each in (("latency", found.latency), ("loss", found.loss)) if found is not None else ():
             if each is not None:
-                self._work.events.note(f"forecasts of the {name}: {quality_text(each)}")
+                self._events.note(f"forecasts of the {name}: {quality_text(each)}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 
+from studies.crew.crew import Crew
 from studies.judging.standing import Standing
 from studies.run.engines import prune
 from studies.run.hooks.hook import Hook
 from studies.run.noise.repeatability import measure_drift
 from studies.run.work import Work
 from studies.store.records import EvaluationRecord
+from studies.trials.ledger import Ledger
 from studies.trials.open_trials import OpenTrials
 
 DRIFT_EVERY = 20
@@ -38,27 +40,32 @@ class DriftCheck(Hook):
 
 
 class Pruning(Hook):
-    """Lets go of engines that are on no front any more now and then; one worker does it for all."""
+    """Lets go of engines that are on no front any more now and then; one worker does it for all.
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    Args:
+        keep: as `--keep-engines`.
+    """
+
+    def __init__(self, ledger: Ledger, crew: Crew, *, keep: str) -> None:
+        self._ledger = ledger
+        self._crew = crew
+        self._keep = keep
         self._evaluated = 0
 
     def follow(self, record: EvaluationRecord, now: Standing) -> None:
         self._evaluated += 1
         if self._evaluated % _PRUNE_EVERY:
             return
-        with self._work.crew.try_hold("prune") as mine:
+        with self._crew.try_hold("prune") as mine:
             if mine:
-                ledger = self._work.ledger
-                prune(ledger.store, ledger.artifacts, now, keep=self._work.problem.config.keep_engines)
+                prune(self._ledger.store, self._ledger.artifacts, now, keep=self._keep)
 
 
 class LostTrials(Hook):
     """Sees to the trials of lost workers twice in a lease."""
 
-    def __init__(self, work: Work, trials: OpenTrials) -> None:
-        self._crew = work.crew
+    def __init__(self, crew: Crew, trials: OpenTrials) -> None:
+        self._crew = crew
         self._trials = trials
         self._next = 0.0
 
@@ -71,8 +78,8 @@ class LostTrials(Hook):
 class TimeKeeping(Hook):
     """Stores where the time of this worker goes."""
 
-    def __init__(self, work: Work) -> None:
-        self._crew = work.crew
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
 
     def notice(self, now: Standing) -> Standing:
         self._crew.store_time()

@@ -22,6 +22,7 @@ from studies.store.store import Store
 
 if TYPE_CHECKING:
     from studies.judging.search_events import SearchEvents
+    from studies.run.pace import Pace
     from studies.run.work import Work
 
 TRIES = 3  # measurements at most of what stays doubtful
@@ -126,7 +127,7 @@ def measure_again(work: Work, now: Standing, rows: Sequence[int]) -> list[Remeas
     later, after, left = now, before, numbers
     for _ in range(max(TRIES, 1)):
         for batch in _batches(left):
-            if _in_time(work, later, len(batch)):
+            if _in_time(work.pace, later, len(batch)):
                 work.ledger.store.measurements.add_round(work.ledger.target.id, _latencies(work, later, batch))
                 tries |= {number: tries[number] + 1 for number in batch}
         later = standing(work.ledger.store, work.ledger.study, work.ledger.target, now.limits)
@@ -148,9 +149,8 @@ def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     return (numbers[start : start + _TOGETHER] for start in range(0, len(numbers), _TOGETHER))
 
 
-def _in_time(work: Work, now: Standing, count: int) -> bool:
+def _in_time(pace: Pace, now: Standing, count: int) -> bool:
     """Whether measuring so many engines leaves enough time for the finalists."""
-    pace = work.pace
     return pace.limit_s is None or pace.left_s >= pace.timing_s(now, count) + pace.reserve_s(now)
 
 

@@ -9,7 +9,8 @@ from search.values import Assignment, Latency
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
-    from studies.run.work import Work
+    from studies.run.work import Bench, Work
+from studies.trials.ledger import Ledger
 
 
 def measure_drift(work: Work, now: Standing, row: int) -> float:
@@ -19,24 +20,24 @@ def measure_drift(work: Work, now: Standing, row: int) -> float:
         How much slower it runs, on the clock, than it usually does; where no baseline runs beside candidates, than it
         did at first.
     """
-    latency = rebuilt(work, assignment_of(work, now, row), now.table.reference_ms)
+    latency = rebuilt(work.bench, assignment_of(work.ledger, now, row), now.table.reference_ms)
     work.ledger.store.measurements.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
     usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
     return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
 
 @time_spent("tie band")
-def rebuilt(work: Work, assignment: Assignment, reference_ms: float | None = None) -> Latency:
+def rebuilt(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
     """Build an assignment anew in the process that is warm, and measure its latency alone.
 
     Args:
         reference_ms: what the baseline usually takes on a relative target.
     """
-    line = work.bench.keeper.ask("measuring a baseline")
-    with work.bench.hold:
-        return line.timings.time_again(assignment, work.bench.folder / "again.engine", reference_ms)
+    line = bench.keeper.ask("measuring a baseline")
+    with bench.hold:
+        return line.timings.time_again(assignment, bench.folder / "again.engine", reference_ms)
 
 
-def assignment_of(work: Work, now: Standing, row: int) -> Assignment:
+def assignment_of(ledger: Ledger, now: Standing, row: int) -> Assignment:
     """What a row of the study's evaluations was built from."""
-    return work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]
+    return ledger.store.evaluations.assignments(ledger.target.id)[int(now.table.id[row])]

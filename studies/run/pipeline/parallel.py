@@ -18,11 +18,13 @@ from evaluators.process.results import Built
 from evaluators.stopwatch import time_spent
 from search.errors import EvaluatorError
 from search.values import Evaluation, Stage
+from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.build_hold import BuildHold
 from studies.run.pipeline.pipeline import Result, early_limits
-from studies.run.work import Work
+from studies.run.work import Bench
 from studies.run_clock import count_parts
+from studies.trials.ledger import Ledger
 
 _AHEAD = 2  # claims beyond those that are being built: one that is measured, one that waits
 
@@ -67,8 +69,10 @@ class ParallelPipeline:
         builders: how many processes only build.
     """
 
-    def __init__(self, work: Work, builders: int) -> None:
-        self._work = work
+    def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents, builders: int) -> None:
+        self._bench = bench
+        self._ledger = ledger
+        self._events = events
         self._builders = builders
         self._building: set[int] = set()
         self._in_flight: set[int] = set()
@@ -93,7 +97,7 @@ class ParallelPipeline:
         first = claim.uniform and not self._in_flight
         self._in_flight.add(claim.number)
         if first:  # the process that measures may have built it before, and has nothing else to do yet
-            self._to_measure.put(_ToMeasure(claim, None, early_limits(self._work.ledger, claim)))
+            self._to_measure.put(_ToMeasure(claim, None, early_limits(self._ledger, claim)))
         else:
             self._building.add(claim.number)
             self._to_build.put(claim)
@@ -110,12 +114,12 @@ class ParallelPipeline:
             if isinstance(news, _Evaluated):
                 return (self._finish(news.claim, news.evaluation),)
             if isinstance(news, _StageReached):
-                self._work.events.stage(news.claim.trial, news.stage.value)
+                self._events.stage(news.claim.trial, news.stage.value)
                 continue
             self._building.discard(news.claim.number)
             if news.built.engine is None:
                 return (self._finish(news.claim, news.built.evaluation),)
-            self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._work.ledger, news.claim)))
+            self._to_measure.put(_ToMeasure(news.claim, news.built, early_limits(self._ledger, news.claim)))
             return ()
         return ()
 
@@ -127,7 +131,7 @@ class ParallelPipeline:
 
     def close(self) -> None:
         if self._in_flight:
-            self._work.bench.keeper.cancel()  # in the middle of what nobody waits for
+            self._bench.keeper.cancel()  # in the middle of what nobody waits for
         for process in self._processes:
             process.cancel()
         for thread in self._threads:
@@ -143,7 +147,7 @@ class ParallelPipeline:
 
     def _open(self) -> None:
         """Start the threads; every process starts with what it is first asked for."""
-        bench = self._work.bench
+        bench = self._bench
         for number in range(self._builders):
             folder = bench.folder / f"builder{number}"
             job = replace(bench.keeper.job, folder=str(folder), beside=True, only_builds=True)
@@ -165,7 +169,7 @@ class ParallelPipeline:
         thread.start()
 
     def _build_all(self, process: EvaluatorProcess) -> None:
-        bench, hold = self._work.bench, self._work.bench.hold
+        bench, hold = self._bench, self._bench.hold
         while (claim := self._to_build.get()) is not None:
             hold.wait_released()
             out = bench.folder / f"{claim.number}.engine"
@@ -174,7 +178,7 @@ class ParallelPipeline:
             self._news.put(_BuildDone(claim, built))
 
     def _measure_all(self) -> None:
-        bench = self._work.bench
+        bench = self._bench
         while (item := self._to_measure.get()) is not None:
             claim = item.claim
             with _HeldAtLatency(bench.hold, self._teller(claim)) as tell:

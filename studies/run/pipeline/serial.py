@@ -9,17 +9,21 @@ from typing import Any
 from evaluators.process.line import STAGE
 from evaluators.stopwatch import time_spent
 from search.values import Stage
+from studies.judging.search_events import SearchEvents
 from studies.run.claims.claim import Claim
 from studies.run.pipeline.pipeline import Result, early_limits
-from studies.run.work import Work
+from studies.run.work import Bench
 from studies.run_clock import count_parts
+from studies.trials.ledger import Ledger
 
 
 class SerialPipeline:
     """Evaluates one claim at a time in the process of the bench, while this thread waits for it."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, bench: Bench, ledger: Ledger, events: SearchEvents) -> None:
+        self._bench = bench
+        self._ledger = ledger
+        self._events = events
         self._claim: Claim | None = None
 
     @property
@@ -38,18 +42,18 @@ class SerialPipeline:
         claim, self._claim = self._claim, None
         if claim is None:
             return ()
-        keeper, out = self._work.bench.keeper, self._work.bench.folder / f"{claim.number}.engine"
+        keeper, out = self._bench.keeper, self._bench.folder / f"{claim.number}.engine"
         tell = partial(self._tell, claim)
         with time_spent("evaluator"):
             built = keeper.build(claim.assignment, out, tell)
-            limits = early_limits(self._work.ledger, claim)
+            limits = early_limits(self._ledger, claim)
             evaluation = keeper.measure(built, limits, tell, profile=claim.uniform)
         count_parts(evaluation, uniform=claim.uniform)
         return ((claim, evaluation),)
 
     def _tell(self, claim: Claim, event: str, value: Any) -> None:
         if event == STAGE:
-            self._work.events.stage(claim.trial, Stage(value).value)
+            self._events.stage(claim.trial, Stage(value).value)
 
     def close(self) -> None:
         """Nothing: the process of the bench is not ended by this."""
