@@ -30,9 +30,9 @@ from evaluators.process.results import Built
 from search.space.choices import make_space
 from search.values import Assignment, Evaluation
 from studies.events import Quiet
-from studies.run.session.joining import target_of
+from studies.run.local_run import run_here
+from studies.run.session.join import target_of
 from studies.run.session.setup import checked
-from studies.run.working import run_here
 from studies.store.repositories.claims import Claims
 from studies.store.store import Store
 from studies.store.target_options import config_of

@@ -43,7 +43,7 @@ from studies.cli.base import (
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
 from studies.judging.findings import sensitivity_table
-from studies.run.noise.remeasuring import change_text
+from studies.run.noise.remeasurement import change_text
 from studies.show import sensitivity_plot
 from studies.show.layer_table import edge_rows, layer_rows
 from studies.verbs import commands

@@ -26,8 +26,8 @@ from studies.judging.sentences.picks import band_text, best_label, best_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
 from studies.options.config import option_table
-from studies.run.reaching import UnreachableLimitError
 from studies.run.search_result import SearchResult
+from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.front_table import front_table
 from studies.show.progress_display import Display, Lines
 from studies.store import suggestions

@@ -35,8 +35,8 @@ from studies.cli.base import (
     verb,
 )
 from studies.fleet import processes as fleet
-from studies.run.reaching import UnreachableLimitError
 from studies.run.search_result import SearchResult
+from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.progress_display import Notes
 from studies.store.database.retries import known_server
 from studies.verbs import commands

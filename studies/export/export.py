@@ -116,7 +116,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     final = rebuild.at_final_level(work, request.options)
     if final is work and now.final.unscorable[row]:
         raise _not_finite(request.trial)
-    number, note = rebuild.made_again(final, now, row, other_level=final is not work)
+    number, note = rebuild.find_or_rebuild(final, now, row, other_level=final is not work)
     if note:
         work.events.note(note)
     chosen = _confirm(final, number, request.trial)

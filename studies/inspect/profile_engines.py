@@ -12,7 +12,7 @@ from studies.artifacts.shipping import here
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.run.finalists import engine_of, why_lacking
-from studies.run.session.joining import prepared
+from studies.run.session.join import join_study
 from studies.run.session.setup import check_artifacts, check_unchanged, checked
 from studies.run.work import Work
 from studies.store.records import EvaluationRecord
@@ -46,7 +46,7 @@ def profile_engines(
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
-        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
+        with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):
             return {record.id: _profile_one(work, now, record, count) for record in records}
 
 

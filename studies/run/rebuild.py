@@ -29,7 +29,7 @@ def at_final_level(work: Work, options: Mapping[str, Any]) -> Work:
     return replace(work, ledger=replace(work.ledger, knobs=line.setup.knobs()))
 
 
-def made_again(work: Work, now: Standing, row: int, *, other_level: bool) -> tuple[int, str]:
+def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -> tuple[int, str]:
     """The evaluation of a row's assignment whose plan is kept and built as `work` builds: its own, or a new one.
 
     Args:

@@ -8,7 +8,7 @@ from studies.run.claims.claims import Claims
 from studies.run.claims.regained_claims import RegainedClaims
 from studies.run.claims.repairs import Repairs
 from studies.run.claims.trial_claims import TrialClaims
-from studies.run.finishing import Finish
+from studies.run.finish import Finish
 from studies.run.guidance.sensitivity_hook import SensitivityHook
 from studies.run.hooks.announcements import BudgetWarning, ForecastNotes, ResolutionNote
 from studies.run.hooks.hook import Hooks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.judging.standing import Standing
 from studies.run.claims.repairs import Repairs
-from studies.run.reaching import check_float, check_time
+from studies.run.unreachable_limits import check_float, check_time
 from studies.run.work import Work
 from studies.store.records import RUNNING
 from studies.store.target_options import config_of

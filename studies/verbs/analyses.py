@@ -19,7 +19,7 @@ from studies.store.target_options import config_of
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.inspect.profile import Profile
     from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
-    from studies.run.noise.remeasuring import Remeasured
+    from studies.run.noise.remeasurement import Remeasured
 
 
 def layers(options: Mapping[str, Any]) -> Layers:
@@ -106,7 +106,7 @@ def remeasure(
             model, data or target are not the study's.
         EvaluatorError: engines cannot be loaded or run here.
     """
-    from studies.run.noise.remeasuring import remeasure_study
+    from studies.run.noise.remeasurement import remeasure_study
 
     if trials and every:
         raise ConfigError("measuring again: --trial and --all were both given; give one.")

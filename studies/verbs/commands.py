@@ -80,10 +80,10 @@ def search(options: Mapping[str, Any] | SearchConfig, progress: SearchEvents | N
     from studies.artifacts.locations import open_artifacts
     from studies.artifacts.shipping import put, put_again, ships
     from studies.fleet.fleet_run import as_in, crew_of
-    from studies.fleet.joining import run_crew
-    from studies.run.session.joining import target_of
+    from studies.fleet.join import run_crew
+    from studies.run.local_run import run_here
+    from studies.run.session.join import target_of
     from studies.run.session.setup import calibration_cache_of, check_artifacts, check_searchable, checked, create_study
-    from studies.run.working import run_here
 
     config, slots = crew_of(options if isinstance(options, SearchConfig) else from_options(options))
     more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
@@ -124,7 +124,7 @@ def resume(
     Raises:
         StudyError: no such study, or model, data, space or target are not the study's.
     """
-    from studies.fleet.joining import Wanted, join
+    from studies.fleet.join import Wanted, join
 
     which = Wanted(target, new_target)
     return join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=True)
@@ -150,7 +150,7 @@ def worker(
         StudyError: no such study, another process works on it on SQLite, or model, data, space or target are not the
             study's.
     """
-    from studies.fleet.joining import Wanted, join
+    from studies.fleet.join import Wanted, join
 
     which = Wanted(target, new_target)
     return join(name, options or {}, storage or default_url(), progress or Quiet(), which, moved=False)
@@ -225,7 +225,7 @@ def export(
     from studies.export import export as exports
     from studies.export.selection import find_row
     from studies.export.triton import check_triton_name, check_triton_platform
-    from studies.run.session.joining import prepared
+    from studies.run.session.join import join_study
     from studies.run.session.setup import check_artifacts, check_unchanged, checked, final_options
 
     exports.check_folder(out)
@@ -243,7 +243,7 @@ def export(
         with checked(config) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
-            with prepared(store, good, now.study, progress or Quiet()) as work, work.crew.hold("prune"):
+            with join_study(store, good, now.study, progress or Quiet()) as work, work.crew.hold("prune"):
                 how = f"trial {trial}" if trial is not None else pick or "best"
                 if trial is None:
                     now, row = exports.confirm_pick(work, now, how)
@@ -341,7 +341,7 @@ def delete(name: str, storage: str | None = None) -> None:
 
     from studies.artifacts.leftovers import clear, drop
     from studies.artifacts.locations import open_artifacts
-    from studies.run.session.joining import unused
+    from studies.run.session.join import unused
     from studies.run.session.setup import check_artifacts
     from studies.store.store import close_optuna, optuna_storage
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from search.graph.model import load
 from studies.cli.main import program_for
 from studies.export import export
-from studies.run.noise import remeasuring
+from studies.run.noise import remeasurement
 from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
 from tests.support.networks import Net, images, save
@@ -68,8 +68,8 @@ def ok(*arguments: Any) -> str:
 
 
 QUICKLY = (
-    "from studies.export import export; from studies.run.noise import remeasuring; "
-    "from studies.store.reading import repeats; repeats.BUILDS = 1; remeasuring.TRIES = 0; "
+    "from studies.export import export; from studies.run.noise import remeasurement; "
+    "from studies.store.reading import repeats; repeats.BUILDS = 1; remeasurement.TRIES = 0; "
     "repeats.PROCESSES = 0; export.default_tolerance = lambda band: 1e9; "
 )
 
@@ -114,7 +114,7 @@ def quick() -> Iterator[None]:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
-        patch.setattr(remeasuring, "TRIES", 0)
+        patch.setattr(remeasurement, "TRIES", 0)
         patch.setattr(export, "default_tolerance", lambda band: 1e9)
         yield
 

@@ -161,7 +161,7 @@ NOT_TO_READ = (
     *(
         "studies.run.loop",
         "studies.run.session.setup",
-        "studies.run.working",
+        "studies.run.local_run",
         "studies.fleet.processes",
         "studies.export.export",
         "studies.show.report.page",

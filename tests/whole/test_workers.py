@@ -378,8 +378,8 @@ def add_slow_worker(made: Workers) -> str:
 
 
 def test_a_study_that_is_deleted_while_a_worker_checks_its_inputs(made: Workers) -> None:
-    code = "import os, signal\nfrom studies.fleet import joining\nplain = joining.check_unchanged\n"
-    code += f"def check(*given):\n    plain(*given)\n{STOP}joining.check_unchanged = check"
+    code = "import os, signal\nfrom studies.fleet import join\nplain = join.check_unchanged\n"
+    code += f"def check(*given):\n    plain(*given)\n{STOP}join.check_unchanged = check"
     asleep = made.start("worker", "s", "--trials", 8, first=code)
     made.wait_until_stopped(asleep)
     delete(made)

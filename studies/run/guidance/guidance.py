@@ -27,7 +27,7 @@ _SAME_SCALE = 0.005  # relative difference of the reference within which priors 
 
 
 def make_guidance(work: Work) -> Guidance:
-    """Guidance for the study's target, which `measured` completes where sensitivities are not there yet."""
+    """Guidance for the study's target, which `measure_noise` completes where sensitivities are not there yet."""
     groups = work.problem.model.groups
     space = (
         work.problem.space
@@ -49,7 +49,7 @@ def make_guidance(work: Work) -> Guidance:
     )
 
 
-def measured(work: Work, guidance: Guidance) -> Guidance:
+def measure_noise(work: Work, guidance: Guidance) -> Guidance:
     """The same with what each group adds to the error, measured now where that is not known; one worker does it.
 
     Raises:

@@ -202,14 +202,14 @@ def _measure_study(
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
     from studies.artifacts.shipping import here
     from studies.crew.deletion import reported_deletion
-    from studies.run.session.joining import prepared
+    from studies.run.session.join import join_study
     from studies.run.session.setup import check_artifacts, check_unchanged, checked, complete_study
 
     check_artifacts(config)
     with checked(here(store, study, config)) as good, reported_deletion(store, study):
         check_unchanged(good, study, target)
         complete_study(store, good, study.id)
-        with prepared(store, good, study, progress) as work:
+        with join_study(store, good, study, progress) as work:
             notes = measure(work, again=again)
             return store.spaces.sensitivity_rows(work.ledger.target.id), notes, store.studies.groups(study.id)
 

@@ -33,9 +33,9 @@ class SensitivityHook(Hook):
             self._beside.begin()
         if not now.measures.finished_count or len(now.table) < uniform or (beside and not self._beside.wait()):
             return
-        from studies.run.guidance.guidance import measured  # takes a while, and other samplers do without
+        from studies.run.guidance.guidance import measure_noise  # takes a while, and other samplers do without
 
-        self._proposals.guide(lambda guidance: measured(self._work, guidance))
+        self._proposals.guide(lambda guidance: measure_noise(self._work, guidance))
         self._wanted = False
 
     def close(self) -> None:

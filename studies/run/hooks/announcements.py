@@ -6,7 +6,7 @@ from studies.judging.findings.loss_resolution import coarse_texts, find_resoluti
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.run.hooks.hook import Hook
-from studies.run.reaching import warn_of_budget
+from studies.run.unreachable_limits import warn_of_budget
 from studies.run.work import Work
 from studies.store.records import RUNNING, EvaluationRecord
 from studies.trials.forecasts import poor_text, quality_text

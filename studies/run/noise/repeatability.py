@@ -20,14 +20,14 @@ def measure_drift(work: Work, now: Standing, row: int) -> float:
         How much slower it runs, on the clock, than it usually does; where no baseline runs beside candidates, than it
         did at first.
     """
-    latency = rebuilt(work.bench, assignment_of(work.ledger, now, row), now.table.reference_ms)
+    latency = time_rebuild(work.bench, assignment_of(work.ledger, now, row), now.table.reference_ms)
     work.ledger.store.measurements.add_round(work.ledger.target.id, {int(now.table.id[row]): latency})
     usual_ms = now.table.reference_ms if latency.baseline_ms is not None else None
     return latency.raw_ms / (usual_ms or float(now.table.raw_ms[row])) - 1
 
 
 @time_spent("tie band")
-def rebuilt(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
+def time_rebuild(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
     """Build an assignment anew in the process that is warm, and measure its latency alone.
 
     Args:

@@ -134,7 +134,7 @@ class TieBand(Hook):
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:
         """Build a baseline anew in the process that is warm, and time it."""
-        return repeatability.rebuilt(self._work.bench, repeatability.assignment_of(self._work.ledger, now, row))
+        return repeatability.time_rebuild(self._work.bench, repeatability.assignment_of(self._work.ledger, now, row))
 
     def _first(self, now: Standing, row: int) -> float:
         """The baseline's own latency, on the scale of the repetitions."""

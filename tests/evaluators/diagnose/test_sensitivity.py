@@ -402,8 +402,8 @@ def test_the_sampler_is_told_what_the_pass_found(tmp_path: Path, monkeypatch: py
         told.extend([before, (informed.noise, informed.priors().noise)])
         return informed
 
-    real = guidance.measured
-    monkeypatch.setattr(guidance, "measured", measured)
+    real = guidance.measure_noise
+    monkeypatch.setattr(guidance, "measure_noise", measured)
     ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 3)
     (nothing, usual), (noise, prior) = told
     assert nothing is None

@@ -23,7 +23,7 @@ from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows
-from studies.run.finishing import Finish
+from studies.run.finish import Finish
 from studies.show.front_table import front_json, front_table
 from studies.show.report.builder import build_report
 from studies.show.report.page import render_report

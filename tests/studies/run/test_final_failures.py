@@ -15,7 +15,7 @@ import pytest
 
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.run import finalists, finishing
+from studies.run import finalists, finish
 from studies.store.records import OF_FINAL
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, ok
@@ -65,7 +65,7 @@ def searched_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     data = [word for name, scale in scales.items() for word in (f"--{name}", str(write_data(folder, name, scale)))]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(finishing, "_CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
+        patch.setattr(finish, "_CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
         result = invoke("search", "model.onnx", *data, "--study", "s", "--metric", "mine:size", "--trials", 8)
     assert result.exit_code == 0, result.output
     return folder, result.output
@@ -76,7 +76,7 @@ def here(searched_once: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.Mo
     """A copy of the study's folder to work in."""
     shutil.copytree(searched_once[0], tmp_path / "in")
     monkeypatch.chdir(tmp_path / "in")
-    monkeypatch.setattr(finishing, "_CONFIRMATIONS", 99)
+    monkeypatch.setattr(finish, "_CONFIRMATIONS", 99)
     return tmp_path / "in"
 
 

@@ -19,8 +19,8 @@ from studies.judging.standing import standing
 from studies.options.limits import Limits
 from studies.run import pace
 from studies.run.pace import Pace
-from studies.run.reaching import UnreachableLimitError
 from studies.run.search_result import SearchResult
+from studies.run.unreachable_limits import UnreachableLimitError
 from studies.store.store import Store
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs

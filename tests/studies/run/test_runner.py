@@ -321,7 +321,7 @@ def test_drift_is_measured_now_and_then(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_finalists_whose_engines_are_damaged_are_built_again(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("studies.run.finishing._CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
+    monkeypatch.setattr("studies.run.finish._CONFIRMATIONS", 99)  # every pick's turn comes, whatever is measured
     execute("delete from bf_score where split = 'final'")
     engines = [digest for (digest,) in execute("select digest from bf_artifact where kind = 'engine'")]
     for digest in engines:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from studies.cli.main import program_for
 from studies.crew import locked_study
-from studies.run.noise import remeasuring
+from studies.run.noise import remeasurement
 from studies.verbs import commands
 from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs
 
@@ -57,7 +57,7 @@ def doubt(*trials: int) -> None:
 def run(*arguments: Any, tries: int = 3) -> Result:
     """A command in this process, quick but for how often it measures what is doubtful."""
     with quick(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remeasuring, "TRIES", tries)
+        patch.setattr(remeasurement, "TRIES", tries)
         words = [str(argument) for argument in arguments]
         return CliRunner().invoke(program_for(words), words)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from studies.judging.standing import Standing
 from studies.run import finalists
 from studies.run.engines import prune
-from studies.run.noise.remeasuring import settle_doubts
+from studies.run.noise.remeasurement import settle_doubts
 from studies.run.noise.tie_band import TieBand
 from studies.run.work import Work
 from studies.store import suggestions

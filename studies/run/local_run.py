@@ -13,12 +13,12 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import with_details
 from studies.run.pace import Pace
-from studies.run.reaching import refuse_late
 from studies.run.search import Search
 from studies.run.search_result import Mixes, SearchResult
-from studies.run.session.joining import prepared
+from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
 from studies.run.session.setup import Checked, given_options
+from studies.run.unreachable_limits import refuse_late
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start
 from studies.store.records import StudyRecord, TargetRecord
@@ -43,7 +43,7 @@ def run_here(
     pace = Pace(config.time_limit_s, limit_start(), good.data)
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
-    with prepared(store, good, study, progress, state="starting") as work:
+    with join_study(store, good, study, progress, state="starting") as work:
         work.pace = pace
         remember(store, study, target, given_options(config), moved=moved)
         store.studies.update(study.id, state="running")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from studies.crew import Shared
-from studies.run.finishing import Finish
+from studies.run.finish import Finish
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, fresh_url
 

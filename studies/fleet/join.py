@@ -15,8 +15,9 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot
+from studies.run.local_run import result_of, run_here
 from studies.run.search_result import SearchResult
-from studies.run.session.joining import target_of
+from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
 from studies.run.session.setup import (
     add_target,
@@ -26,7 +27,6 @@ from studies.run.session.setup import (
     complete_study,
     given_options,
 )
-from studies.run.working import result_of, run_here
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store

@@ -183,7 +183,7 @@ def remeasure_study(
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
     """
     from studies.artifacts.shipping import here
-    from studies.run.session.joining import prepared
+    from studies.run.session.join import join_study
     from studies.run.session.setup import check_artifacts, check_unchanged, checked
     from studies.store.target_options import config_of
 
@@ -196,7 +196,7 @@ def remeasure_study(
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
-        with prepared(store, good, now.study, progress) as work, work.crew.hold("prune"):
+        with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):
             return tuple(measure_again(work, now, rows))
 
 

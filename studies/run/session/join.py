@@ -30,7 +30,7 @@ from studies.trials.ledger import Ledger
 
 
 @contextmanager
-def prepared(
+def join_study(
     store: Store, good: Checked, study: StudyRecord, progress: SearchEvents, *, state: str = "measuring"
 ) -> Iterator[Work]:
     """Join a study as a worker, calibrated and with its space fixed; on SQLite hold it for this process alone.
