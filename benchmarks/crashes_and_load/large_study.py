@@ -17,7 +17,7 @@ from benchmarks import synthetic
 from search.forecast.forecasts import MEASURED
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
-from studies.options.config import from_options
+from studies.options.read_options import read_config
 from studies.store import records
 from studies.store.database import tables
 from studies.store.records import Choice, NewStudy, TargetRecord
@@ -76,7 +76,7 @@ def part(rows: Rows, kept: Sequence[int]) -> Rows:
 
 def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     """A study without evaluations; the id of its target."""
-    config = from_options({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
+    config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
     study = store.studies.create(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
     store.studies.set_groups(study, [_group(group) for group in groups])

@@ -32,9 +32,10 @@ from benchmarks import ROOT
 from benchmarks.crashes_and_load import large_study
 from benchmarks.example import load_text
 from benchmarks.figures.bookkeeping import replaying
+from studies import verbs
+from studies.options.read_options import read_config
 from studies.store.store import Store
 from studies.trials.ledger import evaluation_digest
-from studies.verbs import commands
 from tests.support.command_line import write_inputs
 from tests.support.networks import Net
 from tests.support.servers.databases import Server
@@ -88,7 +89,7 @@ def front_times(url: str, count: int) -> dict[str, float]:
     print(f"{count} evaluations x {GROUPS} groups: {size_mib(url):.0f} MiB, written in", end=" ")
     print(f"{time.perf_counter() - start:.0f} s", flush=True)
     found = {"start_s": best_of(lambda: run(url, "--version"))}
-    for verb, call in (("front", read_front), ("status", commands.status)):
+    for verb, call in (("front", read_front), ("status", verbs.status)):
         found[f"{verb}_s"] = best_of(lambda verb=verb: run(url, verb, "large"))  # type: ignore[misc]
         found[f"{verb}_call_s"] = best_of(lambda call=call: call("large", storage=url))  # type: ignore[misc]
         print(f"{verb}: command {found[f'{verb}_s']:.2f} s, function {found[f'{verb}_call_s']:.2f} s", flush=True)
@@ -97,7 +98,8 @@ def front_times(url: str, count: int) -> dict[str, float]:
 
 
 def read_front(name: str, storage: str) -> None:
-    now, mixes = commands.front(name, storage=storage)
+    found = verbs.front(name, storage=storage)
+    now, mixes = found.standing, found.mixes
     assert [mixes[int(now.table.id[row])] for row in now.measures.fastest_first(now.judgement.front)]
 
 
@@ -145,7 +147,7 @@ def base_study(server: Server, folder: Path) -> str:
     options = {"model": str(folder / "model.onnx"), "data": str(folder / "data.npz"), "study": "s", "max-drop": "5%"}
     options |= {"trials": str(FIRST), "storage": url, "artifacts": str(folder / "engines"), "keep-engines": "none"}
     with replaying():  # as what follows, or no model would fit both
-        commands.search(options)
+        verbs.search(read_config(options))
     return url
 
 

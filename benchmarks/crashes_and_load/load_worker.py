@@ -29,7 +29,9 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.results import Built
 from search.space.choices import make_space
 from search.values import Assignment, Evaluation
+from studies import verbs
 from studies.events import Quiet
+from studies.options.read_options import change_config
 from studies.run.local_run import run_here
 from studies.run.session.join import target_of
 from studies.run.session.setup import checked
@@ -37,7 +39,6 @@ from studies.store.repositories.claims import Claims
 from studies.store.store import Store
 from studies.store.target_options import config_of
 from studies.trials.proposals import Proposals
-from studies.verbs import commands
 
 NAME = "s"
 PIPE_BYTES = 4000  # of ASCII, that a pipe takes at once
@@ -96,7 +97,7 @@ def warm(url: str, trials: int) -> dict[str, float]:
         clock = clocks.timed("evaluate", EvaluatorProcess.measure)
         stack.enter_context(patch.object(EvaluatorProcess, "measure", clock))
         stack.enter_context(patch("studies.run.session.setup.make_space", clocks.timed("checked", make_space)))
-        commands.worker(NAME, {"trials": str(trials)}, url)
+        verbs.worker(NAME, {"trials": trials}, storage=url)
         now = time.time() - time.perf_counter()  # what turns a perf_counter into a time
     steps = {f"{name}_ms": clocks.median_ms(name) for name in ("ask", "begin", "record", "tell")}
     each = zip(clocks.seconds["ask"], clocks.seconds["begin"], clocks.seconds["record"], strict=False)
@@ -119,7 +120,7 @@ def sleepers(url: str, workers: int, seconds: float, rounds: int) -> dict[str, f
         study = store.studies.load(NAME)
         [target] = store.targets.of_study(study.id)
         before = store.statistics.counts(target.id).finished
-        config = config_of(study, target, url).with_options({"trials": str(before + rounds * workers)})
+        config = change_config(config_of(study, target, url), {"trials": before + rounds * workers})
     with sleeping(seconds), checked(config) as good:
         start = time.perf_counter()
         pids = [pid for pid in (_fork(url, good) for _ in range(workers)) if pid]

@@ -32,11 +32,12 @@ from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import connect, handlers
 from evaluators.process.results import Built
 from search.values import Assignment, Evaluation
+from studies import verbs
 from studies.options.config import SearchConfig
+from studies.options.read_options import read_config
 from studies.run.search import Search
 from studies.show.progress_display import Lines
 from studies.trials.proposals import Proposals
-from studies.verbs import commands
 
 SAMPLERS = ("guided", "tpe", "random")
 DEFAULT_TRIALS = SearchConfig("", "", "").trials
@@ -151,7 +152,7 @@ def searched(sampler: str, trials: int, *, replayed: bool = False) -> tuple[Cloc
             stack.enter_context(replaying())
         stack.enter_context(clocks.running())
         start = time.perf_counter()
-        commands.search(options, Lines(Console(file=nowhere)))
+        verbs.search(read_config(options), Lines(Console(file=nowhere)))
         return clocks, time.perf_counter() - start
 
 

@@ -30,11 +30,12 @@ from sqlalchemy import insert
 from benchmarks import ROOT, synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from search.values import Evaluation, Precision
-from studies.options.config import from_options
+from studies import verbs
+from studies.options.config import SearchConfig
+from studies.options.read_options import read_config
 from studies.store.records import NewStudy
 from studies.store.store import Store, optuna_storage
-from studies.verbs import commands
-from studies.verbs.commands import layers
+from studies.verbs.analyses import layers
 
 REPEATS = 3
 FIRST = 4  # evaluations of the real search that the 1,000 stand on
@@ -64,7 +65,7 @@ def front_times(folder: Path, count: int) -> dict[str, float]:
     found = {
         "front_s": median_of(lambda: run("front", "digits", "--storage", url)),
         "front_import_s": median_of(lambda: run("studies", "--help")),
-        "front_call_s": median_of(lambda: commands.front("digits", storage=url)),
+        "front_call_s": median_of(lambda: verbs.front("digits", storage=url)),
     }
     print(f"front: command {found['front_s']:.2f} s (of it {found['front_import_s']:.2f} s to start)", end=", ")
     print(f"function {found['front_call_s']:.2f} s", flush=True)
@@ -73,8 +74,8 @@ def front_times(folder: Path, count: int) -> dict[str, float]:
 
 def write_study(url: str, count: int) -> int:
     """A study of the example whose evaluations nobody measured; the number of its groups."""
-    looked = layers({"model": str(MODEL), "batch": str(BATCH)})
-    config = from_options({"model": str(MODEL), "data": str(DATA), "max-drop": "1%", "batch": str(BATCH)})
+    looked = layers(SearchConfig(str(MODEL), "", batch=BATCH))
+    config = read_config({"model": str(MODEL), "data": str(DATA), "max-drop": "1%", "batch": str(BATCH)})
     metric = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
     new = NewStudy("digits", str(MODEL), looked.model.digest, config.to_json(), {}, metric, {}, {}, "done")
     with Store.open(url, create=True) as store:
@@ -92,7 +93,7 @@ def write_study(url: str, count: int) -> int:
 def resume_times(folder: Path, count: int) -> dict[str, float]:
     url = f"sqlite:///{folder / 'resume.db'}"
     options = {"model": str(MODEL), "data": str(DATA), "max-drop": "1%", "batch": str(BATCH), "study": "digits"}
-    commands.search({**options, "trials": str(FIRST), "storage": url})
+    verbs.search(read_config({**options, "trials": str(FIRST), "storage": url}))
     start = time.perf_counter()
     fill_both(url, count)
     print(f"{count} evaluations and trials to resume, written in {time.perf_counter() - start:.0f} s")

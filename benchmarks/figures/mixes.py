@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.example import BATCH, MODEL, evaluator, load_text
 from evaluators.process.job import Limits
 from search.values import Answer, Assignment, Evaluation, Precision
-from studies.verbs.commands import layers
+from studies.options.config import SearchConfig
+from studies.verbs.analyses import layers
 
 STREAMS = (
     *("features.0/project", "features.1/expand"),
@@ -35,7 +36,7 @@ def main() -> dict[str, float]:
 
 
 def candidates() -> dict[str, Assignment]:
-    looked = layers({"model": str(MODEL), "batch": str(BATCH)})
+    looked = layers(SearchConfig(str(MODEL), "", batch=BATCH))
     int8 = looked.space.uniform(Precision.INT8)
     kept = [g.id for g in looked.model.groups if any(f"/{stream}/" in f"{g.name}/" for stream in STREAMS)]
     if len(kept) != len(STREAMS):

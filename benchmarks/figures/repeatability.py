@@ -14,14 +14,15 @@ import numpy as np
 
 from benchmarks.example import BATCH, MODEL, evaluator, load_text
 from search.values import Latency, Precision
-from studies.verbs.commands import layers
+from studies.options.config import SearchConfig
+from studies.verbs.analyses import layers
 
 
 def main(processes: int = 10) -> dict[str, float]:
     """`range`: largest less smallest ratio over their median; `middle`: the same of the 80 % nearest to the median;
     `raw`: range of the latencies without the baseline.
     """
-    uniform = layers({"model": str(MODEL), "batch": str(BATCH)}).space.uniform(Precision.INT8)
+    uniform = layers(SearchConfig(str(MODEL), "", batch=BATCH)).space.uniform(Precision.INT8)
     measured: list[Latency] = []
     with tempfile.TemporaryDirectory() as folder, evaluator(Path(folder)) as keeper:
         print(f"{'process':>7} {'INT8 ms':>8} {'FP32 ms':>8} {'ratio':>7} {'spread':>7}  warnings; {load_text()}")

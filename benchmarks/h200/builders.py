@@ -27,12 +27,12 @@ from unittest.mock import patch
 from rich.console import Console
 
 from search.values import Assignment, AuditRow
-from studies.options.config import from_options
+from studies import verbs
+from studies.options.read_options import read_config
 from studies.run.pipeline.build_hold import BuildHold
 from studies.show.progress_display import Lines
 from studies.store.records import OK
 from studies.store.store import Store
-from studies.verbs import commands
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def search(given: argparse.Namespace, folder: Path, builders: int) -> Run:
         "builders": str(builders),
     }
     with open(folder / "log", "w", encoding="utf-8") as log:
-        commands.search(from_options(options), Lines(Console(file=log)))
+        verbs.search(read_config(options), Lines(Console(file=log)))
     with Store.open(storage, write=False) as store:
         return read(store, builders, given.seconds)
 

@@ -24,7 +24,7 @@ from search.graph.model import Model
 from search.space.choices import Space, make_space
 from search.values import Ranges
 from studies.artifacts.folder import Artifacts
-from studies.options.config import from_options
+from studies.options.read_options import read_config
 from studies.run.session.setup import _job
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -97,7 +97,7 @@ class NetworkFolder:
     def job(self, folder: Path, **changes: Any) -> Job:
         """What an evaluator process opens, with the ranges of the search within a budget."""
         options = {"model": str(self.model_file), "study": self.name, "storage": self.storage(BUDGETED)}
-        job = asdict(_job(from_options({**options, **self.inputs()}), folder))
+        job = asdict(_job(read_config({**options, **self.inputs()}), folder))
         return Job(**{**job, "ranges": str(self.ranges_file()), **changes})
 
     @contextmanager

@@ -24,8 +24,8 @@ from benchmarks.h200 import network_folder, rows
 from benchmarks.h200.network_folder import BUDGETED, SOURCE, NetworkFolder
 from search.graph.model import Model
 from search.values import Assignment
+from studies import verbs
 from studies.judging.standing import Standing
-from studies.verbs import commands
 
 FACTOR = 1.10  # of the fastest uniform assignment's latency: the budget of the search
 _BASELINES = 3
@@ -68,7 +68,7 @@ def compare(network: NetworkFolder, budget_ms: float) -> dict[str, Any]:
     """Uniform assignments, TensorRT's own choice and what the search found, side by side; what is recorded of it."""
     engines, built = uniform_engines(network)
     found: dict[str, Any] = {"rows": built}
-    now, _ = commands.front(network.name, {"latency-budget": f"{1000 * budget_ms:.3f}us"}, network.storage(BUDGETED))
+    now = verbs.front(network.name, {"latency_budget_ms": budget_ms}, storage=network.storage(BUDGETED)).standing
     wanted = {"pick": now.picks.best}
     if network.backend == "tensorrt":
         found["free"], engines["free"] = own_choice(network), network.path / "free.plan"

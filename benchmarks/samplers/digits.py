@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import table
+from studies import verbs
 from studies.judging.rules.hypervolume import Reference, hypervolume, hypervolume_history, reference_of
 from studies.judging.standing import Standing
-from studies.verbs import commands
+from studies.options.read_options import read_config
 
 EXAMPLE = ROOT / "examples" / "digits"
 OUT = RESULTS / "digits_samplers.json"
@@ -40,13 +41,13 @@ def searched(sampler: str, seed: int, trials: int, work: Path) -> dict[str, Any]
     """Begin or go on with one search to its end; every evaluation of it."""
     storage = f"sqlite:///{(work / f'{sampler}-{seed}.db').resolve()}"
     start = time.monotonic()
-    if commands.exists("digits", storage):
-        found = commands.resume("digits", {"trials": str(trials)}, storage)
+    if verbs.exists("digits", storage=storage):
+        found = verbs.resume("digits", {"trials": trials}, storage=storage)
     else:
         options = {"model": str(EXAMPLE / "digits.onnx"), "data": str(EXAMPLE / "digits.npz"), "study": "digits"}
         options |= {"storage": storage, "sampler": sampler, "seed": str(seed), "trials": str(trials)}
         options |= {"batch": str(BATCH), "threads": "1", "keep-engines": "none"}
-        found = commands.search(options)
+        found = verbs.search(read_config(options))
     return {**rows(found.standing), "trials": trials, "command_s": round(time.monotonic() - start, 1)}
 
 

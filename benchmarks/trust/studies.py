@@ -17,9 +17,9 @@ from benchmarks.command_line import bitfront
 from benchmarks.trust import samples
 from benchmarks.trust.fresh import Fresh
 from benchmarks.trust.scores import Loss
+from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing
-from studies.verbs import commands
 
 EXAMPLE = ROOT / "examples" / "digits"
 FRESH = 10_000
@@ -99,7 +99,7 @@ def judged(storage: str, artifacts: Artifacts, engine: Path, fresh: Fresh, drop:
     """What was said of the exported engine, what it loses on fresh samples, and which evaluated mix holds there."""
     manifest = json.loads((engine / "manifest.json").read_text())
     truth, final = fresh.loss(engine / "model.onnx"), manifest["final"]
-    now, _ = commands.front(_STUDY, storage=storage)
+    now = verbs.front(_STUDY, storage=storage).standing
     row, base = int(np.flatnonzero(now.table.trial == manifest["trial"])[0]), now.measures.row_of("baseline:fp32")
     assert base is not None, "an exported study without its FP32 baseline"
     best_ms, float_ms = float(now.measures.latency_ms[row]), float(now.measures.latency_ms[base])

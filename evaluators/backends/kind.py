@@ -39,6 +39,8 @@ class BackendOption:
         many: may be repeated; the value is a list then.
         auto: the word `auto` may be given, for which the default stands.
         final: an export may be built with another value, given as `final-NAME`.
+        verbs: that take it beside `search`: those that decide the target, or look at what it may run.
+        default_text: what help says of the default, where that is not the value itself.
     """
 
     keyword: str
@@ -53,6 +55,8 @@ class BackendOption:
     many: bool = False
     auto: bool = False
     final: bool = False
+    verbs: tuple[str, ...] = ()
+    default_text: str = ""
 
     @property
     def option(self) -> str:

@@ -8,8 +8,9 @@ from platformdirs import user_cache_path
 
 from search.errors import ConfigError
 from search.values import digest_of
-from studies.artifacts.buckets import Bucket, open_remote, parse
+from studies.artifacts.buckets import open_remote
 from studies.artifacts.folder import Artifacts
+from studies.options.bucket_url import Bucket, parse_place
 from studies.options.config import SearchConfig
 from studies.store.store import artifact_folder
 
@@ -31,7 +32,7 @@ def cache_home() -> Path:
 
 def bucket_of(config: SearchConfig) -> Bucket | None:
     """Where in an object store artifacts lie; None where they lie in a folder."""
-    found = parse(config.artifacts) if config.artifacts else None
+    found = parse_place(config.artifacts) if config.artifacts else None
     return found if isinstance(found, Bucket) else None
 
 
@@ -41,7 +42,7 @@ def artifacts_folder(config: SearchConfig) -> Path:
     Raises:
         StudyError: the database is on a server and no place for artifacts was given.
     """
-    found = parse(config.artifacts) if config.artifacts else None
+    found = parse_place(config.artifacts) if config.artifacts else None
     if isinstance(found, Bucket):
         return cache_home() / "artifacts" / digest_of(found.url)[:16]
     return artifact_folder(config.storage, found)

@@ -2,71 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import (
-    Backend,
-    BackendOption,
-    Batch,
-    Calibration,
-    Csv,
-    DataPath,
-    Device,
-    Granularity,
-    Json,
-    Keep,
-    Many,
-    ModelPath,
-    SensitivityTime,
-    Shape,
-    Storage,
-    Study,
-    Threads,
-    Trial,
-    Typing,
-    WhichTarget,
-    given_options,
-    option,
-    out,
-    print_csv,
-    print_json,
-    print_table,
-    print_texts,
-    progress_for,
-    verb,
-)
+from studies.cli.base import out, print_csv, print_json, print_table, print_texts, progress_for, verb
+from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
 from studies.judging.findings import sensitivity_table
 from studies.run.noise.remeasurement import change_text
+from studies.options.config import SearchConfig
+from studies.options.read_options import read_changes, read_config
 from studies.show import sensitivity_plot
 from studies.show.layer_table import edge_rows, layer_rows
-from studies.verbs import commands
+from studies.verbs import analyses
 
 
 @verb
-def layers(
-    model: Annotated[str, typer.Argument(help="The ONNX model.", metavar="MODEL")],
-    data: Annotated[Many, option("data", "Calibrate too: ranges decide on FP16.", "DATA")] = None,
-    backend: Backend = None,
-    backend_option: BackendOption = None,
-    device: Device = None,
-    threads: Threads = None,
-    batch: Batch = None,
-    shape: Shape = None,
-    keep: Keep = None,
-    granularity: Granularity = None,
-    calibration: Calibration = None,
-    typing: Typing = None,
-    as_json: Json = False,
-) -> None:
+def layers(as_json: Json = False, **options: Any) -> None:
     """Groups and edges of a model, what each may run in on this target, and why not."""
-    found = commands.layers(given_options(locals(), "as_json"))
+    given = {"data": "-", **{name: value for name, value in options.items() if value is not None}}
+    config = read_config(given)
+    found = analyses.layers(config if options["data"] else replace(config, data=""))
     rows, edges = layer_rows(found), edge_rows(found)
     if as_json:
         print_json({"target": found.target.to_json(), "groups": rows, "edges": edges})
@@ -88,30 +51,29 @@ def profile(
     sort: Annotated[str, typer.Option("--sort", help="order or time.", metavar="ORDER")] = "order",
     against: Annotated[int | None, typer.Option("--against", help="Another trial beside it.", metavar="TRIAL")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
-    model: ModelPath = None,
-    data: DataPath = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     as_csv: Csv = False,
+    **options: Any,
 ) -> None:
     """What each layer of an engine takes, by group; moves and the rest apart."""
     if as_json and as_csv:
         raise ConfigError("printing the profile: --json and --csv were both given; give one.")
     if sort not in profiles.ORDERS:
         raise ConfigError(f"--sort {sort}: expected {' or '.join(profiles.ORDERS)}.")
-    options = given_options({"model": model, "data": data})
-    with progress_for(False) as progress:
-        found = commands.profile(
+    changes = read_changes(options, "profile")
+    with progress_for(False) as events:
+        found = analyses.profile(
             study,
             trial,
             count=count,
             again=again,
             against=against,
-            options=options,
+            changes=changes,
             storage=storage,
-            progress=progress,
             target=target,
+            events=events,
         )
     delta = profiles.delta_rows(found[0], found[1], sort) if len(found) > 1 else []
     if as_json:
@@ -132,22 +94,22 @@ def remeasure(
         list[int] | None, typer.Option("--trial", help="Measure this trial again; repeatable.", metavar="TRIAL")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Measure all that is doubtful again.")] = False,
-    model: ModelPath = None,
-    data: DataPath = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Measure doubtful latencies again, beside the baseline."""
-    with progress_for(False) as progress:
-        found = commands.remeasure(
+    changes = read_changes(options, "remeasure")
+    with progress_for(False) as events:
+        found = analyses.remeasure(
             study,
             trial or (),
             every=every,
-            options=given_options({"model": model, "data": data}),
+            changes=changes,
             storage=storage,
-            progress=progress,
             target=target,
+            events=events,
         )
     if as_json:
         print_json([one.to_json() for one in found])
@@ -170,25 +132,24 @@ def compare(
     threshold: Annotated[
         float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
     ] = comparison.DEFAULT_THRESHOLD_DB,
-    model: ModelPath = None,
-    data: DataPath = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
+    **options: Any,
 ) -> None:
     """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
-    options = given_options({"model": model, "data": data})
-    with progress_for(False) as progress:
-        found = commands.compare(
+    changes = read_changes(options, "compare")
+    with progress_for(False) as events:
+        found = analyses.compare(
             study,
             trial,
             groups=groups,
             samples=samples,
             threshold_db=threshold,
-            options=options,
+            changes=changes,
             storage=storage,
-            progress=progress,
             target=target,
+            events=events,
         )
     if as_json:
         print_json(found.to_json())
@@ -199,9 +160,6 @@ def compare(
 @verb
 def sensitivity(
     study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
-    data: Annotated[Many, option("data", "Of a model: its data. Of a study: where they are now.", "DATA")] = None,
-    model: ModelPath = None,
-    sensitivity_time: SensitivityTime = None,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
     max_kl: Annotated[float, typer.Option("--max-kl", help="Sensitive above, in nats.", metavar="NATS")] = 0.3,
     min_overlap: Annotated[
@@ -211,36 +169,27 @@ def sensitivity(
         float, typer.Option("--max-error-ratio", help="Error over its mean; sensitive above.", metavar="RATIO")
     ] = 2.0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
-    backend: Backend = None,
-    backend_option: BackendOption = None,
-    device: Device = None,
-    threads: Threads = None,
-    batch: Batch = None,
-    shape: Shape = None,
-    keep: Keep = None,
-    calibration: Calibration = None,
-    typing: Typing = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     as_csv: Csv = False,
+    **options: Any,
 ) -> None:
     """What each layer alone adds to the error in a lower precision; no engine is built."""
     if as_json and as_csv:
         raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
-    options = given_options(locals(), "storage")
+    thresholds = sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio)
     if plot is not None:
         sensitivity_plot.check(plot)
-    with progress_for(as_json or as_csv) as progress:
-        found = commands.sensitivity(
-            study_or_model,
-            thresholds=sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio),
-            again=again,
-            options=options,
-            storage=storage,
-            progress=progress,
-            target=target,
-        )
+    measure = partial(analyses.sensitivity, thresholds=thresholds, again=again)
+    with progress_for(as_json or as_csv) as events:
+        if study_or_model.endswith(".onnx") or Path(study_or_model).is_file():
+            thresholds.check()
+            config = _without_study(study_or_model, options, target=target, storage=storage)
+            found = measure(config, events=events)
+        else:
+            changes = read_changes(options, "sensitivity")
+            found = measure(study_or_model, changes=changes, storage=storage, target=target, events=events)
     if plot is not None:
         sensitivity_plot.write(found, plot)
     if as_json:
@@ -250,6 +199,21 @@ def sensitivity(
     else:
         print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
         out.print(found.headline(), markup=False)
+
+
+def _without_study(model: str, options: Mapping[str, Any], *, target: str | None, storage: str | None) -> SearchConfig:
+    """What to measure of an ONNX file.
+
+    Raises:
+        ConfigError: an option is given that belongs to a study, or there are no data.
+    """
+    of_study = {"--target": target, "--model": options["model"], "--storage": storage}
+    for name, value in of_study.items():
+        if value:
+            raise ConfigError(f"{name}: it belongs to a study, and {model} is an ONNX file. Leave it out.")
+    if not options["data"]:
+        raise ConfigError(f"measuring the sensitivity of {model}: expected --data to run it on. Add --data DATA.")
+    return read_config({**options, "model": model})
 
 
 def _print_profile(found: profiles.Profile, sort: str) -> None:

@@ -8,8 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
+from studies.cli.parameters import signature_of
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
@@ -25,13 +25,12 @@ from studies.judging.sentences.no_pick import all_failed_text, nearest_text, nob
 from studies.judging.sentences.picks import band_text, best_label, best_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
-from studies.options.config import option_table
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.front_table import front_table
 from studies.show.progress_display import Display, Lines
 from studies.store import suggestions
-from studies.verbs import commands
+from studies.verbs.readings import exists
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -39,71 +38,8 @@ err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-# Single options are lists too, so that one given twice is refused and not silently overridden.
-Many = list[str] | None
-
-
-def option(name: str, text: str, metavar: str = "TEXT") -> Any:
-    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
-
-
-Storage = Annotated[
-    str | None, typer.Option("--storage", help="Study database. [default: sqlite:///bitfront.db]", metavar="URL")
-]
-Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
-Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
-Budget = Annotated[Many, option("latency-budget", "Most time of one inference: 2.5ms, 800us.", "TIME")]
-Drop = Annotated[Many, option("max-drop", "Most loss against FP32, in the metric's unit: 1%, 0.01.", "LOSS")]
-AccuracyLimit = Annotated[Many, option("accuracy-limit", "Bound on the metric itself: 30dB for sqnr.", "VALUE")]
-Memory = Annotated[Many, option("max-memory", "Most memory of an engine: 512MB, 2GiB.", "SIZE")]
-ModelPath = Annotated[Many, option("model", "Where the model file is now, if it has moved.", "FILE")]
-DataPath = Annotated[Many, option("data", "Where the data are now, if they have moved.", "DATA")]
-Trials = Annotated[Many, option("trials", "Distinct evaluations in total, baselines included. [default: 60]", "N")]
-MoreTrials = Annotated[Many, option("trials", "New total of evaluations. [default: the study's own]", "N")]
-SensitivityTime = Annotated[
-    Many, option("sensitivity-time", "Of the sensitivity pass. [default: 5 % of the study, 60s at most]", "TIME")
-]
-TimeLimit = Annotated[Many, option("time-limit", "Stop after so long: 30m, 1h30m.", "TIME")]
-Patience = Annotated[Many, option("patience", "Stop after N evaluations without hypervolume gain.", "N")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with the same keys as these options.", metavar="FILE")
-]
-Backend = Annotated[Many, option("backend", "auto, tensorrt, onnxruntime, fake. [default: auto]", "NAME")]
-BackendOption = Annotated[
-    Many, option("backend-option", "NAME=VALUE, as the backend declares it; repeatable.", "OPTION")
-]
-Device = Annotated[Many, option("device", "cpu, cuda, cuda:1. [default: the backend's own]", "NAME")]
-Gpus = Annotated[Many, option("gpus", "A worker process per GPU of this host: all, how many, or which: 0,2.", "GPUS")]
-Workers = Annotated[Many, option("workers", "So many worker processes on this host's processor.", "N")]
-Builders = Annotated[
-    Many, option("builders", "Processes that only build, beside the one that measures. [default: 0]", "N")
-]
-Lease = Annotated[Many, option("lease", "A worker silent for so long counts as lost. [default: 60s]", "TIME")]
-WhichTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--target", help="Which of the study's: number, fingerprint, part of its name. [default: 1]", metavar="TARGET"
-    ),
-]
-NewTarget = Annotated[bool, typer.Option("--new-target", help="Add what this host is to the study's targets.")]
-Tf32 = Annotated[Many, option("tf32", "TF32 for FP32 in TensorRT: on, off. [default: on]", "SWITCH")]
-Batch = Annotated[Many, option("batch", "Leading dimension of dynamic inputs.", "N")]
-Shape = Annotated[Many, option("shape", "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.", "SHAPE")]
-Threads = Annotated[Many, option("threads", "Processor threads of one inference. [default: 1]", "N")]
-Keep = Annotated[Many, option("keep", "Keep layers whose name matches: 'REGEX=fp32'; repeatable.", "RULE")]
-SplitSeed = Annotated[
-    Many, option("split-seed", "Of the division of the data; fixed once a study is made. [default: 0]", "N")
-]
-Granularity = Annotated[Many, option("granularity", "One choice per group or per block. [default: group]", "KIND")]
-Typing = Annotated[Many, option("typing", "Of TensorRT: auto, weak, strong. [default: auto]", "KIND")]
-Calibration = Annotated[Many, option("calibration", "minmax, percentile, entropy, mse. [default: minmax]", "METHOD")]
-
-
 def verb(function: Verb) -> Verb:
-    """Let the errors of a verb become one message and an exit code."""
+    """Give a verb the options of the table, and let its errors become one message and an exit code."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -123,17 +59,11 @@ def verb(function: Verb) -> Verb:
             err.print(f"error: {outputs.told(error)}", markup=False)
             raise typer.Exit(outputs.exit_code(error)) from None
 
+    run.__signature__ = signature_of(function)  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
 
 
-# -- options -----------------------------------------------------------------------------------------------------------
-
-
-def given_options(values: dict[str, Any], *without: str) -> dict[str, Any]:
-    """The options that were given, by their names on the command line."""
-    known = {name.replace("-", "_"): name for name in option_table()}
-    left = {known[name]: value for name, value in values.items() if name in known and name not in without}
-    return {name: value for name, value in left.items() if value is not None and value is not False}
+# -- running -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -160,13 +90,13 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
     try:
         yield
     except KeyboardInterrupt:
-        if commands.exists(study, storage):
+        if exists(study, storage=storage):
             err.print(way, markup=False)
         raise
     except (BrokenPipeError, UnreachableLimitError):
         raise
     except (RunError, OSError) as error:
-        if not commands.exists(study, storage):
+        if not exists(study, storage=storage):
             raise
         raise RunError(f"{outputs.told(error)}\n{way}") from error
 

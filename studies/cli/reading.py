@@ -5,24 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
 from search.errors import ConfigError
 from studies.cli.base import (
-    AccuracyLimit,
-    Budget,
-    Csv,
-    Drop,
-    Json,
-    Memory,
-    Storage,
-    Study,
-    Trial,
-    WhichTarget,
-    given_options,
     out,
     print_cells,
     print_csv,
@@ -32,13 +21,15 @@ from studies.cli.base import (
     print_warnings,
     verb,
 )
+from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.judging.status.study_status import StudyStatus
+from studies.options.read_options import read_changes
 from studies.show.front_table import front_csv, front_json
 from studies.show.status_text import blocks, drawing
 from studies.show.trial_text import group_table, trial_json, trial_lines
 from studies.store import target_names
 from studies.store.records import TargetRecord
-from studies.verbs import commands
+from studies.verbs import readings
 
 _EVERY_S = 2.0
 
@@ -54,35 +45,31 @@ def status(
     if watch:
         _watch(study, storage, as_json=as_json)
     elif as_json:
-        print_json(commands.status(study, storage).to_json())
+        print_json(readings.status(study, storage=storage).to_json())
     else:
-        _print_status(commands.status(study, storage))
+        _print_status(readings.status(study, storage=storage))
 
 
 @verb
 def front(
     study: Study,
-    latency_budget: Budget = None,
-    max_drop: Drop = None,
-    accuracy_limit: AccuracyLimit = None,
-    max_memory: Memory = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     as_csv: Csv = False,
+    **options: Any,
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
-    options = given_options(locals(), "study", "storage", "as_json", "as_csv")
-    now, mixes = commands.front(study, options, storage, target, whole=False)
+    found = readings.front(study, read_changes(options, "front"), storage=storage, target=target, whole=False)
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
-        print_json(front_json(now, mixes))
+        print_json(front_json(found.standing, found.mixes))
     elif as_csv:
-        print_csv(front_csv(now, mixes))
+        print_csv(front_csv(found.standing, found.mixes))
     else:
-        print_front(now, mixes)
-    print_warnings(now)
+        print_front(found.standing, found.mixes)
+    print_warnings(found.standing)
 
 
 @verb
@@ -94,7 +81,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """One evaluation: what was asked and got per group, measures, failure."""
-    shown = commands.show(study, trial, storage, target)
+    shown = readings.show(study, trial, storage=storage, target=target)
     if as_json:
         print_json(trial_json(shown))
         return
@@ -108,8 +95,8 @@ def show(
 def studies(storage: Storage = None, as_json: Json = False) -> None:
     """The studies of a database."""
     names = ("name", "state", "ok", "failed", "running", "targets", "created_at", "model_path")
-    known = commands.targets(storage)
-    rows = [vars(row) | {"targets": known.get(row.name, ())} for row in commands.studies(storage)]
+    known = readings.targets(storage)
+    rows = [vars(row) | {"targets": known.get(row.name, ())} for row in readings.studies(storage)]
     found = [{name: row[name] for name in names} for row in rows]
     if as_json:
         made = [
@@ -129,11 +116,11 @@ def _watch(study: str, storage: str | None, *, as_json: bool) -> None:
     """Redraw on a terminal; elsewhere print a line of JSON each time, or the text when something has changed."""
     if out.is_terminal and not as_json:
         with Live(console=out, auto_refresh=False) as live:
-            for now in commands.watch(study, storage, _EVERY_S):
+            for now in readings.watch(study, storage=storage, every_s=_EVERY_S):
                 live.update(drawing(now), refresh=True)
         return
     before = None
-    for now in commands.watch(study, storage, _EVERY_S):
+    for now in readings.watch(study, storage=storage, every_s=_EVERY_S):
         if as_json:
             sys.stdout.write(json.dumps(now.to_json(), ensure_ascii=False, default=str) + "\n")
         elif before != (before := _gist(now)):

@@ -10,32 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import (
-    AccuracyLimit,
-    Budget,
-    DataPath,
-    Drop,
-    Json,
-    Many,
-    Memory,
-    ModelPath,
-    QuietFlag,
-    Storage,
-    Study,
-    WhichTarget,
-    err,
-    given_options,
-    option,
-    out,
-    print_finished,
-    print_json,
-    progress_for,
-    verb,
-)
+from studies.cli.base import err, out, print_finished, print_json, progress_for, verb
+from studies.cli.parameters import Json, Quiet, Storage, Study, WhichTarget
 from studies.judging.findings.optimization_levels import compared_levels_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.options.quantities import format_metric, parse_tolerance
-from studies.verbs import commands
+from studies.options.read_options import read_changes
+from studies.verbs import dashboard_server, deletion, deliveries, example, host_check
+
+Tolerance = typer.Option(
+    "--latency-tolerance",
+    help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
+    metavar="SHARE",
+)
 
 
 @verb
@@ -49,42 +36,27 @@ def export(
     triton: Annotated[
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
     ] = None,
-    latency_tolerance: Annotated[
-        str | None,
-        typer.Option(
-            "--latency-tolerance",
-            help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
-            metavar="SHARE",
-        ),
-    ] = None,
-    optimization_level: Annotated[
-        Many, option("optimization-level", "Build it at this level of TensorRT. [default: the study's final one]", "N")
-    ] = None,
-    latency_budget: Budget = None,
-    max_drop: Drop = None,
-    accuracy_limit: AccuracyLimit = None,
-    max_memory: Memory = None,
-    model: ModelPath = None,
-    data: DataPath = None,
+    latency_tolerance: Annotated[str | None, Tolerance] = None,
     target: WhichTarget = None,
     storage: Storage = None,
-    quiet: QuietFlag = False,
+    quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
-    options = given_options(locals(), "study", "folder", "pick", "trial", "triton", "storage", "quiet")
+    changes = read_changes(options, "export")
     tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
-    with progress_for(quiet) as progress:
-        done = commands.export(
+    with progress_for(quiet) as events:
+        done = deliveries.export(
             study,
             folder,
+            changes,
             pick=pick,
             trial=trial,
             triton=triton,
-            options=options,
-            storage=storage,
-            progress=progress,
-            target=target,
             latency_tolerance=tolerance,
+            storage=storage,
+            target=target,
+            events=events,
         )
     _print_warnings(done)
     if not quiet:
@@ -95,19 +67,16 @@ def export(
 def report(
     study: Study,
     file: Annotated[Path, typer.Option("--out", help="The HTML file.", metavar="FILE")],
-    latency_budget: Budget = None,
-    max_drop: Drop = None,
-    accuracy_limit: AccuracyLimit = None,
-    max_memory: Memory = None,
     target: Annotated[
         list[str] | None,
         typer.Option("--target", help="Show this target; repeated: side by side. [default: all]", metavar="TARGET"),
     ] = None,
     storage: Storage = None,
+    **options: Any,
 ) -> None:
     """Write one self-contained HTML file about a study."""
-    options = given_options(locals(), "study", "file", "storage")
-    written = commands.report(study, file, options, storage, target or ())
+    limits = read_changes(options, "report")
+    written = deliveries.report(study, file, limits, storage=storage, targets=target or ())
     out.print(f"wrote {written}", markup=False)
 
 
@@ -122,7 +91,7 @@ def delete(
         if not sys.stdin.isatty():
             raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
         typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
-    commands.delete(study, storage)
+    deletion.delete(study, storage)
     out.print(f"deleted study {study!r}", markup=False)
 
 
@@ -134,7 +103,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """What is installed, what can run here, and what is missing."""
-    checks = commands.doctor(backend)
+    checks = host_check.doctor(backend)
     if as_json:
         print_json([vars(check) for check in checks])
     else:
@@ -150,11 +119,11 @@ def doctor(
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
     trials: Annotated[int, typer.Option("--trials", help="Evaluations.", metavar="N")] = 40,
-    quiet: QuietFlag = False,
+    quiet: Quiet = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""
-    with progress_for(quiet) as progress:
-        done = commands.demo(folder, progress, trials)
+    with progress_for(quiet) as events:
+        done = example.demo(folder, trials=trials, events=events)
     if quiet:
         return
     print_finished(done.finished, done.storage)
@@ -171,7 +140,7 @@ def dashboard(
     """Start optuna-dashboard on a database."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
-    command, environment = commands.dashboard_command(storage, port)
+    command, environment = dashboard_server.dashboard_command(storage, port)
     # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
     os.execve(command[0], command, environment)
 

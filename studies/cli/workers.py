@@ -5,76 +5,41 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from functools import partial
+from typing import Any
 
 import typer
 
-from studies.cli.base import (
-    Backend,
-    BackendOption,
-    Builders,
-    DataPath,
-    Device,
-    Many,
-    ModelPath,
-    MoreTrials,
-    NewTarget,
-    QuietFlag,
-    Storage,
-    Study,
-    Tf32,
-    Threads,
-    Typing,
-    WhichTarget,
-    err,
-    given_options,
-    option,
-    print_finished,
-    progress_for,
-    resumable,
-    verb,
-)
+from studies.cli.base import err, print_finished, progress_for, resumable, verb
+from studies.cli.parameters import NewTarget, Quiet, Storage, Study, WhichTarget
 from studies.fleet import processes as fleet
+from studies.options.read_options import read_changes
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.progress_display import Notes
 from studies.store.database.retries import known_server
-from studies.verbs import commands
-
-_EVERY_S = 2.0
+from studies.verbs import searches
 
 
 @verb
 def worker(
     study: Study,
-    device: Device = None,
-    trials: MoreTrials = None,
-    model: ModelPath = None,
-    data: DataPath = None,
-    calibration_data: Annotated[Many, option("calibration-data", "Where these are on this host.", "DATA")] = None,
-    final_data: Annotated[Many, option("final-data", "Where these are on this host.", "DATA")] = None,
-    backend: Backend = None,
-    backend_option: BackendOption = None,
-    threads: Threads = None,
-    builders: Builders = None,
-    typing: Typing = None,
-    tf32: Tf32 = None,
     target: WhichTarget = None,
     new_target: NewTarget = False,
     storage: Storage = None,
-    quiet: QuietFlag = False,
+    quiet: Quiet = False,
+    **options: Any,
 ) -> None:
     """Join a study from this host, and work on it until it is done."""
-    options = given_options(locals(), "study", "storage", "quiet")
+    changes = read_changes(options, "worker")
     more = ["--target", shlex.quote(target)] if target is not None else []
+    work = partial(searches.worker, study, changes, storage=storage, target=target, new_target=new_target)
     if fleet.follow():
         with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
-            _tell_parent(
-                lambda: commands.worker(study, options, storage, Notes(err), target=target, new_target=new_target)
-            )
+            _tell_parent(lambda: work(events=Notes(err)))
         return
-    with progress_for(quiet) as progress, resumable(study, storage, "worker", more):
-        finished = commands.worker(study, options, storage, progress, target=target, new_target=new_target)
+    with progress_for(quiet) as events, resumable(study, storage, "worker", more):
+        finished = work(events=events)
     if not quiet:
         print_finished(finished, storage)
 

@@ -14,6 +14,7 @@ from studies.fleet.fleet_run import as_in, crew_of, run_fleet
 from studies.judging.search_events import SearchEvents
 from studies.judging.study_lookup import standing_of
 from studies.options.config import SearchConfig
+from studies.options.read_options import change_config
 from studies.options.slots import Slot
 from studies.run.local_run import result_of, run_here
 from studies.run.search_result import SearchResult
@@ -50,14 +51,14 @@ class Wanted:
 
 
 def join(
-    name: str, options: Mapping[str, Any], url: str, progress: SearchEvents, which: Wanted, *, moved: bool
+    name: str, changes: Mapping[str, Any], url: str, progress: SearchEvents, which: Wanted, *, moved: bool
 ) -> SearchResult:
-    """Work on a study that is there; `moved`: its files are from now on where the options say."""
+    """Work on a study that is there; `moved`: its files are from now on where the changes say."""
     with Store.open(url) as store:
         study = store.studies.load(name)
         meant = which.of(store, study)
         stored = config_of(study, meant, url)
-        config, slots = crew_of(stored.with_options(options))
+        config, slots = crew_of(change_config(stored, changes))
         _check_split_seed(config, stored)
         if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
@@ -111,4 +112,4 @@ def run_crew(config: SearchConfig, slots: Sequence[Slot], progress: SearchEvents
     fingerprint = target.target.fingerprint
     reason = run_fleet(config.study, config.storage, slots, progress, fingerprint)
     with known_server(), Store.open(config.storage, write=False) as store:
-        return result_of(store, standing_of(store, config.study, None, fingerprint), reason)
+        return result_of(store, standing_of(store, config.study, wanted=fingerprint), reason)

@@ -11,6 +11,7 @@ from search.values import LayerTime
 from studies.artifacts.shipping import here
 from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
+from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, why_lacking
 from studies.run.session.join import join_study
 from studies.run.session.setup import check_artifacts, check_unchanged, checked
@@ -25,14 +26,14 @@ def profile_engines(
     now: Standing,
     records: Sequence[EvaluationRecord],
     count: int,
-    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
     progress: SearchEvents,
 ) -> dict[int, tuple[tuple[LayerTime, ...], tuple[str, ...]]]:
     """Run each engine with per-layer times, which are stored; those that were not kept are built again.
 
     Args:
         count: inferences of a profiled run.
-        options: `model` and `data`, where files have moved.
+        changes: `model` and `data`, where files have moved.
 
     Returns:
         Evaluation id → its layers in the order they run, and what is noteworthy.
@@ -41,7 +42,7 @@ def profile_engines(
         StudyError: model, data or target are not the study's.
         EvaluatorError: an engine cannot be loaded or run here.
     """
-    config = config_of(now.study, now.target, url).with_options(options)
+    config = change_config(config_of(now.study, now.target, url), changes)
     check_artifacts(config)
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)

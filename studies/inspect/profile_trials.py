@@ -27,7 +27,7 @@ def profile_trials(
     *,
     count: int,
     again: bool,
-    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
     progress: SearchEvents,
 ) -> tuple[Profile, ...]:
     """Profiles of trials, stored ones where there are any; the others are made on the device and stored.
@@ -37,7 +37,7 @@ def profile_trials(
         now: where the study stands.
         count: inferences of a profiled run.
         again: make all of them anew.
-        options: `model` and `data`, where files have moved.
+        changes: `model` and `data`, where files have moved.
 
     Raises:
         StudyError: no such trial, one without an engine, or model, data or target are not the study's.
@@ -55,7 +55,7 @@ def profile_trials(
     if missing:
         from studies.inspect.profile_engines import profile_engines
 
-        found |= profile_engines(url, now, list(missing.values()), count, options, progress)
+        found |= profile_engines(url, now, list(missing.values()), count, changes, progress)
     return tuple(
         _profile(now, trial, record, groups, *found[record.id], again=record.id in missing)
         for trial, record in zip(trials, records, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from search.errors import StudyError
@@ -13,11 +14,16 @@ from studies.judging.point_lists import table_rows
 from studies.judging.standing import Details, Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
+from studies.options.read_options import change_config
 from studies.store import suggestions
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import choose, names
 from studies.store.target_options import config_of
+
+# Name of a limit → its bound, over the study's own; None takes it away. What is no limit among them is left aside.
+LimitChanges = Mapping[str, Any]
+NO_LIMITS: LimitChanges = MappingProxyType({})
 
 
 def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetRecord:
@@ -31,20 +37,19 @@ def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetR
     return choose(targets, wanted, study.name)
 
 
-def standing_of(store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None) -> Standing:
-    """Where a study stands on one of its targets, judged by its own limits or those among the options."""
-    return with_details(store, standing(store, *resolve_study(store, name, options, wanted)))
+def standing_of(store: Store, name: str, changes: LimitChanges = NO_LIMITS, wanted: str | None = None) -> Standing:
+    """Where a study stands on one of its targets, judged by its own limits or those among the changes."""
+    return with_details(store, standing(store, *resolve_study(store, name, changes, wanted)))
 
 
 def resolve_study(
-    store: Store, name: str, options: Mapping[str, Any] | None, wanted: str | None
+    store: Store, name: str, changes: LimitChanges, wanted: str | None
 ) -> tuple[StudyRecord, TargetRecord, Limits]:
     """A study, the target of it that is meant, and the limits that it is judged by."""
     study = store.studies.load(name)
     target = find_target(store, study, wanted)
-    names = {limit.option for limit in LIMITS.values()}
-    given = {key: value for key, value in (options or {}).items() if key in names}
-    return study, target, limits_of(config_of(study, target).with_options(given), study)
+    given = {name: bound for name, bound in changes.items() if name in LIMITS}
+    return study, target, limits_of(change_config(config_of(study, target), given), study)
 
 
 def with_details(store: Store, now: Standing) -> Standing:

@@ -9,17 +9,9 @@ from typing import Any
 
 from evaluators.backends.kind import BackendKind, BackendOption
 from search.errors import ConfigError
-from studies.options import quantities as units
+from studies.options.value_kinds import SWITCH, kind_of
 
 OPTION = "--backend-option"
-
-
-def check_form(text: str, option: str) -> str:
-    """The text, where it reads as NAME=VALUE; which names there are is known with the backend. Raises ConfigError."""
-    name, equals, value = text.partition("=")
-    if not (name.strip() and equals and value.strip()):
-        raise units.refusal(option, "NAME=VALUE", text, "write it like seed=3; docs/backends.md lists them")
-    return text
 
 
 def read_values(kind: BackendKind, texts: Sequence[str]) -> dict[str, Any]:
@@ -71,29 +63,14 @@ def absolute_texts(kind: BackendKind, texts: Sequence[str]) -> list[str]:
 
 def reader_of(row: BackendOption) -> Callable[[str, str], Any]:
     """What reads the text of an option, told the text and the option as it is shown; it raises ConfigError."""
-    read = _READERS[row.type](row)
-    return (lambda text, option: None if text == "auto" else read(text, option)) if row.auto else read
+    special: Mapping[str, Callable[[str, str], Any]] = {"file": _file, "folder": _folder, "flag": SWITCH.read}
+    return special.get(row.type, kind_of(row).read)
 
 
 def _unknown(kind: BackendKind, name: str, known: Mapping[str, BackendOption]) -> str:
     near = difflib.get_close_matches(name, known, 1)
     there = f"there are {', '.join(known)}" if known else "it has none"
     return f"{OPTION} {name}: backend {kind.name} has no such option; {f'did you mean {near[0]}?' if near else there}"
-
-
-def _choose(row: BackendOption) -> Callable[[str, str], str]:
-    def read(text: str, option: str) -> str:
-        if text not in row.choices:
-            raise units.refusal(option, f"one of {', '.join(row.choices)}", text, f"the default is {row.default}")
-        return text
-
-    return read
-
-
-def _switch(text: str, option: str) -> bool:
-    if text not in ("on", "off"):
-        raise units.refusal(option, "on or off", text, "write one of these")
-    return text == "on"
 
 
 def _file(text: str, option: str) -> str:
@@ -104,16 +81,3 @@ def _file(text: str, option: str) -> str:
 
 def _folder(text: str, option: str) -> str:
     return text if text == "none" else str(Path(text).absolute())
-
-
-_READERS: Mapping[str, Callable[[BackendOption], Callable[[str, str], Any]]] = {
-    "choice": _choose,
-    "count": lambda row: lambda text, option: units.parse_count(text, option, row.least, row.most),
-    "duration": lambda row: units.parse_duration_s,
-    "file": lambda row: _file,
-    "flag": lambda row: _switch,
-    "folder": lambda row: _folder,
-    "size": lambda row: units.parse_size_bytes,
-    "switch": lambda row: _switch,
-    "text": lambda row: lambda text, option: text,
-}

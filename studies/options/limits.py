@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from search.errors import ConfigError
 from studies.options import quantities
 from studies.options.mistakes import raise_mistakes
+from studies.options.option import Option, ValueKind
 from studies.options.quantities import Amount
+from studies.options.value_kinds import AMOUNT, DROP, LATENCY, SIZE
 
 if TYPE_CHECKING:
     from search.values import Evaluation
@@ -67,7 +69,7 @@ class Limit:
         measure: the same measure of one evaluation; None where it was not reached.
         word: what messages call the measure.
         help, metavar: for help and reference.
-        read: (text, shown option) → bound; raises ConfigError.
+        kind: how its bound is read and written.
         unit: `ms`, `bytes`, or `metric` for that of the study's metric.
         least: True where the bound is the least that is allowed, False where it is the most, None where the direction
             of the metric decides.
@@ -83,7 +85,7 @@ class Limit:
     word: str
     help: str
     metavar: str
-    read: Callable[[str, str], Bound]
+    kind: ValueKind
     unit: str
     least: bool | None = False
     subject: str = ""
@@ -166,7 +168,7 @@ LATENCY_BUDGET = register_limit(
         word="latency",
         help="Most time of one inference: 2.5ms, 800us.",
         metavar="TIME",
-        read=quantities.parse_latency_ms,
+        kind=LATENCY,
         unit="ms",
         early="latency_ms",
     )
@@ -181,7 +183,7 @@ MAX_DROP = register_limit(
         subject="loss of {metric}",
         help="Most loss against FP32, in the metric's unit: 1%, 0.01.",
         metavar="LOSS",
-        read=quantities.parse_drop,
+        kind=DROP,
         unit="metric",
         early="drop",
         difference=True,
@@ -197,7 +199,7 @@ ACCURACY_LIMIT = register_limit(
         subject="{metric}",
         help="Bound on the metric itself: 30dB for sqnr.",
         metavar="VALUE",
-        read=quantities.parse_amount,
+        kind=AMOUNT,
         unit="metric",
         least=None,
         early="value",
@@ -212,10 +214,33 @@ MAX_MEMORY = register_limit(
         word="memory",
         help="Most memory of an engine: 512MB, 2GiB.",
         metavar="SIZE",
-        read=quantities.parse_size_bytes,
+        kind=SIZE,
         unit="bytes",
     )
 )
+
+
+def limit_options() -> tuple[Option, ...]:
+    """The rows of the option table that set a limit."""
+    return tuple(
+        Option(
+            limit.option,
+            "limits",
+            limit.kind,
+            limit.help,
+            limit.metavar,
+            verbs=("search", "resume", "front", "export", "report"),
+            panel="Limits",
+            item=limit.name,
+            clearable=True,
+            from_json=_bound_from_json,
+        )
+        for limit in LIMITS.values()
+    )
+
+
+def _bound_from_json(stored: Any) -> Bound:
+    return Amount(**stored) if isinstance(stored, Mapping) else stored
 
 
 class Limits(Mapping[str, float]):

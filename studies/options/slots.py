@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from evaluators.backends.kind import BackendKind
 from search.errors import ConfigError
-
-if TYPE_CHECKING:
-    from evaluators.backends.kind import BackendKind
-    from studies.options.config import SearchConfig
+from studies.options.config import SearchConfig
+from studies.options.value_kinds import read_gpus
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -77,26 +75,13 @@ def gpu_slots(asked: str, *, nvml: Any = None) -> tuple[Slot, ...]:
     """
     from evaluators.backends.nvidia.discovery import VISIBLE, visible_gpus  # options are read by every command
 
-    check_gpus(asked)
+    read_gpus(asked)
     devices = visible_gpus(nvml)
     numbers = _numbers(asked, len(devices))
     shares = divided(len(numbers))
     return tuple(
         Slot(f"gpu {number}", cpus, {VISIBLE: devices[number]}) for number, cpus in zip(numbers, shares, strict=True)
     )
-
-
-def check_gpus(text: str, option: str = "--gpus") -> str:
-    """The text, where it reads as `gpu_slots` takes it; raises ConfigError."""
-    if not re.fullmatch(r"all|[1-9]\d{0,3}|\d{1,4}(,\d{1,4})+", text):
-        raise ConfigError(
-            f"{option}: expected all, how many, or which, got {text!r}; write all, 2 or 0,2. For a single one write "
-            "--device cuda:1 instead."
-        )
-    numbers = [] if text == "all" else [int(number) for number in text.split(",")]
-    if len(set(numbers)) < len(numbers):
-        raise ConfigError(f"{option}: {text} names a GPU twice; name each once")
-    return text
 
 
 def cpu_slots(count: int, threads: int) -> tuple[Slot, ...]:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search.values import Answer, Precision
+from studies.judging.points import Point
 from studies.judging.sentences.evaluations import mix_text
+from studies.judging.point_lists import pick_points
 from studies.judging.standing import Standing
 from studies.store.records import Assignments, DeathRecord
 
@@ -44,3 +46,8 @@ class SearchResult:
     mixes: Mapping[int, str]
     obedience: Mapping[tuple[Precision, Answer], int]
     deaths: tuple[DeathRecord, ...] = ()
+
+    @property
+    def picks(self) -> Mapping[str, Point]:
+        """The picks by name: `best`, `accurate`, `fast`, `knee`; none of a name where nothing keeps the limits."""
+        return pick_points(self.standing)

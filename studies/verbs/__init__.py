@@ -1,4 +1,31 @@
-"""Every verb of the command line as a library function of the same name.
+"""Every verb of the command line as a function of the same name.
 
-The functions raise; only `studies.cli` prints and exits.
+The functions take typed arguments, tell what happens to an `events` object, raise the errors of `search.errors` and
+give back small objects. They print nothing, and know nothing of a terminal.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Each with the module it is in, which is imported when the function is first asked for. No module has the name of a
+# function: importing it would put it in the function's place.
+_MODULES = {
+    **dict.fromkeys(("search", "resume", "worker"), "searches"),
+    **dict.fromkeys(("front", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
+    **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity"), "analyses"),
+    **dict.fromkeys(("export", "report"), "deliveries"),
+    "delete": "deletion",
+    "doctor": "host_check",
+    **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),
+    **dict.fromkeys(("demo", "example_files"), "example"),
+}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from search.errors import ConfigError
@@ -11,7 +11,9 @@ from studies.events import Quiet
 from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Comparison
 from studies.judging.search_events import SearchEvents
 from studies.judging.study_lookup import find_target, standing_of
-from studies.options.config import SearchConfig, from_options
+from studies.options.config import SearchConfig
+from studies.options.read_options import change_config, check_config
+from studies.options.table import option_rows
 from studies.show.layer_table import Layers
 from studies.store.store import Store, default_url
 from studies.store.target_options import config_of
@@ -21,21 +23,22 @@ if TYPE_CHECKING:  # these belong to single verbs
     from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
     from studies.run.noise.remeasurement import Remeasured
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-def layers(options: Mapping[str, Any]) -> Layers:
+
+def layers(config: SearchConfig) -> Layers:
     """Groups and edges of a model and what each may run in on a target, as `bitfront layers`.
 
     Args:
-        options: `model`, and if wanted `data` (ranges decide on FP16), `backend`, `device`, `batch`, `shape`, `keep`,
-            `granularity`, `calibration`, `threads`, `typing`.
+        config: the model and what it is to run on; with `data` the model is calibrated, as ranges decide on FP16, and
+            without, where `data` is empty, it is not.
 
     Raises:
         InputError: the model, a rule or the target cannot be used.
     """
     from studies.run.session.setup import look_at_layers
 
-    config = from_options({"data": "-", **options})
-    model, space, target = look_at_layers(config, calibrated="data" in options)
+    model, space, target = look_at_layers(check_config(config, needs_data=False), calibrated=bool(config.data))
     return Layers(model, space, target)
 
 
@@ -46,10 +49,10 @@ def profile(
     count: int = 50,
     again: bool = False,
     against: int | None = None,
-    options: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
-    progress: SearchEvents | None = None,
     target: str | None = None,
+    events: SearchEvents | None = None,
 ) -> tuple[Profile, ...]:
     """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
 
@@ -57,7 +60,7 @@ def profile(
         count: inferences of a profiled run.
         again: measure anew what is stored.
         against: another trial of the study, which is profiled too.
-        options: `model`, `data` where files have moved.
+        changes: `model`, `data` where files have moved.
 
     Returns:
         The trial's profile and, if asked for, that of the other; `inspect.profile.delta_rows` puts them side by side.
@@ -70,11 +73,9 @@ def profile(
 
     url = storage or default_url()
     with Store.open(url, write=False) as store:
-        now = standing_of(store, name, None, target)
+        now = standing_of(store, name, wanted=target)
     trials = (trial,) if against is None else (trial, against)
-    return profile_trials(
-        url, now, trials, count=count, again=again, options=options or {}, progress=progress or Quiet()
-    )
+    return profile_trials(url, now, trials, count=count, again=again, changes=changes, progress=events or Quiet())
 
 
 def remeasure(
@@ -82,10 +83,10 @@ def remeasure(
     trials: Sequence[int] = (),
     *,
     every: bool = False,
-    options: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
-    progress: SearchEvents | None = None,
     target: str | None = None,
+    events: SearchEvents | None = None,
 ) -> tuple[Remeasured, ...]:
     """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure`.
 
@@ -95,7 +96,7 @@ def remeasure(
         trials: these, doubtful or not; empty for what is doubtful and matters: uniform baselines, front, picks and
             what is within reach of the latency budget.
         every: of all that is doubtful, whether it matters or not.
-        options: `model`, `data` where files have moved.
+        changes: `model`, `data` where files have moved.
 
     Returns:
         What changed, in order of the evaluations; empty where nothing was to be measured.
@@ -112,8 +113,8 @@ def remeasure(
         raise ConfigError("measuring again: --trial and --all were both given; give one.")
     url = storage or default_url()
     with Store.open(url, write=False) as store:
-        now = standing_of(store, name, None, target)
-    return remeasure_study(url, now, tuple(trials), every=every, options=options or {}, progress=progress or Quiet())
+        now = standing_of(store, name, wanted=target)
+    return remeasure_study(url, now, tuple(trials), every=every, changes=changes, progress=events or Quiet())
 
 
 def compare(
@@ -123,10 +124,10 @@ def compare(
     groups: bool = False,
     samples: int = DEFAULT_SAMPLES,
     threshold_db: float = DEFAULT_THRESHOLD_DB,
-    options: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
-    progress: SearchEvents | None = None,
     target: str | None = None,
+    events: SearchEvents | None = None,
 ) -> Comparison:
     """How far a trial's engine is from ONNX Runtime on the same data, and why, as `bitfront compare`.
 
@@ -134,7 +135,7 @@ def compare(
         groups: compare group by group too.
         samples: of the final split, at most.
         threshold_db: fall of a group's SQNR below its inputs' from which on it is marked.
-        options: `model`, `data` where files have moved.
+        changes: `model`, `data` where files have moved.
 
     Raises:
         StudyError: no such study or trial, a trial of which no engine was built, or another model.
@@ -147,7 +148,7 @@ def compare(
     with Store.open(url, write=False) as store:
         study = store.studies.load(name)
         meant = find_target(store, study, target)
-        config = config_of(study, meant, url).with_options(options or {})
+        config = change_config(config_of(study, meant, url), changes)
         return compare_trial(
             store,
             study,
@@ -157,30 +158,30 @@ def compare(
             groups=groups,
             samples=samples,
             threshold_db=threshold_db,
-            progress=progress or Quiet(),
+            progress=events or Quiet(),
         )
 
 
 def sensitivity(
-    study_or_model: str,
+    subject: str | SearchConfig,
     *,
     thresholds: Thresholds | None = None,
     again: bool = False,
-    options: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
-    progress: SearchEvents | None = None,
     target: str | None = None,
+    events: SearchEvents | None = None,
 ) -> Sensitivities:
     """What each group adds to the outputs' error alone in a lower precision, as `bitfront sensitivity`.
 
     Args:
-        study_or_model: a study, whose stored pass is read or which is given one; or an ONNX file, of which nothing is
-            stored.
+        subject: the name of a study, whose stored pass is read or which is given one; or what to look at without a
+            study, of which nothing is stored.
         thresholds: beyond which a group is sensitive.
         again: measure anew what is stored.
-        options: `sensitivity-time`, `data`, and of a study `model` where files have moved, of a model those of
-            `layers`.
-        target: which of the study's; None for the first.
+        changes: of a study: `sensitivity_time_s`, and `model`, `data` where files have moved.
+        storage, target: of a study; None for the default database and the study's first target.
+        events: told what happens.
 
     Raises:
         StudyError: no such study, or model, data or target are not the study's.
@@ -190,32 +191,16 @@ def sensitivity(
     from studies.judging.findings.sensitivity_table import Thresholds
     from studies.run.guidance import sensitivities
 
-    if target is not None and _is_model_file(study_or_model):
-        raise ConfigError(f"--target: it belongs to a study, and {study_or_model} is an ONNX file. Leave it out.")
-    judged, given, shown = thresholds or Thresholds(), dict(options or {}), progress or Quiet()
+    judged, told = thresholds or Thresholds(), events or Quiet()
     judged.check()
-    if _is_model_file(study_or_model):
-        return sensitivities.of_model(_for_model(study_or_model, given, storage), judged, shown)
-    foreign = sorted(given.keys() - {"model", "data", "sensitivity-time"})
+    if isinstance(subject, SearchConfig):
+        return sensitivities.of_model(check_config(subject), judged, told)
+    foreign = sorted(changes.keys() - {"model", "data", "sensitivity_time_s"})
     if foreign:
+        shown = next((row.shown for row in option_rows() if row.key == foreign[0]), foreign[0])
         raise ConfigError(
-            f"--{foreign[0]}: study {study_or_model!r} has its own, which cannot be changed. Leave it out, or name an "
-            "ONNX file instead of a study."
+            f"{shown}: study {subject!r} has its own, which cannot be changed. Leave it out, or name an ONNX file "
+            "instead of a study."
         )
     url = storage or default_url()
-    return sensitivities.of_study(
-        url, study_or_model, judged, again=again, options=given, progress=shown, wanted=target
-    )
-
-
-def _is_model_file(study_or_model: str) -> bool:
-    return study_or_model.endswith(".onnx") or Path(study_or_model).is_file()
-
-
-def _for_model(model: str, given: Mapping[str, Any], storage: str | None) -> SearchConfig:
-    if "model" in given or storage is not None:
-        option = "--model" if "model" in given else "--storage"
-        raise ConfigError(f"{option}: it belongs to a study, and {model} is an ONNX file. Leave it out.")
-    if "data" not in given:
-        raise ConfigError(f"measuring the sensitivity of {model}: expected --data to run it on. Add --data DATA.")
-    return from_options({**given, "model": model})
+    return sensitivities.of_study(url, subject, judged, again=again, changes=changes, progress=told, wanted=target)

@@ -22,7 +22,7 @@ from search.values import (
     Precision,
     Target,
 )
-from studies.options.config import from_options
+from studies.options.read_options import read_config
 from studies.store.database import tables
 from studies.store.records import NewStudy
 from studies.store.store import Store
@@ -102,7 +102,7 @@ def count(store: Store, table: type[tables.Base]) -> int:
 
 def make_study(store: Store, **options: str) -> int:
     """A study named `s` with one target; the target's id."""
-    config = from_options({"model": "model.onnx", "data": "data.npz", **options})
+    config = read_config({"model": "model.onnx", "data": "data.npz", **options})
     new = NewStudy("s", "model.onnx", "a" * 64, config.to_json(), {}, METRIC, {}, {}, "running")
     return store.targets.add(store.studies.create(new), TARGET, "s@1")
 

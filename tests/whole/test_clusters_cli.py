@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from evaluators.measure.intervals import paired_interval
+from studies import verbs
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, invoke, ok, tree, write_inputs
 
 SAMPLES = 120
@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def scores_of(storage: str) -> tuple[NDArray[np.float64], NDArray[np.float64], Mapping[str, Any]]:
     """FP32's scores and those of the uniform INT8 assignment on the search split, and the latter's numbers."""
-    fp32, int8 = (commands.show("model", trial, storage).record for trial in (0, 1))
+    fp32, int8 = (verbs.show("model", trial, storage=storage).record for trial in (0, 1))
     assert (fp32.role, int8.role) == ("baseline:fp32", "baseline:int8")
     assert fp32.evaluation.accuracy is not None
     assert int8.evaluation.accuracy is not None

@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from search.errors import ConfigError
+from studies import verbs
 from studies.cli.main import program
-from studies.verbs import commands
 from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "docker").glob("*Dockerfile"))
@@ -55,9 +55,9 @@ def test_its_health_is_what_the_doctor_says(path: Path) -> None:
     context = get_command(program()).commands["doctor"].make_context("doctor", words[2:])  # type: ignore[attr-defined]
     backend = context.params["backend"]
     assert backend == {GPU: "tensorrt", CPU: "onnxruntime"}[path]
-    commands.doctor(backend)  # raises where there is no such backend
+    verbs.doctor(backend)  # raises where there is no such backend
     with pytest.raises(ConfigError):
-        commands.doctor("onnx")
+        verbs.doctor("onnx")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

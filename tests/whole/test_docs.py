@@ -16,14 +16,17 @@ import pytest
 
 from evaluators.backends.kind import Check
 from evaluators.backends.registry import names
+from search.errors import ConfigError
 from search.space.choices import Space
 from search.values import Target
+from studies import verbs
 from studies.export.export import Export
 from studies.inspect.profile import Profile
 from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
 from studies.judging.status.study_status import StudyStatus
-from studies.options import config
-from studies.verbs import commands
+from studies.options.config import SearchConfig
+from studies.options.read_options import change_config, check_config, read_config
+from studies.options.table import option_rows, option_table
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read
 from tests.support.paths import ROOT
 
@@ -122,18 +125,14 @@ def test_page_lists_exactly_the_options_of_its_verb(verb):
 def test_page_has_its_exit_codes_and_its_function(verb):
     assert page(verb).startswith(f"# bitfront {verb}\n")
     assert "\n## Exit codes\n" in page(verb)
-    assert f"commands.{verb}" in page(verb)
+    assert f"verbs.{verb}" in page(verb)
 
 
 def test_search_page_names_every_choice_and_default():
     rows = dict(re.findall(r"^\| `--([a-z0-9-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
     choices = {
         "backend": ("auto", *names()),
-        "calibration": config.CALIBRATIONS,
-        "sampler": config.SAMPLERS,
-        "granularity": config.GRANULARITIES,
-        "keep-engines": config.KEEP_ENGINES,
-        "typing": config.TYPINGS,
+        **{row.name: row.kind.choices for row in option_rows() if row.kind.choices},
     }
     for option, values in choices.items():
         assert all(f"`{value}`" in rows[option] for value in values), option
@@ -149,10 +148,9 @@ def test_search_page_names_every_choice_and_default():
         "split-seed",
     }
     defaults |= {"split-seed", "repair", "typing"}
-    fields = {field.name: field.default for field in dataclasses.fields(config.SearchConfig)}
     for option in defaults:
         shown = rows[option].rstrip(" |").rpartition("| ")[2].strip("`")
-        assert shown == str(fields[config.option_table()[option].field]), option
+        assert shown == option_table()[option].shown_default, option
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -170,14 +168,12 @@ def test_command_lines_parse(name, arguments):
     verb, given = parse(arguments)
     if verb == "search" and given["config"] is not None:
         return
-    known = {
-        key: value for key, value in given.items() if key.replace("_", "-") in config.option_table() and verb != "demo"
-    }
+    known = {key: value for key, value in given.items() if key.replace("_", "-") in option_table() and verb != "demo"}
     if "latency-budget 2.5" in arguments and "2.5ms" not in arguments:
-        with pytest.raises(config.ConfigError):  # shown because it is refused
-            config.from_options(known)
+        with pytest.raises(ConfigError):  # shown because it is refused
+            read_config(known)
         return
-    config.from_options({"model": "model.onnx", "data": "data.npz", **{k: v for k, v in known.items() if v}})
+    read_config({"model": "model.onnx", "data": "data.npz", **{k: v for k, v in known.items() if v}})
 
 
 def test_toml_examples_are_configurations(tmp_path):
@@ -186,7 +182,7 @@ def test_toml_examples_are_configurations(tmp_path):
     for block in found:
         file = tmp_path / "study.toml"
         file.write_text(block, encoding="utf-8")
-        config.from_options({}, file)
+        read_config({}, file)
 
 
 @pytest.mark.parametrize("path", [*TEXTS, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
@@ -248,6 +244,9 @@ def test_python_examples_fit_the_functions(name, tree):
     for statement in ast.walk(tree):
         if isinstance(statement, ast.Call) and called(statement):
             check_call(statement)
+        if isinstance(statement, ast.Call) and ast.unparse(statement.func) == "SearchConfig":
+            made = eval(ast.unparse(statement), {"SearchConfig": SearchConfig})
+            check_config(made, needs_data=bool(made.data))
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and called(statement.value):
             results.update(bound(statement.targets[0], returned(called(statement.value))))
     for node in ast.walk(tree):
@@ -256,25 +255,25 @@ def test_python_examples_fit_the_functions(name, tree):
 
 
 def called(call: ast.Call) -> str:
-    """The name of the function of `studies.verbs.commands` that is called, or empty."""
+    """The name of the function of `studies.verbs` that is called, or empty."""
     function = call.func
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "commands":
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "verbs":
         return function.attr
     return ""
 
 
 def check_call(call: ast.Call) -> None:
-    function = getattr(commands, called(call))
+    function = getattr(verbs, called(call))
     keywords = {keyword.arg or "": keyword.value for keyword in call.keywords}
     inspect.signature(function).bind(*call.args, **keywords)
     for value in (*call.args, *keywords.values()):
         if isinstance(value, ast.Dict):
-            config.from_options({"model": "model.onnx", "data": "data.npz", **ast.literal_eval(value)})
+            change_config(SearchConfig("model.onnx", "data.npz"), ast.literal_eval(value))
 
 
 def returned(name: str) -> Any:
     types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds)
-    return typing.get_type_hints(getattr(commands, name), localns={kind.__name__: kind for kind in types})["return"]
+    return typing.get_type_hints(getattr(verbs, name), localns={kind.__name__: kind for kind in types})["return"]
 
 
 def bound(target: ast.expr, kind: Any) -> dict[str, Any]:

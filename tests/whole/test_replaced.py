@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from studies import verbs
 from studies.events import Quiet
-from studies.verbs import commands
+from studies.options.read_options import read_config
 from tests.support.command_line import invoke, ok, quick, write_inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the evaluator process among its children")
@@ -45,7 +46,7 @@ def test_a_replaced_evaluator_is_told_wherever_the_study_is_shown(
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "trials": "4", "sampler": "random"}
     killer = Killer({(0, "latency"): 1, (3, "build"): 2})
     with quick():
-        finished = commands.search(options, killer)
+        finished = verbs.search(read_config(options), killer)
     assert [(d.trial, d.death.stage.value, d.death.kind.value) for d in finished.deaths] == [
         (0, "latency", "crashed"),
         (3, "build", "crashed"),

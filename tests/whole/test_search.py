@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from studies.verbs import commands
+from studies import verbs
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import images, mobile_cnn, save, transformer, unet
 
@@ -308,14 +308,15 @@ def test_a_study_from_a_file(here: Path) -> None:
 
 
 def test_the_python_functions_do_what_the_verbs_do(studied: Path) -> None:
-    now, mixes = commands.front("small")
+    found = verbs.front("small")
+    now, mixes = found.standing, found.mixes
     assert [mixes[int(now.table.id[row])] for row in now.measures.baselines] == ["all fp32", "all int8"]
-    assert [summary.name for summary in commands.studies()] == ["small"]
+    assert [summary.name for summary in verbs.studies()] == ["small"]
     trial = int(now.table.trial[now.measures.fastest_first(now.judgement.front)[0]])
-    assert commands.show("small", trial).record.trial == trial
-    assert commands.report("small", studied / "r.html").is_file()
-    commands.delete("small")
-    assert commands.studies() == ()
+    assert verbs.show("small", trial).record.trial == trial
+    assert verbs.report("small", studied / "r.html").is_file()
+    verbs.delete("small")
+    assert verbs.studies() == ()
 
 
 def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:

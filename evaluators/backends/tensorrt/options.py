@@ -38,13 +38,20 @@ class TensorRTOptions:
 
     threads: int = 1
     typing: str = option(
-        "choice", "auto", "Of TensorRT: auto, weak, strong.", metavar="KIND", choices=("auto", WEAK, STRONG)
+        "choice",
+        "auto",
+        "Of TensorRT: auto, weak, strong.",
+        metavar="KIND",
+        choices=("auto", WEAK, STRONG),
+        verbs=("resume", "worker", "layers", "sensitivity"),
     )
     workspace_bytes: int = option("size", 4 * GIB, "Scratch memory of TensorRT.", name="workspace", metavar="SIZE")
     optimization_level: int = option(
         "count", 3, "Of TensorRT: 0 to 5, or by the first build.", metavar="N", most=5, auto=True, final=True
     )
-    tf32: bool = option("switch", True, "TF32 for FP32 in TensorRT: on, off.", metavar="SWITCH")
+    tf32: bool = option(
+        "switch", True, "TF32 for FP32 in TensorRT: on, off.", metavar="SWITCH", verbs=("resume", "worker")
+    )
     sparsity: bool = option("flag", False, "Let TensorRT use sparse weights.")
     native_instancenorm: bool = option(
         "switch", True, "TensorRT's own InstanceNormalization: on, off.", metavar="SWITCH"
@@ -52,9 +59,21 @@ class TensorRTOptions:
     plugins: tuple[str, ...] = option(
         "file", (), "Plugin library of TensorRT; repeatable.", name="plugin", metavar="FILE", many=True
     )
-    timing_cache: str | None = option("folder", None, "TensorRT's timing cache, or none.", metavar="DIR")
+    timing_cache: str | None = option(
+        "folder",
+        None,
+        "TensorRT's timing cache, or none.",
+        metavar="DIR",
+        default_text="beside the engines",
+    )
     build_threads: int | None = option(
-        "count", None, "Of TensorRT's builder; all that it may run on by default.", metavar="N", least=1, most=4096
+        "count",
+        None,
+        "Of TensorRT's builder.",
+        metavar="N",
+        least=1,
+        most=4096,
+        default_text="all it may run on",
     )
 
 

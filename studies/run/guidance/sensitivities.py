@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -158,14 +158,14 @@ def of_study(
     thresholds: Thresholds,
     *,
     again: bool,
-    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
     progress: SearchEvents,
     wanted: str | None = None,
 ) -> Sensitivities:
     """The sensitivities of a study's groups; measured and stored where they were not.
 
     Args:
-        options: `sensitivity-time`, and `model` and `data` where files have moved.
+        changes: `sensitivity_time_s`, and `model` and `data` where files have moved.
         wanted: which of the study's targets, see `targets.choose`; None for the first.
 
     Raises:
@@ -173,6 +173,7 @@ def of_study(
             its own.
         EvaluatorError: the model cannot be run.
     """
+    from studies.options.read_options import change_config
     from studies.store.store import Store
     from studies.store.target_names import choose
     from studies.store.target_options import config_of
@@ -181,7 +182,7 @@ def of_study(
         study = store.studies.load(name)
         targets = store.targets.of_study(study.id)
         target = choose(targets, wanted, name) if targets else None
-        config = config_of(study, target, url).with_options(options)
+        config = change_config(config_of(study, target, url), changes)
         rows = store.spaces.sensitivity_rows(target.id) if target is not None and not again else ()
         groups = store.studies.groups(study.id)
     notes: tuple[str, ...] = ()
@@ -226,7 +227,7 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
     from search.space.choices import make_space
     from studies.run.session.setup import calibrate, check_searchable, checked
 
-    config = replace(config, timing_cache="none")  # nothing is built
+    config = config.changed({"timing_cache": "none"})  # nothing is built
     with checked(config, scored=False) as good:
         check_searchable(good)
         ranges = calibrate(good, config.calibration)

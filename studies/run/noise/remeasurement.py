@@ -16,6 +16,7 @@ from studies.judging.point_lists import front_and_picks
 from studies.judging.standing import Standing, standing
 from studies.options.limits import LATENCY_MS
 from studies.options.quantities import format_ms
+from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, trial_text
 from studies.store.records import FAILED, RUNNING
 from studies.store.store import Store
@@ -174,10 +175,10 @@ def remeasure_study(
     trials: Sequence[int],
     *,
     every: bool,
-    options: Mapping[str, Any],
+    changes: Mapping[str, Any],
     progress: SearchEvents,
 ) -> tuple[Remeasured, ...]:
-    """Measure latencies of a study again; see `commands.remeasure`.
+    """Measure latencies of a study again; see `studies.verbs.remeasure`.
 
     Raises:
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
@@ -191,7 +192,7 @@ def remeasure_study(
         rows = _wanted(store, now, trials, every=every)
     if not rows:
         return ()
-    config = config_of(now.study, now.target, url).with_options(options)
+    config = change_config(config_of(now.study, now.target, url), changes)
     check_artifacts(config)
     with Store.open(url) as store, checked(here(store, now.study, config)) as good:
         check_unchanged(good, now.study, now.target)

@@ -51,7 +51,7 @@ def settle_level(work: Work) -> None:
     """
     if _KEY not in work.bench.keeper.job.options:
         return
-    asked = work.problem.config.optimization_level
+    asked = work.problem.config.builder_option(_KEY)
     ledger = work.ledger
     work.crew.once(_TASK, lambda: ledger.reload_target().optimization_level is not None, lambda: _choose(work, asked))
     check_level(work.ledger.study.name, work.ledger.reload_target(), work.problem.config)
@@ -65,7 +65,7 @@ def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
     Raises:
         StudyError: naming both.
     """
-    level, asked = target.optimization_level, config.optimization_level
+    level, asked = target.optimization_level, config.builder_option(_KEY)
     if level is not None and asked not in (None, level):
         raise StudyError(
             f"resuming study {study!r} at --optimization-level {asked}: its engines on this target are built at level "

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ from studies.crew.deletion import reported_deletion
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.cautions import caution_text
 from studies.options.backend_options import absolute_texts, read_values
-from studies.options.config import SearchConfig, option_table
+from studies.options.builder_options import FINAL, builder_options
+from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
+from studies.options.table import option_table
 from studies.run.session.levels import START_LEVEL
 from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -145,7 +147,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     Raises:
         InputError: the model, a rule, the target or the data cannot be used.
     """
-    config = replace(config, timing_cache="none")  # nothing is built
+    config = config.changed({"timing_cache": "none"})  # nothing is built
     check_backend_options(config)
     model = load_model(config)
     if not calibrated:
@@ -211,7 +213,8 @@ def check_backend_options(config: SearchConfig) -> None:
     """
     kind = backend_kind(config)
     backend = kind.name
-    given = [option_table()[name] for name in config.given]
+    table = option_table()
+    given = [table[name] for name in config.given if name in table]
     foreign = [option for option in given if option.backend not in ("", backend)]
     if foreign:
         names = ", ".join(option.shown for option in foreign)
@@ -430,7 +433,8 @@ def backend_options(config: SearchConfig) -> dict[str, Any]:
 
 def final_options(config: SearchConfig) -> dict[str, Any]:
     """`backend_options` of the engine that is exported: with the values that exports are built with, where given."""
-    final = {row.keyword: getattr(config, f"final_{row.keyword}") for row in backend_kind(config).options if row.final}
+    rows = [row for row in backend_kind(config).options if row.final]
+    final = {row.keyword: config.builder_option(FINAL + row.keyword) for row in rows}
     return backend_options(config) | {keyword: value for keyword, value in final.items() if value is not None}
 
 
@@ -441,12 +445,12 @@ def _backend_values(config: SearchConfig) -> dict[BackendOption, Any]:
         ConfigError: what `--backend-option` names is unknown, or cannot be read.
     """
     kind = backend_kind(config)
-    own = {option.field for option in option_table().values() if option.backend == kind.name}
+    own = {option.key for option in builder_options() if option.backend == kind.name}
     given = read_values(kind, config.backend_options)
     if twice := [row.option for row in kind.options if row.keyword in own & given.keys()]:
         raise ConfigError(f"--backend-option: {', '.join(twice)} is an option of its own; write it as such.")
     return {
-        row: getattr(config, row.keyword) if row.keyword in own else given.get(row.keyword, row.default)
+        row: config.builder_option(row.keyword) if row.keyword in own else given.get(row.keyword, row.default)
         for row in kind.options
     }
 

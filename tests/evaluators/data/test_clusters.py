@@ -17,7 +17,7 @@ from evaluators.data import Splits, open_data, split
 from evaluators.measure.score_order import order_scores
 from search.errors import DataError
 from search.graph.model import TensorSpec, load
-from studies.verbs.commands import example_files
+from studies.verbs.example import example_files
 
 IMAGE = (TensorSpec("image", "float32", (4, 2)),)
 READ = "import numpy as np\n\n\ndef read(path):\n    return np.zeros(2, np.float32)\n"

@@ -36,6 +36,7 @@ from evaluators.process.evaluator import Evaluator
 from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Precision
+from studies import verbs
 from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
 from studies.options.config import SearchConfig
 from studies.run.guidance import guidance, sensitivities
@@ -43,8 +44,7 @@ from studies.run.pace import Pace
 from studies.show import sensitivity_plot
 from studies.store.records import GroupRecord, SensitivityRecord
 from studies.store.store import Store
-from studies.verbs import commands
-from studies.verbs.commands import example_files
+from studies.verbs.example import example_files
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from tests.support.evaluator_jobs import case
 from tests.support.networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
@@ -694,6 +694,6 @@ def test_what_cannot_be_used_is_refused(
 def test_as_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
-    options = {"data": str(tmp_path / "in/data.npz"), "sensitivity-time": "1ms"}
-    found = commands.sensitivity(str(tmp_path / "in/model.onnx"), options=options)
+    config = SearchConfig(str(tmp_path / "in/model.onnx"), str(tmp_path / "in/data.npz"), sensitivity_time_s=0.001)
+    found = verbs.sensitivity(config)
     assert [group.name for group in found.groups.values()] == ["first", "second", "fc"]

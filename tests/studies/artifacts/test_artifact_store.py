@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from search.errors import ArtifactError, ConfigError
-from studies.artifacts.buckets import Bucket, Remote, open_remote, parse
+from studies.artifacts.buckets import Remote, open_remote
 from studies.artifacts.folder import Artifacts
+from studies.options.bucket_url import Bucket, parse_place
 from tests.support.servers import object_stores
 
 
 @pytest.fixture(params=["s3", "gs"])
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     object_stores.use(monkeypatch, request.param)
-    found = parse(object_stores.new_bucket(request.param))
+    found = parse_place(object_stores.new_bucket(request.param))
     assert isinstance(found, Bucket)
     return found
 
@@ -177,7 +178,7 @@ def test_a_service_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_places(text: str, expected: Path | Bucket) -> None:
-    assert parse(text) == expected
+    assert parse_place(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,5 +187,5 @@ def test_places(text: str, expected: Path | Bucket) -> None:
 )
 def test_places_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a folder, file:///folder, s3://bucket/prefix") as caught:
-        parse(text)
+        parse_place(text)
     assert "pw" not in str(caught.value)

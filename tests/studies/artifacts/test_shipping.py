@@ -17,9 +17,10 @@ import pytest
 
 from search.errors import ArtifactError
 from studies.artifacts import shipping
-from studies.artifacts.buckets import Bucket, open_remote, parse
+from studies.artifacts.buckets import open_remote
 from studies.artifacts.locations import open_artifacts
 from studies.events import Quiet
+from studies.options.bucket_url import Bucket, parse_place
 from studies.options.config import SearchConfig
 from studies.store.records import StudyRecord
 from studies.store.store import Store
@@ -127,7 +128,7 @@ def test_a_host_that_has_nothing_works_on_a_study_in_s3(
 def keys(url: str) -> list[str]:
     import boto3
 
-    place = parse(url)
+    place = parse_place(url)
     assert isinstance(place, Bucket)
     listed = boto3.client("s3").list_objects_v2(Bucket=place.name)
     return [entry["Key"] for entry in listed.get("Contents", [])]
@@ -225,7 +226,7 @@ def test_what_arrives_damaged_is_refused(hosts: tuple[Host, Host], monkeypatch: 
     one, two = hosts
     with shipped(one, bucket) as (store, study, config):
         model = next(file for file in store.files.inputs(study.id) if file.role == "model")
-        place = parse(bucket)
+        place = parse_place(bucket)
         assert isinstance(place, Bucket)
         open_remote(place).write(model.digest, io.BytesIO(b"something else"))
         two.here()

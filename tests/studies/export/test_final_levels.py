@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from studies.verbs import commands
+from studies import verbs
+from studies.options.read_options import read_config
 from tests.support.command_line import DATABASE, ok, quick, write_inputs
 
 TRIAL = 1  # a uniform baseline, so every front names it
@@ -31,7 +32,7 @@ def search(**more: str) -> None:
     """At level 2, every engine kept."""
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt"}
     settings = {"sampler": "random", "trials": "4", "optimization-level": "2", "keep-engines": "all"}
-    commands.search({**options, **settings, **more})
+    verbs.search(read_config({**options, **settings, **more}))
 
 
 def rows(query: str) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.cli.base import print_finished
@@ -26,7 +27,6 @@ from studies.show.report.figures import figures
 from studies.show.report.page import render_report
 from studies.show.report.target_figures import side_by_side
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.command_line import ok
 from tests.support.study_rows import TARGET, evaluated, group, make_study
 
@@ -89,7 +89,8 @@ def test_the_table_has_every_pick_and_says_which_is_not_on_the_front(filled: Sto
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_rows_have_every_pick_and_true_front_flags(filled: Store, url: str, whole: bool) -> None:
-    now, mixes = commands.front("s", storage=url, whole=whole)
+    found = verbs.front("s", storage=url, whole=whole)
+    now, mixes = found.standing, found.mixes
     assert [int(now.table.trial[row]) for row in now.measures.fastest_first(now.judgement.front)] == [1, 3]
     assert [point.trial for point in front_points(now)] == [1, 3, PICK]
     assert mixes[int(now.table.id[now.picks.accurate])] == "all fp32"

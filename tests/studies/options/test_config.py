@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluators.backends.registry import kind_named
 from search.errors import ConfigError
+from search.space.rules import KeepRule
 from search.values import Precision
-from studies.options import config
-from studies.options.config import KeepRule, SearchConfig, from_options, option_table
+from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.quantities import Amount, ShapeSpec
+from studies.options.read_options import change_config, check_config, read_changes, read_config
+from studies.options.storage_url import mask_password
+from studies.options.table import option_rows, option_table
 
 BASE = {"model": "models/resnet.onnx", "data": "data.npz"}
 
@@ -67,12 +72,12 @@ def toml(tmp_path, text):
 
 def problems_of(options, config_file=None):
     with pytest.raises(ConfigError) as caught:
-        from_options(options, config_file)
+        read_config(options, config_file)
     return str(caught.value)
 
 
 def test_every_option_is_read():
-    found = from_options({**BASE, **EVERYTHING})
+    found = read_config({**BASE, **EVERYTHING})
     assert found == SearchConfig(
         model="models/resnet.onnx", data="data.npz", study="mine", storage="postgresql+psycopg://me:secret@host/db",
         limits={
@@ -87,20 +92,24 @@ def test_every_option_is_read():
         calibration="entropy", sampler="nsga2", granularity="block",
         keep=(KeepRule("^/head/", Precision.FP16), KeepRule("a=b", Precision.INT8)), seed=7, threads=2,
         keep_engines="all", evaluation_timeout_s=600.0, evaluation_memory_bytes=8_000_000_000, quiet=True,
-        typing="strong", workspace_bytes=2 << 30, optimization_level=1, final_optimization_level=5, tf32=False,
-        sparsity=True, native_instancenorm=False, plugins=("a.so", "b.so"), timing_cache="none", build_threads=12,
         repair=3,
+        builder_options={
+            "typing": "strong", "workspace_bytes": 2 << 30, "optimization_level": 1, "final_optimization_level": 5,
+            "tf32": False, "sparsity": True, "native_instancenorm": False, "plugins": ("a.so", "b.so"),
+            "timing_cache": "none", "build_threads": 12,
+        },
     )  # fmt: skip
 
 
 def test_options_cover_every_field_once():
     keys = [option.key for option in option_table().values()]
-    fields = set(SearchConfig.__dataclass_fields__) - {"limits", "overrides", "given"}
-    assert sorted(keys) == sorted({*fields, *LIMITS})
+    fields = set(SearchConfig.__dataclass_fields__) - {"limits", "builder_options", "overrides", "given"}
+    of_tensorrt = [row.keyword for row in kind_named("tensorrt").options]
+    assert sorted(keys) == sorted({*fields, *LIMITS, *of_tensorrt, "final_optimization_level"})
 
 
 def test_defaults():
-    found = from_options({**BASE, "latency_budget": None, "shape": [], "quiet": False})
+    found = read_config({**BASE, "latency_budget": None, "shape": [], "quiet": False})
     assert found == SearchConfig(model="models/resnet.onnx", data="data.npz", study="resnet")
     assert found.storage == "sqlite:///bitfront.db"
 
@@ -119,7 +128,7 @@ def test_file_and_command_line(tmp_path):
         quiet = true
         """,
     )
-    found = from_options({"trials": "50", "max-drop": None, "quiet": False, "shape": ["z:2x2"]}, path)
+    found = read_config({"trials": "50", "max-drop": None, "quiet": False, "shape": ["z:2x2"]}, path)
     assert (found.model, found.study, found.trials) == ("a.onnx", "a", 50)
     assert found.limits == {"latency_budget_ms": 2.0, "max_drop": Amount(0.01)}
     assert found.quiet
@@ -131,19 +140,20 @@ def test_file_and_command_line(tmp_path):
 
 def test_switches(tmp_path):
     path = toml(tmp_path, "tf32 = false\nnative-instancenorm = 'on'\nsparsity = true\n")
-    found = from_options(BASE, path)
-    assert (found.tf32, found.native_instancenorm, found.sparsity) == (False, True, True)
-    assert from_options({**BASE, "tf32": ["on"]}, path).tf32
-    assert not from_options({**BASE, "tf32": False}).tf32
-    assert "tf32" in from_options({**BASE, "tf32": False}).given
+    found = read_config(BASE, path)
+    names = ("tf32", "native_instancenorm", "sparsity")
+    assert [found.builder_option(name) for name in names] == [False, True, True]
+    assert read_config({**BASE, "tf32": ["on"]}, path).builder_option("tf32")
+    assert not read_config({**BASE, "tf32": False}).builder_option("tf32")
+    assert "tf32" in read_config({**BASE, "tf32": False}).given
     assert "expected one of on, off, got 'yes'" in problems_of({**BASE, "tf32": "yes"})
     assert "'a.so' is given twice" in problems_of({**BASE, "plugin": ["a.so", "a.so"]})
 
 
 def test_what_was_given_is_told_from_defaults():
-    found = from_options({**BASE, "typing": "auto", "sparsity": False, "plugin": []})
+    found = read_config({**BASE, "typing": "auto", "sparsity": False, "plugin": []})
     assert found.given == ("data", "model", "typing")
-    assert found.with_options({"trials": "9"}).given == ("data", "model", "trials", "typing")
+    assert change_config(found, {"trials": 9}).given == ("data", "model", "trials", "typing")
     assert SearchConfig.from_json(found.to_json()).given == ()
 
 
@@ -189,12 +199,12 @@ def test_nothing_is_given_twice_silently(tmp_path):
         {**BASE, "latency-budget": ["2ms", "3ms"]}
     )
     assert "'a' is given twice" in problems_of({**BASE, "keep": ["a=fp16", "a=int8"]})
-    assert from_options({**BASE, "trials": ["7"]}).trials == 7
+    assert read_config({**BASE, "trials": ["7"]}).trials == 7
 
 
 def test_batch_and_shape_must_agree():
     assert "name different batches" in problems_of({**BASE, "batch": "4", "shape": ["x:8x3"]})
-    assert from_options({**BASE, "batch": "8", "shape": ["x:8x3"]}).batch == 8
+    assert read_config({**BASE, "batch": "8", "shape": ["x:8x3"]}).batch == 8
 
 
 @pytest.mark.parametrize(
@@ -231,7 +241,7 @@ def test_passwords_are_in_no_message_text_or_json():
     assert "secret" not in problems_of({**BASE, "storage": "oracle://me:secret@host/db"})
     twice = ["postgresql://me:secret@h/a", "mysql://h/a?password=secret&x=1"]
     assert "secret" not in problems_of({**BASE, "storage": twice})
-    found = from_options({**BASE, "storage": twice[0]})
+    found = read_config({**BASE, "storage": twice[0]})
     assert "secret" not in repr(found)
     assert "secret" not in json.dumps(found.to_json())
 
@@ -247,7 +257,7 @@ def test_passwords_are_in_no_message_text_or_json():
     ],
 )
 def test_mask_password(url, masked):
-    assert config.mask_password(url) == masked
+    assert mask_password(url) == masked
 
 
 @pytest.mark.parametrize(
@@ -266,7 +276,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_json_round_trip():
-    found = from_options({**BASE, **EVERYTHING})
+    found = read_config({**BASE, **EVERYTHING})
     stored = json.loads(json.dumps(found.to_json()))
     assert SearchConfig.from_json(stored, storage=found.storage) == found
 
@@ -282,12 +292,49 @@ def test_json_takes_defaults_and_refuses_what_it_does_not_know():
         SearchConfig.from_json({**least, "keep": [{"pattern": "x", "precision": 99}]})
 
 
-def test_with_options_changes_and_clears():
-    found = from_options({**BASE, "max-drop": "1%", "latency-budget": "2ms"})
-    changed = found.with_options({"trials": "100", "max_drop": "none", "latency_budget": None})
+def test_changes_replace_and_clear():
+    found = read_config({**BASE, "max-drop": "1%", "latency-budget": "2ms"})
+    changed = change_config(found, read_changes({"trials": "100", "max_drop": "none", "latency_budget": None}))
     assert (changed.trials, changed.limits) == (100, {"latency_budget_ms": 2.0})
     with pytest.raises(ConfigError, match="--max-memory"):
-        found.with_options({"max_memory": "1"})
+        read_changes({"max_memory": "1"})
+
+
+def test_values_given_in_python_are_checked_as_texts_are():
+    with pytest.raises(ConfigError) as caught:
+        check_config(
+            SearchConfig(
+                "m.onnx", "d.npz", trials=0, sampler="guidde", lease_s=0.5, limits={"latency_budget_ms": -1.0},
+                builder_options={"optimization_level": 9, "colour": 1},
+            )
+        )  # fmt: skip
+    said = str(caught.value)
+    for name in ("trials", "did you mean guided", "lease_s", "latency_budget_ms", "optimization_level", "colour"):
+        assert name in said
+    with pytest.raises(ConfigError, match="'trails': there is no such option; did you mean trials"):
+        change_config(SearchConfig("m.onnx", "d.npz"), {"trails": 5})
+    with pytest.raises(ConfigError, match="max_drop: expected a drop of zero or more"):
+        change_config(SearchConfig("m.onnx", "d.npz"), {"max_drop": -0.5})
+
+
+def test_a_configuration_made_in_python_is_the_one_that_texts_give():
+    found = read_config({**BASE, **EVERYTHING})
+    made = check_config(replace(found, given=()))
+    assert made == found
+    assert set(made.given) <= set(found.given)
+    assert {"max-drop", "tf32", "shape", "keep"} <= set(made.given)
+
+
+@pytest.mark.parametrize("row", list(option_rows()), ids=lambda row: row.name)
+def test_every_value_that_is_written_is_read_again(row):
+    values = read_config({**BASE, **EVERYTHING, "lease": "90s", "artifacts": "s3://engines/a", "gpus": "0,2"})
+    of_row = {**vars(values), **values.limits, **values.builder_options}
+    value = of_row.get(row.key)
+    if value is None or row.flag:
+        return
+    for each in value if row.many else [value]:
+        if row.key not in ("max_drop", "accuracy_limit"):
+            assert row.kind.read(row.text_of(each), row.shown) == each
 
 
 RATIO = MetricScale("top1", ratio=True)
@@ -296,7 +343,7 @@ MSE = MetricScale("mse", higher_is_better=False)
 
 
 def limits(metric, **options):
-    return resolve_limits(from_options({**BASE, **options}).limits, metric)
+    return resolve_limits(read_config({**BASE, **options}).limits, metric)
 
 
 def test_limits_of_a_ratio():
@@ -347,7 +394,7 @@ TEXTS = st.text(max_size=20)
 )
 def test_any_options_give_a_configuration_or_a_refusal(options):
     try:
-        found = from_options(options)
+        found = read_config(options)
     except ConfigError:
         return
     assert SearchConfig.from_json(json.loads(json.dumps(found.to_json())), storage=found.storage) == found

@@ -10,9 +10,10 @@ import pytest
 
 from search.errors import ConfigError
 from studies.judging.standing import standing
-from studies.options import quantities
-from studies.options.config import SearchConfig, from_options
+from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
+from studies.options.read_options import read_config
+from studies.options.value_kinds import SIZE
 from studies.store.store import Store
 from tests.support.command_line import copy_finished
 
@@ -31,7 +32,7 @@ def largest_engine() -> Iterator[Limit]:
             word="size",
             help="Largest file of an engine: 10MB.",
             metavar="SIZE",
-            read=quantities.parse_size_bytes,
+            kind=SIZE,
             unit="bytes",
         )
     )
@@ -40,11 +41,11 @@ def largest_engine() -> Iterator[Limit]:
 
 
 def test_a_registered_limit_is_an_option_and_is_stored(largest_engine: Limit) -> None:
-    config = from_options({"model": "m.onnx", "data": "d.npz", "max-size": "10MB"})
+    config = read_config({"model": "m.onnx", "data": "d.npz", "max-size": "10MB"})
     assert config.limits == {"max_size_bytes": 10_000_000}
     assert SearchConfig.from_json(config.to_json()) == config
     with pytest.raises(ConfigError, match="--max-size: expected a size with its unit"):
-        from_options({"model": "m.onnx", "data": "d.npz", "max-size": "10"})
+        read_config({"model": "m.onnx", "data": "d.npz", "max-size": "10"})
     assert resolve_limits(config.limits, TOP1).to_json()["max_size_bytes"] == 10_000_000
     assert largest_engine.text(10_000_000, TOP1) == "size ≤ 10 MB"
 

@@ -17,8 +17,10 @@ from evaluators.backends.nvidia.discovery import gpu_uuids
 from evaluators.backends.registry import kind_named
 from search.errors import ConfigError, TargetError
 from studies.options import slots
-from studies.options.config import SearchConfig, from_options
-from studies.options.slots import Slot, bound, check_gpus, cpu_slots, divided, gpu_slots, slots_of, usable_cores
+from studies.options.config import SearchConfig
+from studies.options.read_options import read_config
+from studies.options.slots import Slot, bound, cpu_slots, divided, gpu_slots, slots_of, usable_cores
+from studies.options.value_kinds import read_gpus
 
 
 class NvmlError(Exception):
@@ -150,7 +152,7 @@ def test_visible_gpus_that_two_workers_would_share_or_that_are_none(
 @pytest.mark.parametrize("text", ["", "0", "some", "1,", "-1", "0;1", "1.5", "GPU-a"])
 def test_gpus_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ConfigError, match="expected all, how many, or which"):
-        check_gpus(text)
+        read_gpus(text)
 
 
 def test_more_or_other_gpus_than_there_are() -> None:
@@ -208,7 +210,7 @@ def test_what_is_started_inside_is_bound(one: frozenset[int]) -> None:
 
 
 def config(**options: Any) -> SearchConfig:
-    return from_options({"model": "m.onnx", "data": "d.npz", **{k: [v] for k, v in options.items()}})
+    return read_config({"model": "m.onnx", "data": "d.npz", **{k: [v] for k, v in options.items()}})
 
 
 def test_options_that_ask_for_slots() -> None:
@@ -237,6 +239,6 @@ def test_slots_belong_to_a_run_and_not_to_the_study() -> None:
     given = config(workers="3")
     assert given.workers == 3
     assert given.to_json().keys().isdisjoint({"gpus", "workers", "storage"})
-    assert SearchConfig.from_json(given.to_json()).with_options({"gpus": "0,1"}).gpus == "0,1"
+    assert SearchConfig.from_json(given.to_json()).changed({"gpus": "0,1"}).gpus == "0,1"
     with pytest.raises(ConfigError, match="--workers"):
         config(workers="0")

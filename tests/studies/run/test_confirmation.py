@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from search.values import Accuracy, Evaluation, Precision
+from studies import verbs
 from studies.export import export
 from studies.export.selection import find_row
 from studies.judging.rules.verdicts import Verdict
@@ -28,7 +29,6 @@ from studies.show.front_table import front_json, front_table
 from studies.show.report.builder import build_report
 from studies.show.report.page import render_report
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.command_line import ok
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
@@ -186,7 +186,7 @@ def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: 
     for options in ((), ("--max-drop", "none")):
         [line] = [line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("9 ")]
         assert line.rstrip().endswith("fp16 baseline, not as asked: g000 ran in FP32 and 2 more")
-    now, _ = commands.front("s", storage=url)
+    now = verbs.front("s", storage=url).standing
     assert list(now.details.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from search.errors import StudyError
+from studies import verbs
+from studies.options.read_options import read_config
 from studies.run.session import levels
 from studies.run.session.levels import choose_level
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
 from tests.support.requests import Asked, watch_requests
 
@@ -64,7 +65,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def search(*more: tuple[str, str]) -> None:
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt"}
-    commands.search({**options, "sampler": "random", "trials": "4", **dict(more)})
+    verbs.search(read_config({**options, "sampler": "random", "trials": "4", **dict(more)}))
 
 
 def rows(query: str) -> list[Any]:
@@ -92,7 +93,7 @@ def test_every_engine_of_a_study_is_built_at_the_level_that_was_chosen(
     assert f"at optimization level {level}" in ok("show", "s", "0")
     ok("report", "s", "--out", "r.html")
     assert f"optimization level is {level}: the first build took" in Path("r.html").read_text().replace("&#x27;", "'")
-    commands.resume("s", {"trials": "6"})
+    verbs.resume("s", {"trials": 6})
     assert builds.asked == [levels.START_LEVEL], "a later run takes it over"
     assert built_at() == {level}
     ok("export", "s", "--trial", "1", "--out", "out")
@@ -107,7 +108,7 @@ def test_a_level_that_is_asked_for_is_taken_and_no_other_one_later(builds: Level
     assert rows("select optimization_level from bf_study_target") == [(1,)]
     assert built_at() == {1}
     with pytest.raises(StudyError, match="at level 1, and latencies of two levels do not compare"):
-        commands.resume("s", {"trials": "6", "optimization-level": "3"})
+        verbs.resume("s", {"trials": 6, "optimization_level": 3})
 
 
 def test_other_words_and_numbers_are_refused(builds: Levels) -> None:

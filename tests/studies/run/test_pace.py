@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from studies import run_clock
+from studies import run_clock, verbs
 from studies.events import Quiet
 from studies.judging.standing import standing
 from studies.options.limits import Limits
+from studies.options.read_options import read_config
 from studies.run import pace
 from studies.run.pace import Pace
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, child, environment, ok, quick, write_inputs
 from tests.support.networks import mobile_cnn
 
@@ -65,7 +65,7 @@ class Clock(Quiet):
 def search(clock: Quiet, **more: str) -> SearchResult:
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "sampler": "random", "trials": "40"}
     with quick():
-        return commands.search({**options, **more}, clock)
+        return verbs.search(read_config({**options, **more}), clock)
 
 
 def finals() -> int:

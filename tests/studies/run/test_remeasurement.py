@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from studies import verbs
 from studies.cli.main import program_for
 from studies.crew import locked_study
 from studies.run.noise import remeasurement
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs
 
 OFF = 100.0  # relative, of a baseline from its usual time: quick measurements of a busy machine are all within that
@@ -181,7 +181,7 @@ def test_an_engine_that_was_not_kept_is_built_again(here: Path) -> None:
 def test_the_function_gives_the_same(here: Path) -> None:
     doubt(1)
     with quick():
-        (found,) = commands.remeasure("small", storage=f"sqlite:///{DATABASE}")
+        (found,) = verbs.remeasure("small", storage=f"sqlite:///{DATABASE}")
     assert (found.trial, found.tries, found.doubts_before, found.doubts) == (1, 1, ("planted",), ())
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from evaluators.process.keeper import EvaluatorProcess
+from studies import verbs
+from studies.options.read_options import read_config
 from studies.run.noise import tie_band
 from studies.store.reading.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
 from studies.store.records import PROCESS, REBUILD, RepeatRecord
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, PATCHES, evaluator_processes, invoke, ok, write_inputs
 from tests.support.paths import ROOT
 from tests.support.requests import Asked, watch_requests
@@ -112,7 +113,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def search(*arguments: Any) -> None:
-    commands.search({"model": "in/model.onnx", "data": "in/data.npz", "study": "s", **dict(arguments)})
+    verbs.search(read_config({"model": "in/model.onnx", "data": "in/data.npz", "study": "s", **dict(arguments)}))
 
 
 def rows(query: str) -> list[tuple[Any, ...]]:
@@ -184,7 +185,7 @@ def test_what_is_measured_is_stored_at_once_and_a_later_run_goes_on_with_it(
     shown = json.loads(invoke("front", "s", "--json").stdout)
     assert (shown["latency_tie_band"] >= PROVISIONAL_BAND, shown["latency_tie_band_provisional"]) == (True, True)
     assert "provisional" in invoke("front", "s").stdout
-    commands.resume("s", {})
+    verbs.resume("s")
     after = rows("select * from bf_repeat order by id")
     assert after[:2] == before
     assert len(after) >= 5

@@ -19,10 +19,10 @@ from studies.judging.sentences.no_pick import nearest_text, regained_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run.finalists import finalist_rows
+from studies.run.search_result import Mixes
 from studies.show.front_table import front_json
 from studies.store.records import LostEvaluationError
 from studies.store.store import Store
-from studies.verbs.commands import Mixes
 from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import untold
 from tests.support.crashes.worker_processes import Workers

@@ -14,10 +14,11 @@ import pytest
 from evaluators.process.connection import ProcessDiedError
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import EvaluatorError
+from studies import verbs
+from studies.options.read_options import read_config
 from studies.run.guidance import sensitivity_beside
 from studies.run.noise.background import BackgroundCall
 from studies.trials.proposals import Proposals
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, evaluator_processes, quick, write_inputs
 from tests.support.evaluator_jobs import case
 from tests.support.requests import Asked, watch_requests
@@ -32,9 +33,8 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     write_inputs(tmp_path / "in")
     with quick():
         monkeypatch.setenv("BITFRONT_TEST_TENSORRT", "8.6.1")
-        yield lambda *more: commands.search(
-            {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt", **dict(more)}
-        )
+        given = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "backend": "tensorrt"}
+        yield lambda *more: verbs.search(read_config({**given, **dict(more)}))
 
 
 class Order:
@@ -137,7 +137,7 @@ def test_an_interrupted_search_leaves_no_process_and_a_later_one_measures_again(
         searched(("trials", "5"), ("sensitivity-time", "600s"))
     monkeypatch.setattr(EvaluatorProcess, "measure", real)
     assert evaluator_processes() == []
-    commands.resume("s", {})
+    verbs.resume("s")
     assert stored() == ROWS
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from search.errors import ConfigError, TargetError
-from studies.options.config import SearchConfig, from_options
+from studies.options.config import SearchConfig
+from studies.options.read_options import read_config
 from studies.run.session.levels import START_LEVEL
 from studies.run.session.setup import backend_options, check_backend_options, final_options, resolved
 from tests.support.command_line import copy_finished, invoke, ok, write_inputs
@@ -28,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(backend: str = "tensorrt", **options: Any) -> SearchConfig:
-    return from_options({**BASE, "backend": backend, **options})
+    return read_config({**BASE, "backend": backend, **options})
 
 
 def test_what_tensorrt_is_given(here: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_configuration_from_before_these_options_gets_their_defaults(here: Pat
 
 def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
     (here / "study.toml").write_text("tf32 = 'on'\nworkspace = '1GiB'\n")
-    filed = from_options({**BASE, "backend": "onnxruntime", "sparsity": True}, here / "study.toml")
+    filed = read_config({**BASE, "backend": "onnxruntime", "sparsity": True}, here / "study.toml")
     with pytest.raises(ConfigError) as caught:
         check_backend_options(filed)
     assert str(caught.value) == (

@@ -15,18 +15,18 @@ import pytest
 from sqlalchemy import update
 
 from search.values import Accuracy, Evaluation, Failure, FailureKind, Latency, Precision, Stage
+from studies import verbs
 from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing, standing
 from studies.judging.status.study_status import TargetStatus, study_status
-from studies.options.config import from_options
 from studies.options.limits import Limits, MetricScale, resolve_limits
+from studies.options.read_options import read_config
+from studies.run.search_result import Mixes
 from studies.show.front_table import front_json, front_table
 from studies.show.status_text import blocks, finished_lines
 from studies.store.database import tables
 from studies.store.database.database import writing
 from studies.store.store import Store
-from studies.verbs import commands
-from studies.verbs.commands import Mixes
 from tests.support.command_line import child, copy_finished, invoke, ok
 from tests.support.study_rows import KINDS, add, assignment, evaluated, fresh_url, make_study
 
@@ -99,7 +99,7 @@ def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path
             with writing(store.database.engine) as connection:
                 connection.execute(update(tables.StudyTarget).values(latency_band=band))
             for given in LIMITS:
-                config = from_options({"model": "m", "data": "d", **given})
+                config = read_config({"model": "m", "data": "d", **given})
                 store.studies.update(study.id, config=config.to_json())
                 limits = resolve_limits(config.limits, MetricScale("top1", ratio=True))
                 found = study_status(store, "s").targets[0]
@@ -121,7 +121,8 @@ def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
         assert sound.latency is not None
         add(store, target, 1, replace(sound, latency=replace(sound.latency, warnings=("unsteady",))))
     for whole in (True, False):
-        now, mixes = commands.front("s", storage=url, whole=whole)
+        found = verbs.front("s", storage=url, whole=whole)
+        now, mixes = found.standing, found.mixes
         assert [row["warnings"] for row in front_json(now, mixes)["rows"]] == [["unsteady"], []]
         doubtful, steady = front_table(now, mixes)[1]
         assert "latency doubtful" in doubtful[-1]
@@ -298,7 +299,7 @@ def test_status_of_a_finished_study(studied: Path) -> None:
     assert target["front"] == sum(row["on_front"] for row in front["rows"])
     picked = {name: row["trial"] for row in front["rows"] for name in row["picks"]}
     assert {name: point["trial"] for name, point in target["picks"].items()} == picked
-    assert [target.front for target in commands.status("small").targets] == [data["targets"][0]["front"]]
+    assert [target.front for target in verbs.status("small").targets] == [data["targets"][0]["front"]]
 
 
 def test_reading_changes_nothing(studied: Path) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from evaluators.stopwatch import Stopwatch, use_stopwatch
+from studies import verbs
 from studies.crew import Shared
 from studies.judging.status.time_table import finished_after, table_of, time_rows, time_table
+from studies.options.read_options import read_config
 from studies.run_clock import KINDS
 from studies.store.records import WorkerTime
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -55,7 +56,7 @@ def test_the_kinds_of_a_real_search_add_up_to_its_time(tmp_path: Path, monkeypat
     options = {"model": "in/model.onnx", "data": "in/data.npz", "study": "s", "trials": "6"}
     start = time.monotonic()
     with quick():
-        commands.search(options)
+        verbs.search(read_config(options))
     took_s = time.monotonic() - start
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         [target] = store.targets.of_study(store.studies.load("s").id)
@@ -88,7 +89,7 @@ def test_a_second_run_is_added_and_the_pause_between_is_not(tmp_path: Path, monk
     connection.commit()
     connection.close()
     ok("resume", "s", "--trials", 3)
-    found = commands.status("s").targets[0].times
+    found = verbs.status("s").targets[0].times
     assert found.workers == 2
     assert found.wall_s == pytest.approx(found.busy_s, abs=0.1)
     assert found.wall_s < 1800
@@ -125,7 +126,7 @@ def test_a_run_that_ends_by_an_error_keeps_its_time(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(str(tmp_path))
     inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 8, "--metric", "broken:score")
     assert invoke("search", *inputs).exit_code == 1
-    found = commands.status("s").targets[0].times
+    found = verbs.status("s").targets[0].times
     assert found.workers == 1
     assert found.seconds["start"] > 0
     assert found.seconds["calibration"] > 0

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from search.values import EngineSummary, Failure, FailureKind, Stage
+from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import standing
@@ -20,7 +21,6 @@ from studies.run.engines import prune
 from studies.store.reading.evaluation_columns import DETAILS
 from studies.store.records import EvaluationTable, detail_columns
 from studies.store.store import Store
-from studies.verbs import commands
 from tests.support.study_rows import KINDS, add, evaluated, fresh_url, make_study
 
 ENGINE = EngineSummary(layers=9, moves=4, opaque=0, sparse=0)
@@ -142,7 +142,7 @@ def test_a_target_without_evaluations_has_empty_columns(store: Store) -> None:
 
 
 def test_details_are_there_after_the_store_was_closed(store: Store, target: int) -> None:
-    now, _ = commands.front("s", storage=store.database.url.render_as_string(hide_password=False))
+    now = verbs.front("s", storage=store.database.url.render_as_string(hide_password=False)).standing
     assert list(now.table.trial) == [3, 1, 5, 7]
     table = store.evaluations.table(target)
     store.close()

@@ -18,6 +18,7 @@ import pytest
 from search.errors import StudyError
 from search.values import Target
 from studies.cli.base import print_cells
+from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding
 from studies.run.session.setup import given_options
 from studies.store import target_names, target_options
@@ -270,7 +271,7 @@ def test_a_run_stores_what_it_was_told_and_no_more(tmp_path: Path) -> None:
         store.studies.add_options(study.id, {"trials": 500})
 
         def run(target: TargetRecord, *, moved: bool = True, **options: str) -> dict[str, Any]:
-            given = given_options(target_options.config_of(study, target).with_options(options))
+            given = given_options(change_config(target_options.config_of(study, target), read_changes(options)))
             target_options.remember(store, study, target, given, moved=moved)
             return store.studies.load("demo").config
 
@@ -301,7 +302,7 @@ def test_what_others_were_told_meanwhile_is_not_overwritten(kind: str, tmp_path:
 
         def run(place: int, **options: str) -> None:
             """As it was read before anybody stored anything."""
-            told = target_options.config_of(study, known[place]).with_options(options)
+            told = change_config(target_options.config_of(study, known[place]), read_changes(options))
             target_options.remember(store, study, known[place], given_options(told))
 
         known = store.targets.of_study(study.id)

@@ -18,8 +18,8 @@ from evaluators.backends.onnxruntime.kind import OnnxRuntimeKind
 from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.measure import latency
 from search.errors import TargetError
-from studies.verbs import doctor
-from studies.verbs.doctor import checks
+from studies.verbs import host_check
+from studies.verbs.host_check import doctor
 from tests.support.command_line import invoke
 from tests.support.paths import ROOT
 
@@ -36,13 +36,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine with an H200 and the packages that the test leaves in this mapping."""
     packages = {"onnxruntime": "1.23.2", "tensorrt": "10.11.0", "cuda-bindings": "12.9.1"}
     facts: dict[str, Any] = {"python": "3.12.3", "cpu": {"model": "AMD EPYC", "cores": 2}, "gpus": [H200]}
-    monkeypatch.setattr(doctor.environment, "collect", lambda: {**facts, "packages": packages})
+    monkeypatch.setattr(host_check.environment, "collect", lambda: {**facts, "packages": packages})
     monkeypatch.setattr(discovery, "driver_version", lambda: "12.8")
     return packages
 
 
 def test_here() -> None:
-    found = checks()
+    found = doctor()
     assert [check.name for check in found if not check.good] == []
     assert named(found, "python").found == ".".join(map(str, sys.version_info[:3]))
     backend = named(found, "backend onnxruntime on cpu")
@@ -59,7 +59,7 @@ def test_one_backend_decides_the_exit_code() -> None:
     refused = invoke("doctor", "--backend", "openvino")
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     with pytest.raises(TargetError, match="known are auto, tensorrt, onnxruntime"):
-        checks("openvino")
+        doctor("openvino")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_precisions_of_gpus(capability: str, has: list[str], has_not: list[str])
 
 
 def test_a_gpu_and_what_belongs_to_it(gpu: dict[str, str]) -> None:
-    found = checks()
+    found = doctor()
     assert named(found, "gpu").found == "NVIDIA H200, 143771 MiB, compute capability 9.0, driver 580.82"
     assert "int8 on tensor cores" in named(found, "precisions of NVIDIA H200").found
     assert named(found, "cuda of the driver") == Check("cuda of the driver", True, "12.8")
@@ -109,22 +109,22 @@ def test_what_is_missing_comes_with_its_command(
     gpu.update({key: value for key, value in change.items() if value is not None})
     for key in [key for key, value in change.items() if value is None]:
         del gpu[key]
-    bad = [check for check in checks() if check.name == name and not check.good]
+    bad = [check for check in doctor() if check.name == name and not check.good]
     assert len(bad) == 1
     assert advice in bad[0].advice
 
 
 def test_a_gpu_that_nvidia_smi_does_not_name(monkeypatch: pytest.MonkeyPatch, gpu: dict[str, str]) -> None:
-    collected = doctor.environment.collect()
-    monkeypatch.setattr(doctor.environment, "collect", lambda: {**collected, "gpus": []})
-    line = named(checks(), "gpu")
+    collected = host_check.environment.collect()
+    monkeypatch.setattr(host_check.environment, "collect", lambda: {**collected, "gpus": []})
+    line = named(doctor(), "gpu")
     assert not line.good
     assert "--gpus all" in line.advice
     monkeypatch.setattr(discovery, "driver_version", lambda: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert named(checks(), "gpu").good
-    assert named(checks("onnxruntime"), "gpu").good
-    line = named(checks("tensorrt"), "gpu")
+    assert named(doctor(), "gpu").good
+    assert named(doctor("onnxruntime"), "gpu").good
+    line = named(doctor("tensorrt"), "gpu")
     assert (line.good, line.found) == (False, "none: no nvidia-smi and no NVIDIA driver here")
     assert line.advice.startswith("Backend tensorrt runs on an NVIDIA GPU alone: use a machine that has one")
 
@@ -137,7 +137,7 @@ def test_a_cuda_provider_that_is_built_in_and_does_not_load(
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime may load CUDA")
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    line = named(checks("onnxruntime"), "backend onnxruntime on cuda")
+    line = named(doctor("onnxruntime"), "backend onnxruntime on cuda")
     assert (line.good, line.found) == (False, "cannot run")
     assert "does not load, so it would run on the processor" in line.advice
     assert "pip install 'onnxruntime-gpu[cuda,cudnn]==" in line.advice
@@ -146,7 +146,7 @@ def test_a_cuda_provider_that_is_built_in_and_does_not_load(
 def test_a_gpu_that_is_being_measured_is_left_alone(
     gpu: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(host_check, "_LOCK_WAIT_S", 0.1)
     monkeypatch.setattr(discovery, "lock_name", lambda index: f"doctor-test-{tmp_path.name}")
     opened: list[str] = []
 
@@ -165,12 +165,12 @@ def test_a_gpu_that_is_being_measured_is_left_alone(
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        busy = [check for check in checks() if check.name.endswith("on cuda")]
+        busy = [check for check in doctor() if check.name.endswith("on cuda")]
         assert [check.good for check in busy] == [True, True]
         assert all("another bitfront process is measuring" in check.found for check in busy)
         assert "cuda" not in opened
     finally:
         holder.communicate("")
-    assert [check.found for check in checks() if check.name.endswith("on cuda")] == ["cannot run"] * 2
+    assert [check.found for check in doctor() if check.name.endswith("on cuda")] == ["cannot run"] * 2
     with latency.device_lock(discovery.lock_name(0), timeout_s=1):
         pass  # the doctor gave it back

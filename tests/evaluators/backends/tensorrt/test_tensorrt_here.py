@@ -20,8 +20,8 @@ from evaluators.backends.tensorrt.options import TensorRTOptions
 from evaluators.engine import OutOfMemoryError
 from search.errors import TargetError
 from search.values import Precision
-from studies.verbs import doctor
-from studies.verbs.doctor import checks
+from studies.verbs import host_check
+from studies.verbs.host_check import doctor
 from tests.support.command_line import invoke, write_inputs
 from tests.support.networks import loaded, ranged
 from tests.support.tensorrt.fake_cuda import Error, FakeCuda
@@ -37,7 +37,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A machine with an H200, a driver for CUDA 12.8, and the packages that the test leaves in this mapping."""
     found = {"onnxruntime": "1.23.2", "tensorrt": "10.11.0", "cuda-bindings": "12.9.1"}
     facts = {"python": "3.12.3", "cpu": {"model": "AMD EPYC", "cores": 2}, "gpus": [H200], "packages": found}
-    monkeypatch.setattr(doctor.environment, "collect", lambda: facts)
+    monkeypatch.setattr(host_check.environment, "collect", lambda: facts)
     monkeypatch.setattr(discovery, "driver_version", lambda: "12.8")
     return found
 
@@ -77,7 +77,7 @@ def test_a_package_that_does_not_load_is_a_target_error() -> None:
 
 @pytest.mark.usefixtures("broken", "packages")
 def test_the_doctor_outlives_a_package_that_does_not_load() -> None:
-    found = checks()
+    found = doctor()
     line = backend_line(found)
     assert (line.good, line.found) == (False, "cannot run")
     assert "libnvinfer.so.10" in line.advice
@@ -103,7 +103,7 @@ def test_layers_refuses_a_package_that_does_not_load_in_one_line(
 def test_the_doctor_outlives_a_device_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, error: Error) -> None:
     monkeypatch.setattr(FakeCuda, "cudaSetDevice", lambda self, device: (error,))
     with standing_in(V10):
-        found = checks()
+        found = doctor()
     line = backend_line(found)
     assert (line.good, line.found) == (False, "cannot run")
     assert line.advice.startswith(f"opening cuda:0: CUDA error {int(error)}: {error.name}. See with nvidia-smi")
@@ -116,7 +116,7 @@ def test_the_doctor_outlives_whatever_a_package_raises(monkeypatch: pytest.Monke
         raise AttributeError("module 'cuda.bindings.runtime' has no attribute 'cudaGetDeviceCount'")
 
     monkeypatch.setattr(TensorRTKind, "open", break_down)
-    assert "AttributeError: module 'cuda.bindings.runtime'" in backend_line(checks()).advice
+    assert "AttributeError: module 'cuda.bindings.runtime'" in backend_line(doctor()).advice
 
 
 # -- no builder, no runtime --------------------------------------------------------------------------------------------
@@ -127,9 +127,9 @@ def test_the_doctor_outlives_whatever_a_package_raises(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", ["Builder", "Runtime"])
 def test_the_doctor_says_why_no_engine_can_be_built_or_loaded(version: str, kind: str) -> None:
     with standing_in(version) as engines:
-        assert backend_line(checks()).good
+        assert backend_line(doctor()).good
         refuse(engines, kind, REASON)
-        line = backend_line(checks())
+        line = backend_line(doctor())
     assert not line.good
     assert f"TensorRT {version} can make no {kind.lower()} here: {REASON}" in line.advice
     assert "docs/tensorrt.md" in line.advice
@@ -201,7 +201,7 @@ def test_the_package_of_tensorrt(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     del packages["tensorrt"]
     packages |= installed
-    (line,) = [check for check in checks("tensorrt") if check.name == "tensorrt package"]
+    (line,) = [check for check in doctor("tensorrt") if check.name == "tensorrt package"]
     assert line.good is good
     assert says in line.found
     assert good or "pip install 'tensorrt-cu12' 'cuda-bindings==12.*'" in line.advice
@@ -210,7 +210,7 @@ def test_the_package_of_tensorrt(
 def test_a_tensorrt_of_the_system_is_found_too(packages: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     del packages["tensorrt"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "tensorrt" else None)
-    (line,) = [check for check in checks("tensorrt") if check.name == "tensorrt package"]
+    (line,) = [check for check in doctor("tensorrt") if check.name == "tensorrt package"]
     assert line.good
 
 

@@ -18,8 +18,10 @@ from studies import environment
 _LOCK_WAIT_S = 3.0
 
 
-def checks(backend: str | None = None) -> list[Check]:
-    """Versions first, then GPUs, then every backend: what it needs, and what it runs natively here.
+def doctor(backend: str | None = None) -> list[Check]:
+    """What is installed here, what can run, and what is missing, as `bitfront doctor`.
+
+    Versions come first, then GPUs, then every backend: what it needs, and what it runs natively here.
 
     Args:
         backend: the only one to look at, by a name or as `package.module:Class`; None for all.

@@ -1,0 +1,89 @@
+"""Parameters of the command line: those of a verb's own, and those that the option table has for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from studies.options.option import Option
+from studies.options.storage_url import DEFAULT_STORAGE
+from studies.options.table import options_of
+
+OPTIONS = "options"  # the name of the `**options` that stand for the option table in a verb's signature
+_DEFAULTS_OF = ("search", "layers")  # a study that is there has values of its own
+# Single options are lists too, so that one given twice is refused and not silently overridden.
+Many = list[str] | None
+
+
+def _own(name: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(f"--{name}", help=text, metavar=metavar)
+
+
+Storage = Annotated[str | None, _own("storage", f"Study database. [default: {DEFAULT_STORAGE}]", "URL")]
+Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
+Quiet = Annotated[bool, _own("quiet", "Print nothing but errors.")]
+Json = Annotated[bool, _own("json", "Print JSON.")]
+Csv = Annotated[bool, _own("csv", "Print CSV.")]
+ConfigFile = Annotated[Path | None, _own("config", "TOML file with the same keys as these options.", "FILE")]
+WhichTarget = Annotated[
+    str | None, _own("target", "Which of the study's: number, fingerprint, part of its name. [default: 1]", "TARGET")
+]
+NewTarget = Annotated[bool, _own("new-target", "Add what this host is to the study's targets.")]
+
+
+def signature_of(function: Callable[..., None]) -> inspect.Signature:
+    """The signature of a verb, with a parameter for each row of the option table in the place of its `**options`.
+
+    Arguments come first, then the options of the table, then the verb's own.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = list(signature.parameters.values())
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
+        return signature
+    verb = function.__name__
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    named = [each.replace(kind=keyword) for each in own if each.kind is not each.VAR_KEYWORD]
+    known = {each.name for each in named}
+    rows = [row for row in options_of(verb) if parameter_name(row) not in known]
+    table = [_parameter(row, verb) for row in rows]
+    is_argument = {each.name: _is_argument(each) for each in (*named, *table)}
+    ordered = sorted((*table, *named), key=lambda each: not is_argument[each.name])
+    return signature.replace(parameters=ordered)
+
+
+def parameter_name(row: Option) -> str:
+    """What Python calls the parameter of an option."""
+    return row.name.replace("-", "_")
+
+
+def _parameter(row: Option, verb: str) -> inspect.Parameter:
+    made = inspect.Parameter(parameter_name(row), inspect.Parameter.KEYWORD_ONLY, default=False if row.flag else None)
+    if verb in row.argument:
+        info = typer.Argument(help=row.help, metavar=row.name.upper())
+        if verb == "search":  # its file may name it
+            return made.replace(annotation=Annotated[str | None, info])
+        return made.replace(annotation=Annotated[str, info], default=made.empty)
+    info = typer.Option(
+        f"--{row.name}",
+        help=_help(row, verb),
+        metavar=None if row.flag else row.metavar,
+        show_default=False,
+        rich_help_panel=row.panel or None,
+    )
+    return made.replace(annotation=Annotated[bool if row.flag else Many, info])
+
+
+def _help(row: Option, verb: str) -> str:
+    if verb in row.helps:
+        return row.helps[verb]
+    tells = row.shown_default and (verb in _DEFAULTS_OF or verb not in ("resume", "worker"))
+    return f"{row.help} [default: {row.shown_default}]" if tells else row.help
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any("Argument" in type(each).__name__ for each in getattr(parameter.annotation, "__metadata__", ()))

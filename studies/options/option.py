@@ -1,0 +1,109 @@
+"""A row of the option table: what one option is called, how its value is read and written, and who takes it.
+
+Command line, TOML files, help and the reference page are read from these rows. Most of them are the metadata of the
+fields of `SearchConfig`; limits and backends add theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """How values of one kind are read from a text and written as one.
+
+    Attributes:
+        read: (text, the option as messages show it) → value; raises ConfigError.
+        write: value → a text that `read` takes for it.
+        choices: the texts that it takes, where these can be listed.
+    """
+
+    read: Callable[[str, str], Any]
+    write: Callable[[Any], str] = str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row of the option table.
+
+    Attributes:
+        name: on the command line and in TOML files: `time-limit`.
+        field: of `SearchConfig`, which it fills.
+        kind: how its value is read and written.
+        help: one line.
+        metavar: stands for the value in help.
+        verbs: that take it on the command line.
+        default: the value where it is not given.
+        default_text: what help says of the default, where that is not the value itself.
+        panel: the heading that it stands under in help and reference.
+        helps: by verb, where it means something else there.
+        item: its key in the field, where that is a mapping; empty where the option fills the whole field.
+        argument: the verbs that take it by its place and not by its name.
+        many: it may be repeated; the value is a tuple.
+        flag: it takes no value.
+        switch: `on` or `off`; a file may say true or false.
+        clearable: the word `none` takes the value away.
+        backend: the only one that has it; empty for all.
+        from_json: makes its value of the plain one in a stored configuration.
+    """
+
+    name: str
+    field: str
+    kind: ValueKind
+    help: str
+    metavar: str = "TEXT"
+    verbs: tuple[str, ...] = ("search",)
+    default: Any = None
+    default_text: str = ""
+    panel: str = ""
+    helps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    item: str = ""
+    argument: tuple[str, ...] = ()
+    many: bool = False
+    flag: bool = False
+    switch: bool = False
+    clearable: bool = False
+    backend: str = ""
+    from_json: Callable[[Any], Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of its value in a stored configuration, and its name in Python."""
+        return self.item or self.field
+
+    @property
+    def shown(self) -> str:
+        """As messages show it: `--time-limit`."""
+        return self.name.upper() if "search" in self.argument else f"--{self.name}"
+
+    @property
+    def shown_default(self) -> str:
+        """The default as help and reference show it; empty where nothing is taken."""
+        if self.default_text:
+            return self.default_text
+        if self.default is None or self.flag or self.many:
+            return ""
+        return self.kind.write(self.default)
+
+    def text_of(self, value: Any) -> str:
+        """A value as a text that its reader takes."""
+        return "none" if value is None and self.clearable else self.kind.write(value)
+
+
+def option(kind: ValueKind, help: str, default: Any = MISSING, *, name: str = "", **facts: Any) -> Any:  # noqa: A002
+    """A field of the configuration with its row of the option table; `facts` as in `Option`, and `repr`.
+
+    Args:
+        default: the value, or a function that makes it.
+        name: where it is not that of the field with hyphens.
+    """
+    shown = bool(facts.pop("repr", True))
+    row = {"name": name, "kind": kind, "help": help, **facts}
+    if callable(default):
+        return dataclasses.field(default_factory=default, repr=shown, metadata={"option": row})
+    return dataclasses.field(default=default, repr=shown, metadata={"option": row})

@@ -1,0 +1,44 @@
+"""optuna-dashboard on a database: the verb `dashboard` as a function."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+from search.errors import StudyError
+from studies.store.store import Store, default_url
+
+
+def dashboard(storage: str | None = None, port: int = 8080) -> int:
+    """Run optuna-dashboard on a database until it ends, in a process of its own; its exit code.
+
+    Raises:
+        StudyError: there is no such database, or optuna-dashboard is not installed.
+    """
+    command, environment = dashboard_command(storage, port)
+    return subprocess.run(command, env=environment).returncode
+
+
+def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of optuna-dashboard on a database, for what `bitfront dashboard` becomes.
+
+    Raises:
+        StudyError: there is no such database, or optuna-dashboard is not installed.
+    """
+    url = storage or default_url()
+    Store.open(url, write=False).close()
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
+    # Not on the command line, where every user of the machine could read a password in it.
+    environment = {**os.environ, "BITFRONT_STORAGE": url}
+    # wsgiref answers a Ctrl-C that comes within a request with "server error" and serves on, so nobody may catch it.
+    start = (
+        "import os, signal\n"
+        "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
+        "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "import optuna_dashboard\n"
+        f"optuna_dashboard.run_server(os.environ['BITFRONT_STORAGE'], port={port})\n"
+    )
+    return [sys.executable, "-c", start], environment

@@ -1,0 +1,33 @@
+"""Removing a study: the verb `delete` as a function."""
+
+from __future__ import annotations
+
+import optuna
+
+from studies.artifacts.leftovers import clear, drop
+from studies.artifacts.locations import open_artifacts
+from studies.options.config import SearchConfig
+from studies.run.session.join import unused
+from studies.run.session.setup import check_artifacts
+from studies.store.store import Store, close_optuna, default_url, optuna_storage
+
+
+def delete(name: str, storage: str | None = None) -> None:
+    """Remove a study with its evaluations and engines, as `bitfront delete`."""
+    url = storage or default_url()
+    with Store.open(url) as store:
+        study = store.studies.load(name)
+        names = {target.optuna_study for target in store.targets.of_study(study.id)}
+        config = SearchConfig.from_json(study.config, url)
+        check_artifacts(config)
+        artifacts = open_artifacts(config)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with unused(store, study, config):
+            # Our rows go last: until then the study is listed, and deleting it again finishes what was cut off.
+            database = optuna_storage(url)
+            for optuna_name in names & {s.study_name for s in database.get_all_studies()}:
+                optuna.delete_study(study_name=optuna_name, storage=database)
+            close_optuna(database)
+            drop(store, artifacts, store.files.release_study(study.id))
+            clear(store, artifacts, own=config.artifacts is None)
+            drop(store, artifacts, store.studies.delete(name))

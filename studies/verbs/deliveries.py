@@ -1,0 +1,129 @@
+"""What comes of a study: the verbs `export` and `report` as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from evaluators.backends.registry import kind_named
+from search.errors import ConfigError
+from studies.artifacts.shipping import here
+from studies.events import Quiet
+from studies.export import export as exports
+from studies.export.export import Export
+from studies.export.selection import find_row
+from studies.export.triton import check_triton_name, check_triton_platform
+from studies.judging.search_events import SearchEvents
+from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
+from studies.options.builder_options import FINAL, export_options
+from studies.options.config import SearchConfig
+from studies.options.read_options import change_config
+from studies.run.session.join import join_study
+from studies.run.session.setup import check_artifacts, check_unchanged, checked, final_options
+from studies.show.report.builder import build_report
+from studies.show.report.page import write_report
+from studies.store.store import Store, default_url
+from studies.store.target_options import config_of
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def export(
+    name: str,
+    out: Path,
+    changes: Mapping[str, Any] = NOTHING,
+    *,
+    pick: str | None = None,
+    trial: int | None = None,
+    triton: str | None = None,
+    latency_tolerance: float | None = None,
+    storage: str | None = None,
+    target: str | None = None,
+    events: SearchEvents | None = None,
+) -> Export:
+    """Write the chosen engine to a folder, as `bitfront export`.
+
+    Args:
+        pick: `best` (the default), `accurate`, `fast` or `knee`; or give a trial. A pick that was not scored on the
+            final split is scored first, and where it fails the limits there, the pick that takes its place.
+        triton: name of a Triton model repository entry to write as well.
+        changes: limits, what this engine is built with (`final_optimization_level`), and `model`, `data` where files
+            have moved; as `resume` takes them.
+        storage: URL of the database; None for the default one.
+        target: which of the study's; None for the first. It is exported where it was measured.
+        latency_tolerance: how far the exported engine's latency may be from that of the engine that was measured,
+            relative: 0.05 is 5 %; None for the study's tie band. Beyond it the export is kept and
+            `Export.warning` says so.
+
+    Raises:
+        StudyError: nothing keeps the limits, or no such study, target, trial or pick.
+        ConfigError: the folder is not empty or cannot be written, or the backend has no optimization levels.
+        ArtifactError: what was written does not work.
+    """
+    exports.check_folder(out)
+    if triton is not None:
+        check_triton_name(triton)
+    url = storage or default_url()
+    with Store.open(url) as store:
+        now = standing_of(store, name, changes, target)
+        row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
+        config = _change_export(config_of(now.study, now.target, url), changes)
+        check_artifacts(config)
+        if triton is not None:
+            check_triton_platform(config.backend)
+        config = here(store, now.study, config)
+        with checked(config) as good:
+            check_unchanged(good, now.study, now.target)
+            # No worker may throw away the engine meanwhile.
+            with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
+                how = f"trial {trial}" if trial is not None else pick or "best"
+                if trial is None:
+                    now, row = exports.confirm_pick(work, now, how)
+                request = exports.Request(
+                    int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance
+                )
+                return exports.export_evaluation(work, now, row, request, out)
+
+
+def _change_export(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:
+    """The configuration of an export, built with what was given for this one engine.
+
+    Raises:
+        ConfigError: the study's backend has no such option.
+    """
+    foreign = [row for row in export_options() if row.item in changes and row.item not in _final_items(config)]
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0].shown}: this study ran on backend {config.backend}, which has no such option. Leave it out."
+        )
+    return change_config(config, changes)
+
+
+def _final_items(config: SearchConfig) -> set[str]:
+    return {FINAL + row.keyword for row in kind_named(config.backend).options if row.final}
+
+
+def report(
+    name: str,
+    out: Path,
+    limits: LimitChanges = NO_LIMITS,
+    *,
+    storage: str | None = None,
+    targets: Sequence[str] = (),
+) -> Path:
+    """Write the HTML report, as `bitfront report`.
+
+    Args:
+        limits: as of `front`.
+        storage: URL of the database; None for the default one.
+        targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
+    """
+    with Store.open(storage or default_url(), write=False) as store:
+        study = store.studies.load(name)
+        every = [record.target.fingerprint for record in store.targets.of_study(study.id)]
+        wanted: Sequence[str | None] = targets or every or [None]
+        found = [standing_of(store, name, limits, one) for one in wanted]
+        write_report(build_report(store, found[0], found[1:]), out)
+    return out

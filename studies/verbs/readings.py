@@ -1,0 +1,93 @@
+"""Reading studies: the verbs `front`, `show`, `status` and `studies` as functions. They start quickly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from search.errors import StudyError
+from studies.judging.findings.optimization_levels import find_final_levels
+from studies.judging.point_lists import table_rows
+from studies.judging.status.study_status import StudyStatus, study_status
+from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
+from studies.run.search_result import Mixes
+from studies.show.trial_details import TrialDetails
+from studies.store.records import StudySummary, TargetRecord
+from studies.store.store import Store, default_url
+from studies.verbs.results import Front
+
+
+def front(
+    name: str,
+    limits: LimitChanges = NO_LIMITS,
+    *,
+    storage: str | None = None,
+    target: str | None = None,
+    whole: bool = True,
+) -> Front:
+    """Where a study stands, judged by its own limits or those given, as `bitfront front`.
+
+    Args:
+        limits: name of a limit → its bound, over the study's own: `{"max_drop": 0.02}`; None takes one away.
+        storage: URL of the database; None for the default one.
+        target: which of the study's, see `targets.choose`; None for the first.
+        whole: False leaves the mixes of evaluations out that a table of the front does not name.
+
+    Raises:
+        StudyError: no such database, study or target.
+        ConfigError: a limit is none, or means nothing for the study's metric.
+    """
+    with Store.open(storage or default_url(), write=False) as store:
+        now = standing_of(store, name, limits, target)
+        ids = None if whole else [int(now.table.id[row]) for row in table_rows(now)]
+        return Front(now, Mixes(store.evaluations.assignments(now.target.id, ids)))
+
+
+def show(name: str, trial: int, *, storage: str | None = None, target: str | None = None) -> TrialDetails:
+    """One evaluation on a target, the first if none is named, as `bitfront show`."""
+    with Store.open(storage or default_url(), write=False) as store:
+        now = standing_of(store, name, NO_LIMITS, target)
+        record = store.trials.load(now.target.id, trial)
+        refused = store.evaluations.refused(now.target.id, record.asked) if record.asked is not None else ()
+        groups = {group.id: group for group in store.studies.groups(now.study.id)}
+        forecast = store.trials.forecasts(now.target).get(record.id)
+        levels = find_final_levels(store, now.target, now.table.reference_ms, [record.id]).get(record.id, ())
+        return TrialDetails(record, groups, now, refused, store.engines.profile(record.id), forecast, levels)
+
+
+def exists(name: str, *, storage: str | None = None) -> bool:
+    """Whether there is a study of this name to go on with."""
+    try:
+        with Store.open(storage or default_url(), write=False) as store:
+            return any(summary.name == name for summary in store.studies.summaries())
+    except StudyError:
+        return False
+
+
+def status(name: str, *, storage: str | None = None) -> StudyStatus:
+    """Who works on a study, how fast, what failed, and where its front stands, as `bitfront status`."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return study_status(store, name)
+
+
+def watch(name: str, *, storage: str | None = None, every_s: float = 2.0) -> Iterator[StudyStatus]:
+    """The same again and again, until the study is done and nobody works on it any more."""
+    with Store.open(storage or default_url(), write=False) as store:
+        while True:
+            now = study_status(store, name)
+            yield now
+            if now.over:
+                return
+            time.sleep(every_s)
+
+
+def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
+    """Every study of a database, as `bitfront studies`."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return store.studies.summaries()
+
+
+def targets(storage: str | None = None) -> dict[str, tuple[TargetRecord, ...]]:
+    """The targets of every study of a database, by the study's name."""
+    with Store.open(storage or default_url(), write=False) as store:
+        return {summary.name: store.targets.of_study(summary.id) for summary in store.studies.summaries()}

@@ -1,0 +1,155 @@
+"""Searching: the verbs `search`, `resume` and `worker` as functions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from search.errors import BitfrontError, ConfigError, InputError, RunError, StudyError
+from studies.artifacts.locations import open_artifacts
+from studies.artifacts.shipping import put, put_again, ships
+from studies.events import Quiet
+from studies.fleet.fleet_run import as_in, crew_of
+from studies.fleet.join import Wanted, join, run_crew
+from studies.judging.search_events import SearchEvents
+from studies.options.config import SearchConfig
+from studies.options.read_options import check_config
+from studies.run.search_result import SearchResult
+from studies.run.session.join import target_of
+from studies.run.session.setup import (
+    Checked,
+    calibration_cache_of,
+    check_artifacts,
+    check_searchable,
+    checked,
+    create_study,
+)
+from studies.run.local_run import run_here
+from studies.run_clock import clocked_run
+from studies.store.store import Store, check_usable, default_url
+from studies.verbs.deletion import delete
+from studies.verbs.readings import studies
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@clocked_run()
+def search(config: SearchConfig, events: SearchEvents | None = None) -> SearchResult:
+    """Search a model's precisions, as `bitfront search`.
+
+    Args:
+        config: what to search; its values are checked first.
+        events: told what happens.
+
+    Raises:
+        InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
+        RunError: the run could not go on; the study can be resumed.
+    """
+    config, slots = crew_of(check_config(config))
+    more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
+    shown = events or Quiet()
+    with as_in(slots), _nothing_to_resume(checked(config, more=more)) as good:
+        check_searchable(good)
+        files = put(open_artifacts(config), config, shown) if ships(config) else ()
+        with Store.open(config.storage, create=True) as store:
+            study = create_study(store, good, shown, files)
+            put_again(open_artifacts(config), config, files, shown)
+            mine = target_of(store, study, good)
+            if not slots:
+                with _taken_back(config):
+                    return run_here(store, good, study, mine, shown)
+    with _taken_back(config):
+        return run_crew(config, slots, shown, mine)
+
+
+@clocked_run()
+def resume(
+    name: str,
+    changes: Mapping[str, Any] = NOTHING,
+    *,
+    storage: str | None = None,
+    target: str | None = None,
+    new_target: bool = False,
+    events: SearchEvents | None = None,
+) -> SearchResult:
+    """Go on with a study, to its total of trials or a new one, as `bitfront resume`.
+
+    Args:
+        changes: `trials`, limits, `time_limit_s`, and `model`, `data` where files have moved: by the names and with the
+            types that `SearchConfig` and the table of limits have. A limit of None is taken away.
+        storage: URL of the database; None for the default one.
+        target: whose options the run takes and that it has to be, see `targets.choose`; None for the options of the
+            first, and whichever it is.
+        new_target: let the study have the target that this is, if it has not.
+        events: told what happens.
+
+    Raises:
+        StudyError: no such study, or model, data, space or target are not the study's.
+        ConfigError: a change names nothing that there is, or cannot be used.
+    """
+    which = Wanted(target, new_target)
+    return join(name, changes, storage or default_url(), events or Quiet(), which, moved=True)
+
+
+@clocked_run()
+def worker(
+    name: str,
+    changes: Mapping[str, Any] = NOTHING,
+    *,
+    storage: str | None = None,
+    target: str | None = None,
+    new_target: bool = False,
+    events: SearchEvents | None = None,
+) -> SearchResult:
+    """Work on a study, beside others that do, until it is done, as `bitfront worker`.
+
+    Args:
+        changes: as `resume` takes them; where files lie and which device is meant holds for this worker alone.
+        storage, target, new_target, events: as of `resume`.
+
+    Raises:
+        StudyError: no such study, another process works on it on SQLite, or model, data, space or target are not the
+            study's.
+    """
+    which = Wanted(target, new_target)
+    return join(name, changes, storage or default_url(), events or Quiet(), which, moved=False)
+
+
+@contextmanager
+def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Checked]:
+    """Inputs of a study that is yet to be made: where they cannot even be tried, there is no run to go on with."""
+    with ExitStack() as stack:
+        try:
+            good = stack.enter_context(inputs)
+        except RunError as error:
+            raise ConfigError(str(error)) from error
+        yield good
+
+
+@contextmanager
+def _taken_back(config: SearchConfig) -> Iterator[None]:
+    """A study that is new, where its inputs are refused after all, say by calibration: there is nothing to resume."""
+    try:
+        yield
+    except InputError:
+        with suppress(BitfrontError):  # the first error says more; and a study that others work on is theirs
+            made = [study for study in studies(config.storage) if study.name == config.study]
+            if made and not made[0].ok + made[0].failed + made[0].running:
+                delete(config.study, config.storage)
+        raise
+
+
+def _refuse_existing(config: SearchConfig) -> None:
+    if not check_usable(config.storage):
+        return
+    with Store.open(config.storage, write=False) as store:
+        if any(summary.name == config.study for summary in store.studies.summaries()):
+            name = shlex.quote(config.study)
+            raise StudyError(
+                f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
+                f"`bitfront resume {name}`; or name another with --study, or `bitfront delete {name}`."
+            )
