@@ -115,7 +115,7 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
         (["--device", "cpu:3"], ["--device cpu:3", "cpu, cuda"]),
         (["--granularity", "layer"], ["--granularity", "group, block"]),
         (["--calibration", "max"], ["--calibration", "minmax"]),
-        (["--keep-engines", "some"], ["--keep-engines", "all, front, none"]),
+        (["--keep-engines", "some"], ["--keep-engines", "front, all, none"]),
         (["--metric", "f1"], ["f1", "top1"]),
         (["--keep", "first"], ["--keep", "REGEX=PRECISION", "'first'"]),
         (["--keep", "(=fp32"], ["--keep", "regular expression"]),

@@ -71,7 +71,8 @@ def test_stored_paths_hold_from_any_folder(here: Path, monkeypatch: pytest.Monke
     options = backend_options(made)
     (here / "other").mkdir()
     monkeypatch.chdir(here / "other")
-    assert (stored.plugins, stored.timing_cache) == ((str(here / "a.so"),), str(here / "times"))
+    told = (stored.builder_option("plugins"), stored.builder_option("timing_cache"))
+    assert told == ((str(here / "a.so"),), str(here / "times"))
     assert backend_options(stored) == options
     assert resolved(config(**{"timing-cache": "none"}))["timing_cache"] == "none"
 
@@ -79,7 +80,7 @@ def test_stored_paths_hold_from_any_folder(here: Path, monkeypatch: pytest.Monke
 def test_a_configuration_from_before_these_options_gets_their_defaults(here: Path) -> None:
     stored = SearchConfig.from_json({"model": "m.onnx", "data": "d", "study": "s", "backend": "tensorrt"})
     assert backend_options(stored) == {**PLAIN, "timing_cache": str(here / "bitfront.db.artifacts/timing-cache")}
-    assert (stored.repair, stored.final_optimization_level) == (0, None)
+    assert (stored.repair, stored.builder_option("final_optimization_level")) == (0, None)
 
 
 def test_options_of_another_backend_are_refused_all_at_once(here: Path) -> None:
