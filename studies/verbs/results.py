@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from studies.judging.points import Point
 from studies.judging.point_lists import pick_points
+from studies.judging.points import Point
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:  # these import the evaluators, which reading verbs should not wait for

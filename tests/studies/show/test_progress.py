@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from studies import verbs
 from studies.events import Quiet
 from studies.judging.standing import Standing
+from studies.options.read_options import read_config
 from studies.show.progress_display import Display, Lines
 from studies.store.records import EvaluationRecord
-from studies.verbs import commands
 from tests.support.command_line import write_inputs
 
 
@@ -47,8 +48,8 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_a_listener_is_told_of_every_evaluation_and_its_stages(options: dict[str, str]) -> None:
     listener = Listener()
-    commands.search(options, listener)
-    now, _ = commands.front("s")
+    verbs.search(read_config(options), listener)
+    now = verbs.front("s").standing
     assert listener.losses == {point.trial: point.loss for point in now.points(range(4))}
     assert listener.best[-1] == now.picks.best
     every = ["lower", "build", "audit", "latency", "accuracy"]
@@ -58,10 +59,10 @@ def test_a_listener_is_told_of_every_evaluation_and_its_stages(options: dict[str
 
 def test_lines_and_display_show_the_same_evaluations(options: dict[str, str]) -> None:
     written = io.StringIO()
-    commands.search(options, Lines(Console(file=written, width=200)))
+    verbs.search(read_config(options), Lines(Console(file=written, width=200)))
     lines = [line for line in written.getvalue().splitlines() if "/4 trial " in line]
     assert [line.split()[0] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
     drawn = io.StringIO()
     with Display(Console(file=drawn, width=200, force_terminal=True)) as display:
-        commands.search({**options, "study": "t"}, display)
+        verbs.search(read_config({**options, "study": "t"}), display)
     assert "4 of 4" in drawn.getvalue()
