@@ -16,9 +16,9 @@ from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
 from studies.judging.findings import sensitivity_table
-from studies.run.noise.remeasurement import change_text
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_changes, read_config
+from studies.run.noise.remeasurement import change_text
 from studies.show import sensitivity_plot
 from studies.show.layer_table import edge_rows, layer_rows
 from studies.verbs import analyses

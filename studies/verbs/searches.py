@@ -18,6 +18,7 @@ from studies.fleet.join import Wanted, join, run_crew
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
+from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
 from studies.run.session.join import target_of
 from studies.run.session.setup import (
@@ -28,7 +29,6 @@ from studies.run.session.setup import (
     checked,
     create_study,
 )
-from studies.run.local_run import run_here
 from studies.run_clock import clocked_run
 from studies.store.store import Store, check_usable, default_url
 from studies.verbs.deletion import delete
