@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -61,6 +62,16 @@ class Placement:
     float_output: frozenset[str] = frozenset()
     weight_bits: int = 8
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, for a process that lowers for a target it does not have."""
+        return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Placement:
+        """The inverse of `to_json`."""
+        values: dict[str, Any] = {name: frozenset(v) if isinstance(v, list) else v for name, v in data.items()}
+        return cls(**values)
+
 
 ONNXRUNTIME_CPU = Placement(
     name="onnxruntime-cpu-u8s8",
@@ -78,11 +89,6 @@ ONNXRUNTIME_CUDA = Placement(
 TENSORRT = Placement(
     name="tensorrt-s8s8", symmetric=True, quantize_outputs=False, int32_bias=False, half=True, shared_concat=True
 )
-
-
-def placement_named(name: str) -> Placement:
-    """The placement of that name; KeyError where none has it."""
-    return {placement.name: placement for placement in (ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, TENSORRT)}[name]
 
 
 @dataclass

@@ -43,7 +43,7 @@ class Setup:
             capability=opened.backend.capability(),
             knobs=self.knobs(),
             engine_file=kind_named(opened.job.backend).engine_file,
-            placement=opened.backend.placement.name,
+            placement=opened.backend.placement.to_json(),
         )
         if data is None:
             return found

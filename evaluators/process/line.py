@@ -200,14 +200,14 @@ class DiagnosisRequests(Protocol):
         self,
         seconds: float,
         pairs: Sequence[tuple[str, Precision]] | None = None,
-        placement: str | None = None,
+        placement: Mapping[str, Any] | None = None,
     ) -> SensitivityPass:
         """What each group alone in a lower precision adds to the outputs' error, on search samples; builds no engine.
 
         Args:
             seconds: for the whole pass; see `sensitivity.sensitivity`.
             pairs: group id and precision; None for every lower precision that this target offers each group.
-            placement: name of the one that another target lowers by, which a process measures for that has no such
+            placement: of another target, as `Placement.to_json` gives it, which a process measures for that has no such
                 device: on the processor, of which one core is left to others. None for this target's own.
 
         Raises:

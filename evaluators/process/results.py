@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Description:
         model: digest of the model.
         knobs: what decides, beside assignment and ranges, what is built.
         engine_file: what an exported engine is called.
-        placement: name of the way in which assignments are lowered for this target.
+        placement: the way in which assignments are lowered for this target, as `Placement.to_json` gives it.
         data, metric: None in a process that only builds.
         score_clusters: split → (scores,) int64, the cluster of each score, where samples belong to clusters.
     """
@@ -65,7 +66,7 @@ class Description:
     capability: Capability
     knobs: dict[str, str]
     engine_file: str
-    placement: str
+    placement: dict[str, Any]
     data: DataDescription | None = None
     metric: MetricDescription | None = None
     score_clusters: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)

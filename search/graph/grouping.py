@@ -66,6 +66,15 @@ class Group:
     block: str
     pinned: str = ""
 
+    @property
+    def multiply_adds(self) -> float:
+        """Of one inference: elements of the output times the weights that each is made from; at least 1."""
+        outputs = float(math.prod(self.shape))
+        if not self.weight_shape:
+            return max(1.0, outputs)
+        made = self.weight_shape[-1] if self.op in ("Gemm", "MatMul") else self.weight_shape[0]
+        return max(1.0, outputs * math.prod(self.weight_shape) / (made or 1))
+
 
 @dataclass(frozen=True)
 class Edge:

@@ -52,7 +52,7 @@ class Costs:
     def __init__(self, model: Model, seed: int) -> None:
         self._model = model
         self._names = {group.id: group.name for group in model.groups}
-        works = {group.id: math.sqrt(multiply_adds(group)) for group in model.groups}
+        works = {group.id: math.sqrt(group.multiply_adds) for group in model.groups}
         self._share_ms = {name: GROUPS_MS * work / sum(works.values()) for name, work in works.items()}
         drawn = {group.id: _draw(seed, group) for group in model.groups}
         total = sum(sensitivity for _, sensitivity in drawn.values())
@@ -98,15 +98,6 @@ class Costs:
             if edge.target == group and source != assignment[group]:
                 words = f"{source.label} to {assignment[group].label}"
                 yield Part(f"{edge.tensor} {words}", None, MOVES_MS * edge.elements / self._elements)
-
-
-def multiply_adds(group: Group) -> float:
-    """Of one inference: elements of the output times the weights that each is made from; at least 1."""
-    outputs = float(np.prod(group.shape)) if group.shape else 1.0
-    if not group.weight_shape:
-        return max(1.0, outputs)
-    made = group.weight_shape[-1] if group.op in ("Gemm", "MatMul") else group.weight_shape[0]
-    return max(1.0, outputs * float(np.prod(group.weight_shape)) / made)
 
 
 def _draw(seed: int, group: Group) -> tuple[float, float]:

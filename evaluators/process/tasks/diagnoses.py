@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import Any
 
 from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, quickest
 from evaluators.diagnose.compare import EngineComparison
@@ -12,7 +13,7 @@ from evaluators.diagnose.compare_run import compare_engine, refusals
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
-from evaluators.lowering.placement import placement_named
+from evaluators.lowering.placement import Placement
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.space.choices import make_space
@@ -45,12 +46,12 @@ class Diagnoses:
         self,
         seconds: float,
         pairs: Sequence[tuple[str, Precision]] | None = None,
-        placement: str | None = None,
+        placement: Mapping[str, Any] | None = None,
     ) -> SensitivityPass:
         opened, data = self._opened, self._data
-        chosen = opened.backend.placement if placement is None else placement_named(placement)
-        network = Network(opened.model, opened.ranges, chosen)
-        with self._emulator(placement) as emulator:
+        chosen = None if placement is None else Placement.from_json(placement)
+        network = Network(opened.model, opened.ranges, chosen or opened.backend.placement)
+        with self._emulator(chosen) as emulator:
             return sensitivity(
                 emulator,
                 network,
@@ -62,11 +63,11 @@ class Diagnoses:
                 alive=opened.tell_alive,
             )
 
-    def _emulator(self, placement: str | None) -> AbstractContextManager[Emulator]:
+    def _emulator(self, placement: Placement | None) -> AbstractContextManager[Emulator]:
         opened = self._opened
         if placement is None:
             return quickest(opened.backend, opened.job.device, opened.model.graph)
-        return beside_others(placement_named(placement))
+        return beside_others(placement)
 
     def _lower_pairs(self, ranges: Ranges) -> list[tuple[str, Precision]]:
         choices = make_space(self._opened.model, self._opened.backend.capability(), ranges).choices

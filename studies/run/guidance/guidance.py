@@ -135,14 +135,6 @@ def _moved(before_ms: float | None, now_ms: float | None) -> bool:
 
 
 def _multiply_adds(model: Model, layout: Layout) -> NDArray[np.float64]:
-    """(groups,) of one inference: elements of the output times the weights that each is made from."""
-    groups = {group.id: group for group in model.groups}
-    found = []
-    for name in layout.groups:
-        group = groups[name]
-        outputs = float(np.prod(group.shape)) if group.shape else 1.0
-        weights = float(np.prod(group.weight_shape)) if group.weight_shape else 1.0
-        channels = group.weight_shape[-1] if group.op in ("Gemm", "MatMul") and group.weight_shape else None
-        per_output = weights / (channels or (group.weight_shape[0] if group.weight_shape else 1))
-        found.append(max(1.0, outputs * per_output))
-    return np.array(found)
+    """(groups,) of one inference."""
+    found = {group.id: group.multiply_adds for group in model.groups}
+    return np.array([found[name] for name in layout.groups])

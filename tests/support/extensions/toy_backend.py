@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from evaluators.lowering.placement import TENSORRT
 from search.graph import onnx_file
 from search.graph.model import Model
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Precision, Ranges, Target
+
+PLACEMENT = replace(TENSORRT, name="toy")
 
 
 class ToyKind(BackendKind):
@@ -45,7 +48,7 @@ class ToyBackend:
 
     quick_profile = False
     notes: tuple[str, ...] = ()
-    placement = TENSORRT
+    placement = PLACEMENT
     lock_name = f"toy-{os.getpid()}"
 
     def __init__(self, hurry: int) -> None:
@@ -88,7 +91,7 @@ class ToyBuilder:
         self._hurry = hurry
 
     def lower(self, assignment: Assignment) -> ir.Model:
-        return lower(self._model, assignment, self._ranges, TENSORRT)
+        return lower(self._model, assignment, self._ranges, PLACEMENT)
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
         onnx_file.write(lowered, out)
