@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model
 from search.values import Assignment, Precision
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
+DRAWN = 30
 
 
 def uniform_and_mixed(model: Model) -> list[Assignment]:
@@ -25,11 +27,32 @@ def uniform(model: Model, precision: Precision) -> Assignment:
     return Assignment({g.id: FP32 if g.pinned and precision is INT8 else precision for g in model.groups})
 
 
-def mixes(model: Model, placement: Placement, count: int) -> Iterator[Assignment]:
-    """The uniform assignments, then random ones."""
-    precisions = [FP32, FP16, INT8] if placement.half else [FP32, INT8]
+def mixes(model: Model, precisions: Sequence[Precision] = (FP32, FP16, INT8)) -> Iterator[Assignment]:
+    """The uniform assignments, then mixes until neighbours have had every pair of precisions; always the same.
+
+    Of some random mixes, the next one is that with the most pairs that no earlier one had: a third of the mixes that
+    chance alone takes to have nearly all pairs.
+    """
     rng = random.Random(0)
-    yield from (uniform(model, precision) for precision in precisions)
-    for _ in range(count):
-        drawn = {group.id: rng.choice(precisions) for group in model.groups}
-        yield Assignment({g.id: FP32 if g.pinned and drawn[g.id] is INT8 else drawn[g.id] for g in model.groups})
+    edges = [(edge.source, edge.target) for edge in model.edges if edge.source is not None]
+    takes = {g.id: [p for p in precisions if not (g.pinned and p is INT8)] for g in model.groups}
+    missing = {(*edge, *pair) for edge in edges for pair in itertools.product(*(takes[group] for group in edge))}
+    for precision in precisions:
+        assignment = uniform(model, precision)
+        missing -= _pairs(assignment, edges)
+        yield assignment
+    while missing:
+        drawn = [Assignment({group: rng.choice(choices) for group, choices in takes.items()}) for _ in range(DRAWN)]
+        found = [_pairs(mix, edges) for mix in drawn]
+        best = max(range(DRAWN), key=lambda i: len(missing & found[i]))
+        if missing & found[best]:
+            missing -= found[best]
+            yield drawn[best]
+
+
+def precisions_of(placement: Placement) -> list[Precision]:
+    return [FP32, FP16, INT8] if placement.half else [FP32, INT8]
+
+
+def _pairs(assignment: Assignment, edges: Sequence[tuple[str, str]]) -> set[tuple[str, str, Precision, Precision]]:
+    return {(source, target, assignment[source], assignment[target]) for source, target in edges}

@@ -19,7 +19,7 @@ from evaluators.lowering.weights import channel_axis
 from search.errors import ModelError
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
-from tests.support.assignments import mixes, uniform
+from tests.support.assignments import mixes, precisions_of, uniform
 from tests.support.networks import (
     NETWORKS,
     ODD,
@@ -133,6 +133,18 @@ def assert_placed_for_tensorrt(graph: Graph, model: Model, assignment: Assignmen
         assert (graph.producer.get(node.input[1]) is not None) == (node.name in int8)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_in_the_mixes_neighbours_have_every_pair_of_precisions(name: str) -> None:
+    model = loaded(name)
+    pinned = {group.id for group in model.groups if group.pinned}
+    tried = list(mixes(model))
+    assert tried == list(mixes(model)), "the same ones every time"
+    for edge in model.edges:
+        if edge.source is not None:
+            first, second = (2 if group in pinned else 3 for group in (edge.source, edge.target))
+            assert len({(mix[edge.source], mix[edge.target]) for mix in tried}) == first * second
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS.keys())
 @pytest.mark.parametrize("name", ALL)
 def test_every_mix_is_valid_pure_and_accurate(name: str, placement: Placement) -> None:
@@ -140,7 +152,7 @@ def test_every_mix_is_valid_pure_and_accurate(name: str, placement: Placement) -
     before = ir.to_proto(model.graph).SerializeToString(deterministic=True)
     batch = feeds(model, seed=99)
     expected = plain_session(ir.to_proto(model.graph)).run(None, batch)
-    for i, assignment in enumerate(mixes(model, placement, 20)):
+    for i, assignment in enumerate(mixes(model, precisions_of(placement))):
         proto = lowered(model, assignment, ranges, placement)
         onnx.checker.check_model(proto, full_check=True)
         if i % 4 == 2:

@@ -21,8 +21,8 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT, Placement
 from search.graph.model import Group, Model
 from search.values import Assignment, Precision, Ranges, TensorRange
+from tests.support.assignments import mixes
 from tests.support.networks import BEYOND, NETWORKS, ODD, feeds, loaded, plain_session, ranged, session_of
-from tests.support.tensorrt.strong_build import MIXES, mixes
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 ALL = [*NETWORKS, *ODD, *BEYOND]
@@ -143,7 +143,7 @@ def without_half(assignment: Assignment) -> Assignment:
 @pytest.mark.parametrize("name", ALL)
 def test_int8_groups_compute_on_rounded_tensors_and_nothing_else_changes(name: str) -> None:
     model, ranges = loaded(name), ranged(name)
-    for assignment in {without_half(mix): None for mix in mixes(model, MIXES)}:
+    for assignment in {without_half(mix): None for mix in mixes(model)}:
         wanted = rounded(model, assignment, ranges, half_scales=False)
         assert noise(wanted, lowered(model, assignment, ranges, WITHOUT_HALF)) < 1e-12
 
@@ -153,7 +153,7 @@ def test_with_half_the_error_is_that_of_int8_and_of_float16(name: str) -> None:
     """A float16 rounding in front of an INT8 one now and then moves a value to the next level: hence the factor."""
     model, ranges = loaded(name), ranged(name)
     exact = outputs(plain_session(ir.to_proto(model.graph)), model)
-    for assignment in mixes(model, MIXES):
+    for assignment in mixes(model):
         explained = noise(exact, rounded(model, assignment, ranges, half_scales=True))
         found = noise(exact, lowered(model, assignment, ranges, TENSORRT))
         assert found <= 2 * explained + FLOAT16_NOISE

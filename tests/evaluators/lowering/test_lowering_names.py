@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, TensorRange
-from tests.support.assignments import mixes, uniform
+from tests.support.assignments import mixes, precisions_of, uniform
 from tests.support.networks import (
     Net,
     conditional,
@@ -43,7 +44,7 @@ def added(model: Model, ranges: Ranges, placement: Placement) -> list[str]:
     """Names of all tensors and nodes that lowering adds in some mix."""
     found: dict[str, None] = {}
     own = names_of(model.graph)
-    for assignment in mixes(model, placement, 12):
+    for assignment in mixes(model, precisions_of(placement)):
         found.update(dict.fromkeys(sorted(names_of(lower(model, assignment, ranges, placement)) - own)))
     return list(found)
 
@@ -82,7 +83,7 @@ def test_any_tensor_may_be_called_as_one_of_lowerings_own(placement: Placement, 
     proto = ir.to_proto(loaded_as(residual_cnn(), tmp_path).graph)
     plain = loaded_as(proto, tmp_path)
     ranges = observed(plain)
-    assignments = list(mixes(plain, placement, 4))
+    assignments = list(itertools.islice(mixes(plain, precisions_of(placement)), 6))
     wanted = [outputs(plain, assignment, ranges, placement) for assignment in assignments]
     taken = added(plain, ranges, placement)
     kept = {"image", "logits"}

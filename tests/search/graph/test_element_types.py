@@ -16,9 +16,8 @@ from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from search.graph.element_types import settle_types
 from search.graph.model import load
 from search.values import Assignment, Precision
-from tests.support.assignments import uniform
+from tests.support.assignments import mixes, precisions_of, uniform
 from tests.support.networks import BEYOND, Net, feeds, images, loaded, plain_session, ranged, save, session_of, sqnr_db
-from tests.support.tensorrt.strong_build import mixes
 
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 PLACEMENTS = {"cpu": ONNXRUNTIME_CPU, "tensorrt": TENSORRT}
@@ -111,9 +110,7 @@ def test_every_mix_behind_a_foreign_op_runs_and_is_accurate(name: str, placement
     model, ranges = loaded(name), ranged(name)
     batch = feeds(model)
     expected = plain_session(ir.to_proto(model.graph)).run(None, batch)[0]
-    for mix in mixes(model, 30):
-        halves = {g: FP32 if p is FP16 and not placement.half else p for g, p in mix.items()}
-        assignment = Assignment(halves)
+    for assignment in mixes(model, precisions_of(placement)):
         proto = ir.to_proto(lower(model, assignment, ranges, placement))
         enough = {INT8: 20.0, FP16: 50.0, FP32: 300.0}[max(assignment.values())]
         assert sqnr_db(expected, session_of(proto).run(None, batch)[0]) > enough

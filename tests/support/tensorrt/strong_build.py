@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.support.paths import ROOT
 
 BINDINGS = ("tensorrt-cu13-bindings", "11.4.0.106")
 LIBRARIES = ("onnxruntime-ep-nv-tensorrt-rtx-cu13", "0.5.0")
-MIXES = 30
 
 
 class UnavailableError(Exception):
@@ -141,10 +139,11 @@ def build_all(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _build(trt: Any, name: str, folder: Path) -> dict[str, Any]:
+    from tests.support.assignments import mixes
     from tests.support.networks import loaded
 
     builder = _builder(trt, name)
-    asked = list(mixes(loaded(name), MIXES))
+    asked = list(mixes(loaded(name)))
     errors = {_words(a): _error(lambda a=a: builder.build(builder.lower(a), folder / "plan")) for a in asked}
     # A probe builds a network of its own, every group's output exposed; only its session needs a GPU.
     builder._session = lambda engine, plan_bytes: plan_bytes
@@ -176,22 +175,6 @@ def _error(build: Callable[[], Any]) -> str:
     return ""
 
 
-def mixes(model: Any, count: int) -> Iterator[Any]:
-    """The uniform assignments, then `count` distinct random ones; always the same."""
-    from search.values import Assignment, Precision
-
-    def allowed(group: Any, precision: Any) -> Any:
-        return Precision.FP32 if group.pinned and precision is Precision.INT8 else precision
-
-    order = (Precision.FP32, Precision.FP16, Precision.INT8)
-    found = {Assignment({g.id: allowed(g, p) for g in model.groups}): None for p in order}
-    rng = random.Random(0)
-    wanted = len(found) + min(count, 3 ** sum(not group.pinned for group in model.groups) - 3)
-    while len(found) < wanted:
-        found[Assignment({g.id: allowed(g, rng.choice(order)) for g in model.groups})] = None
-    return iter(found)
-
-
 def _extras(trt: Any, names: Sequence[str], folder: Path) -> dict[str, Any]:
     """What needs one network only: knobs, planted faults, the listing."""
     if "residual" not in names:
@@ -220,6 +203,7 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     from evaluators.backends.tensorrt.builder import TensorRTBuilder
     from evaluators.backends.tensorrt.options import BuilderKnobs
     from search.graph.model import ShapeRequest, load
+    from tests.support.assignments import uniform_and_mixed
     from tests.support.networks import ranged, residual_cnn, save
 
     low, best, high = ((n, 3, 16, 16) for n in (1, 4, 8))
@@ -227,7 +211,7 @@ def _build_dynamic(trt: Any, folder: Path, profiled: bool) -> None:
     builder = TensorRTBuilder(trt, model, ranged("residual"), BuilderKnobs(typing="strong"))
     if not profiled:
         builder._set_profile = lambda config: None
-    for assignment in [*mixes(model, 3)]:
+    for assignment in uniform_and_mixed(model):
         builder.build(builder.lower(assignment), folder / "dynamic")
 
 
@@ -257,11 +241,13 @@ def _bounds(trt: Any, folder: Path) -> dict[str, float]:
 def _build_with_knobs(trt: Any, folder: Path) -> None:
     knobs: dict[str, Any] = {"tf32": False, "sparsity": True, "native_instancenorm": False, "optimization_level": 5}
     knobs["threads"] = 2
+    from search.values import Precision
+    from tests.support.assignments import uniform
     from tests.support.networks import loaded
 
     for _ in range(2):  # the second reads the timing cache of the first
         builder = _builder(trt, "residual", workspace_bytes=1 << 28, timing_cache=folder / "timings", **knobs)
-        builder.build(builder.lower(next(mixes(loaded("residual"), 0))), folder / "knobs")
+        builder.build(builder.lower(uniform(loaded("residual"), Precision.FP32)), folder / "knobs")
         assert builder.threads == 2
 
 
@@ -273,9 +259,12 @@ def _load_cut(trt: Any, folder: Path) -> None:
 
 def _build_bytes(trt: Any, data: bytes, folder: Path) -> None:
     from evaluators.backends.tensorrt.builder import Lowered
+    from search.values import Precision
+    from tests.support.assignments import uniform
     from tests.support.networks import loaded
 
-    _builder(trt, "residual").build(Lowered(next(mixes(loaded("residual"), 0)), data), folder / "planted")
+    assignment = uniform(loaded("residual"), Precision.FP32)
+    _builder(trt, "residual").build(Lowered(assignment, data), folder / "planted")
 
 
 def _mixed_add() -> bytes:
