@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu lint format bench clean
+.PHONY: demo test test-quick test-gpu lint format bench clean
 
 demo: $(READY)  ## search the shipped example, export the best mix, write the report
 	rm -rf demo
@@ -12,6 +12,9 @@ demo: $(READY)  ## search the shipped example, export the best mix, write the re
 
 test: $(READY)  ## the whole test suite, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-quick: $(READY)  ## the fast tests of every package, in under 90 seconds: for every day
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its builder's, so three go side by side
 	$(BIN)/python -m pip install --quiet --editable '.[tensorrt]'

@@ -32,7 +32,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
-from tests.support.study_rows import KINDS, STUDY, TARGET, fresh_url  # noqa: E402
+from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
 # Files whose tests take half a minute and more. Handed out last, one of them is all that a core has left to do while
@@ -43,7 +43,12 @@ SLOWEST = (
 ).split()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(parameter in SERVERS for parameter in parameters if isinstance(parameter, str)):
+            item.add_marker(pytest.mark.slow)  # the quick layer starts no database server
     names = [f"test_{name}" for name in SLOWEST]
     items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
 

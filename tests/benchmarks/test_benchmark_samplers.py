@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from benchmarks import DOCS
 from benchmarks.samplers import digits, large
 
@@ -57,6 +59,7 @@ def test_the_page_has_the_table() -> None:
     assert made.partition("\n\n")[0] in DOCS.read_text()
 
 
+@pytest.mark.slow
 def test_searches_and_proposals_of_large_models_are_measured_and_shown() -> None:
     runs = {
         f"search|{name}|0": large.searched(26, method, 0, 10, told)

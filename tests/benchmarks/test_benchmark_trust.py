@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.trust import run as trust
 from benchmarks.trust.fresh import Fresh, scores_of
 from benchmarks.trust.studies import NETWORKS, model_of
 from evaluators.metrics.registry import get_metric
+from tests.support.command_line import environment
 from tests.support.paths import ROOT
 
 OUTPUTS = {
@@ -53,6 +55,7 @@ def test_the_metrics_of_all_networks_are_scored() -> None:
     assert {network.metric for network in NETWORKS.values()} == set(scores.SCORES) == set(OUTPUTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", OUTPUTS)
 def test_an_interval_of_the_loss_is_as_wide_as_losses_scatter(metric: str) -> None:
     """Over many draws of samples, nineteen in twenty intervals cover the loss that all of them have together."""
@@ -102,6 +105,7 @@ def test_fresh_scenes_of_the_example_look_like_the_shipped_ones() -> None:
     assert np.abs((drawn.mean(0) - shipped.mean(0)) / error).max() < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_float_model_knows_its_task_and_not_all_of_it(network: str) -> None:
     wanted = NETWORKS[network]
@@ -176,8 +180,11 @@ def test_results_are_kept_in_order_and_a_table_tells_them(tmp_path: Path, capsys
     assert "3 of 3" in table
 
 
-def test_a_study_from_search_to_verdict(tmp_path: Path) -> None:
-    """By the command line, with few trials; a second call finds it done."""
+@pytest.mark.slow
+def test_a_study_from_search_to_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command line, with few trials and samples; a second call finds it done."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])  # latencies are measured quickly
+    monkeypatch.setitem(NETWORKS, "encoder", replace(NETWORKS["encoder"], samples=1000))
     words = ["--only", "encoder", "--seeds", "2", "--trials", "4", "--fresh", "500"]
     where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "trust.json")]
     arguments = trust.parsed([*words, *where])
@@ -185,12 +192,13 @@ def test_a_study_from_search_to_verdict(tmp_path: Path) -> None:
     run = trust.stored(tmp_path / "trust.json")["runs"]["encoder-2"]
     assert run["commit"] == "commit"
     assert run["evaluations"] == 4
-    assert run["final"]["samples"] == 1500
+    assert run["final"]["samples"] == 300
     assert run["verdict"] in ("holds surely", "holds", "fails")
     # The product's score of FP32 on its samples and ours on others are estimates of one thing.
-    share = run["float"]["fresh"]
-    assert abs(run["float"]["study"] - share) < 4.5 * np.sqrt(share * (1 - share) * (1 / 500 + 1 / 2988))
-    assert run["fastest"]["best_over_it"] is None or run["fastest"]["best_over_it"] >= 1 or run["is_fp32"]
+    share, scored = run["float"]["fresh"], run["float"]["samples"]
+    assert abs(run["float"]["study"] - share) < 4.5 * np.sqrt(share * (1 - share) * (1 / 500 + 1 / scored))
+    if run["fresh"]["loss"] <= NETWORKS["encoder"].drop:
+        assert run["fastest"]["best_over_it"] >= 1
     shutil.rmtree(tmp_path / "work")
     trust.run_network("encoder", arguments, "commit")
     assert not (tmp_path / "work" / "encoder-2").exists()

@@ -23,6 +23,8 @@ from search.values import Precision
 from studies.judging.rules.hypervolume import hypervolume
 from tests.support.replay_rows import LETTERS, trained, written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> simulated.Network:

@@ -14,6 +14,8 @@ from benchmarks.samplers.simulator import engine_rows, gaussian, heldout, misfit
 from benchmarks.samplers.simulator.noise import Noise
 from tests.support.replay_rows import row, trained, written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> simulated.Network:

@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to bind to"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+        reason="there are no two cores to bind to",
+    ),
+    pytest.mark.slow,
+]
 PIN = "from evaluators.cores import pin_to_one_cpu; print(pin_to_one_cpu(), flush=True); input()"
 # A worker with two evaluator processes, the second started while the first is there.
 WORKER = f"""

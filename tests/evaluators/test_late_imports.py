@@ -12,6 +12,8 @@ from evaluators.process import child as process
 from tests.support.command_line import environment
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 # Later versions may need it at their start, which costs time and nothing else.
 WAITS = tuple(int(part) for part in version("onnx-ir").split(".")[:2]) <= (1, 1)

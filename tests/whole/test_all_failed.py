@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, write_inputs
 
+pytestmark = pytest.mark.slow
+
 NONE = "no evaluation keeps the limits"
 
 

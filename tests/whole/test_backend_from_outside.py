@@ -13,6 +13,8 @@ from search.errors import TargetError
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.extensions import toy_backend
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = "toy_backend:ToyKind"
 
 

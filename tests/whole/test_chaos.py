@@ -14,7 +14,10 @@ import pytest
 from tests.support.crashes.storm import STUDY, Storm, status, write_list
 from tests.support.servers.databases import postgresql_server
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and limits files of a process")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and limits files of a process"),
+    pytest.mark.slow,
+]
 
 
 @pytest.mark.timeout(1200)

@@ -16,6 +16,8 @@ from studies import verbs
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, ok, tree, write_inputs
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 120
 
 

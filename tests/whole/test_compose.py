@@ -25,6 +25,8 @@ from tests.support.docs_pages import blocks, parse
 from tests.support.paths import ROOT
 from tests.support.servers.databases import PASSWORD, free_port, postgresql_url
 
+pytestmark = pytest.mark.slow
+
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
 KUBERNETES = ROOT / "docs" / "kubernetes.md"

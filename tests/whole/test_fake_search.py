@@ -51,6 +51,7 @@ def test_search_resume_front_export_and_report(here: Path) -> None:
     assert "Triton does not run engines of backend fake" in refused.stderr
 
 
+@pytest.mark.slow
 def test_two_searches_find_the_same(here: Path) -> None:
     for study in ("one", "two"):
         search(study, "--quiet", "--sampler", "random", "--seed", 3)
@@ -60,6 +61,7 @@ def test_two_searches_find_the_same(here: Path) -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "stage", "kind"),
     [
@@ -76,6 +78,7 @@ def test_a_fault_is_a_failure_of_the_evaluations_that_it_hits(here: Path, fault:
         assert failed == ((stage, kind) if asked == "int8" else None), row
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_hangs_is_ended(here: Path) -> None:
     search("s", *option("fake-fault=hang:second=int8"), "--evaluation-timeout", "2s", "--quiet")
     assert {row["failure"]["kind"] for row in rows("s") if row["failure"]} == {"timeout"}  # type: ignore[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -44,13 +45,18 @@ OPTIONAL = (
 )
 
 
+@functools.cache
 def sources() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 
 
-def imported(path: str, *, at_start_only: bool = False) -> Iterator[str]:
+@functools.cache
+def imported(path: str, *, at_start_only: bool = False) -> tuple[str, ...]:
     """Full names of what a file imports, also inside functions unless told otherwise."""
-    tree = ast.parse((ROOT / path).read_text())
+    return tuple(_imported(path, ast.parse((ROOT / path).read_text()), at_start_only))
+
+
+def _imported(path: str, tree: ast.Module, at_start_only: bool) -> Iterator[str]:
     for node in _at_start(tree) if at_start_only else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -69,10 +75,12 @@ def _at_start(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _at_start(node)
 
 
-@pytest.mark.parametrize("path", sources())
-def test_imports_point_one_way(path: str) -> None:
-    above = LAYERS[LAYERS.index(path.split("/")[0]) + 1 :]
-    assert [name for name in imported(path) if name.split(".")[0] in above] == []
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in sources():
+        above = LAYERS[LAYERS.index(path.split("/")[0]) + 1 :]
+        wrong += [f"{path} imports {name}" for name in imported(path) if name.split(".")[0] in above]
+    assert wrong == []
 
 
 # What these packages may import of `studies`, so that what runs a search knows nothing of how it is shown.
@@ -98,11 +106,13 @@ def test_what_runs_knows_nothing_of_how_it_is_shown(package: str) -> None:
     assert not [name for path in inside for name in imported(path) if name.startswith("studies.show")]
 
 
-@pytest.mark.parametrize("path", sources())
-def test_heavy_modules_are_imported_only_where_they_belong(path: str) -> None:
-    for module, places in ALLOWED.items():
-        if path not in places:
-            assert [name for name in imported(path) if name.split(".")[0] == module] == []
+def test_heavy_modules_are_imported_only_where_they_belong() -> None:
+    wrong = []
+    for path in sources():
+        allowed = {module for module, places in ALLOWED.items() if path in places}
+        heavy = ALLOWED.keys() - allowed
+        wrong += [f"{path} imports {name}" for name in imported(path) if name.split(".")[0] in heavy]
+    assert wrong == []
 
 
 def test_no_folder_imports_in_a_circle() -> None:
@@ -170,6 +180,7 @@ NOT_TO_READ = (
 )
 
 
+@pytest.mark.slow
 def test_reading_verbs_import_nothing_that_they_do_not_need(tmp_path: Path) -> None:
     copy_finished(tmp_path)
     verbs = (["status", "small"], ["front", "small"], ["show", "small", "0"], ["studies"])
@@ -191,11 +202,13 @@ def run(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_what_extras_install() -> None:
     done = run(BLOCKED)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_runtime_the_doctor_and_search_say_what_to_install() -> None:
     start = BLOCKED + "import importlib.util\nfind = importlib.util.find_spec\n"
     start += f"importlib.util.find_spec = lambda name: None if name in {OPTIONAL!r} else find(name)\n"

@@ -31,7 +31,7 @@ from tests.support.command_line import environment
 from tests.support.paths import ROOT
 from tests.support.study_rows import KINDS, STUDY, TARGET, fresh_url
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals"), pytest.mark.slow]
 URL = parse_url("sqlite:///s.db")
 
 

@@ -22,7 +22,7 @@ from tests.support.crashes import worker_processes
 from tests.support.crashes.kill_and_resume import evaluator_of, rows, started, stored, survive, untold, wait_for_end
 from tests.support.networks import mobile_cnn, residual_cnn
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and mounts")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and mounts"), pytest.mark.slow]
 
 
 METRIC = """

@@ -16,7 +16,10 @@ from studies.events import Quiet
 from studies.options.read_options import read_config
 from tests.support.command_line import invoke, ok, quick, write_inputs
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the evaluator process among its children")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for the evaluator process among its children"),
+    pytest.mark.slow,
+]
 
 
 class Killer(Quiet):

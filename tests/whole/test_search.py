@@ -19,6 +19,8 @@ from studies import verbs
 from tests.support.command_line import DATABASE, child, copy_finished, finished, invoke, ok, three_layers, write_inputs
 from tests.support.networks import images, mobile_cnn, save, transformer, unet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

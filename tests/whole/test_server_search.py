@@ -16,6 +16,8 @@ from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import PASSWORD, postgresql_server
 from tests.support.study_rows import SERVERS, fresh_url
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 12
 SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random", "--quiet")
 

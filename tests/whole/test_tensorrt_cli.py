@@ -17,6 +17,8 @@ from evaluators.backends.tensorrt.options import TensorRTOptions
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.tensorrt.stand_in import V8, V10, V11, found_pixels, standing_in
 
+pytestmark = pytest.mark.slow
+
 SEARCH = ("--data", "in/data.npz", "--study", "s", "--backend", "tensorrt", "--trials", 4)
 
 

@@ -19,6 +19,8 @@ from tests.support.command_line import ok, write_inputs
 from tests.support.networks import residual_cnn
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 MOST = 6
 ROOMS = ("search", "evaluators", "studies")
 # Both ends of the line: what turns a call into a request, and a request into a call.

@@ -18,7 +18,7 @@ from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import postgresql_url
 from tests.support.study_rows import TARGET
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals"), pytest.mark.slow]
 NOTHING = {"leases": 0, "tasks": 0, "running": 0, "open": 0, "untold": 0, "loose": 0, "twice": 0}
 
 

@@ -184,6 +184,7 @@ class TestMinMax:
 
 
 class TestHistograms:
+    @pytest.mark.slow
     @pytest.mark.parametrize("network", NETWORKS)
     def test_cutting_the_graph_changes_nothing(
         self, network: Callable[[], onnx.ModelProto], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +212,7 @@ class TestHistograms:
             assert low - width <= kept.low <= next_low + width
             assert high - width <= kept.high <= next_high + width
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("method", "bins"), [("entropy", entropy_bins), ("mse", mse_bins)])
     def test_limits_are_those_of_all_values_at_once(
         self, method: str, bins: Callable[[NDArray[np.int64]], int], tmp_path: Path
@@ -373,11 +375,13 @@ class TestSurroundings:
             "1 tensor (w) went beyond 65504, the largest FP16 number",
         ]
 
+    @pytest.mark.slow
     def test_imports_without_onnxruntime(self) -> None:
         code = "import sys, evaluators.calibration; print('onnxruntime' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "False"
 
+    @pytest.mark.slow
     def test_is_deterministic(self, tmp_path: Path) -> None:
         model = wrap(networks.transformer())
         arrays = random_inputs(model, 5)

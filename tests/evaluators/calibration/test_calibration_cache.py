@@ -134,6 +134,7 @@ def test_taken_ranges_say_what_they_are() -> None:
     assert [any(word in note for note in taken.notes()) for word in ("1 tensor (y)", "1 tensor (other)")] == [True] * 2
 
 
+@pytest.mark.slow
 def test_a_search_starts_from_a_cache_and_resumes_without_it(here: Path) -> None:
     write_inputs(here / "in")
     files = [here / "in/model.onnx", "--data", here / "in/data.npz", "--trials", 2]

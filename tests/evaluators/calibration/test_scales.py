@@ -182,6 +182,7 @@ KINDS = ["normal", "laplace", "outliers", "uniform", "few"]
 
 
 class TestLimits:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["normal", "outliers", "few"])
     def test_entropy_is_the_least_divergence_of_all_limits(self, kind: str) -> None:
         assert entropy_bins(histogram(kind)) == slow_entropy(histogram(kind))

@@ -303,6 +303,7 @@ def engine_of_trial(trial: int) -> Path:
     return Path(f"{DATABASE}.artifacts") / execute(query, trial)[0][0]
 
 
+@pytest.mark.slow
 def test_an_fp32_engine_is_explained(studied: Path) -> None:
     before = execute("select count(*) from bf_evaluation")
     result = invoke("compare", "small", 0, "--samples", 8)
@@ -320,6 +321,7 @@ def test_an_fp32_engine_is_explained(studied: Path) -> None:
     assert execute("select count(*) from bf_evaluation") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [0, 1])
 def test_a_spoilt_engine_is_found_out_and_located(studied: Path, trial: int) -> None:
     spoil(engine_of_trial(trial), ("second.w",), lambda array: array[::-1])
@@ -371,6 +373,7 @@ def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
     assert "computes what its precisions explain" in replace(found, groups=None).verdicts()[0]
 
 
+@pytest.mark.slow
 def test_what_is_not_as_recorded_is_warned_of(studied: Path) -> None:
     [(environment,)] = execute("select environment from bf_study")
     changed = json.loads(environment)
@@ -412,6 +415,7 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     assert found["outputs"][0]["explained"]
 
 
+@pytest.mark.slow
 def test_an_engine_of_a_late_failure_can_be_compared_and_of_an_early_one_not(studied: Path) -> None:
     failed = "update bf_evaluation set status = 'failed', stage = ?, kind = 'non_finite', message = 'x' where id = 2"
     execute(failed, "accuracy")
@@ -428,6 +432,7 @@ def refused(*arguments: Any, says: str, code: int = 2) -> None:
     assert sum(line.startswith("error: ") for line in result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_refusals(studied: Path) -> None:
     refused("compare", "smal", 0, says="Did you mean 'small'?")
     refused("compare", "small", 99, says="There is no trial 99")
@@ -441,11 +446,13 @@ def test_refusals(studied: Path) -> None:
     refused("compare", "small", 0, says="its evaluation is under way")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_engine_ends_with_one_message(studied: Path) -> None:
     engine_of_trial(0).write_bytes(b"cut short")
     refused("compare", "small", 0, says="it cannot be loaded or run here", code=1)
 
 
+@pytest.mark.slow
 def test_ranges_that_are_gone_are_named(studied: Path) -> None:
     [(digest,)] = execute("select ranges_digest from bf_study_target")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()

@@ -209,6 +209,7 @@ def test_estimates_take_the_gain_of_the_groups_around() -> None:
 # -- networks ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", [ONNXRUNTIME_CPU, TENSORRT], ids=lambda placement: placement.name)
 @pytest.mark.parametrize("name", [*NETWORKS, *ODD])
 def test_errors_are_those_of_single_groups_in_the_whole_network(name: str, placement: Placement) -> None:
@@ -227,6 +228,7 @@ def test_errors_are_those_of_single_groups_in_the_whole_network(name: str, place
         assert row["saturated"] <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["residual", "transformer"])
 def test_half_precision_adds_far_less_than_int8(name: str) -> None:
     model = loaded(name)
@@ -301,6 +303,7 @@ def digits() -> tuple[Model, Any, Any]:
     return model, dataset, calibration.collect(model, dataset, np.arange(256), "minmax", threads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, LONG_S])
 def test_the_layers_of_digits_that_were_made_hard_are_the_sensitive_ones(
     digits: tuple[Model, Any, Any], seconds: float
@@ -369,6 +372,7 @@ def test_the_pass_gets_its_share_of_the_time_that_a_study_is_expected_to_take(
     assert given == [pytest.approx(expected_s)]
 
 
+@pytest.mark.slow
 def test_a_search_makes_the_pass_once_when_it_knows_what_the_uniform_assignments_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +394,7 @@ def test_a_search_makes_the_pass_once_when_it_knows_what_the_uniform_assignments
     assert len(given) == 1, "once measured, it is known"
 
 
+@pytest.mark.slow
 def test_the_sampler_is_told_what_the_pass_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made before the pass, and priors from the uniform assignments may be there by then."""
     monkeypatch.chdir(tmp_path)
@@ -422,6 +427,7 @@ def took_s() -> list[float]:
 # -- the evaluator -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_evaluator_measures_every_offered_pair_and_goes_back_to_its_cores(tmp_path: Path) -> None:
     events: list[tuple[str, Any]] = []
     evaluator = Evaluator(case(tmp_path).job, lambda event, value: events.append((event, value)))
@@ -503,6 +509,7 @@ def test_the_picture_is_one_file_and_names_are_no_markup(tmp_path: Path) -> None
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_study_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     copy_finished(tmp_path)
@@ -526,6 +533,7 @@ def test_a_study_is_measured_once_and_read_afterwards(tmp_path: Path, monkeypatc
     assert "gone.onnx" in result.output
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_without_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
@@ -608,6 +616,7 @@ def test_all_values_of_an_output_without_a_row_per_sample_count(
         assert row["flipped"] is None, "no output is classes of samples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "labels"),
     list(zip(FORMS, itertools.cycle([None, (5,), (8, 8)]), strict=False)),
@@ -691,6 +700,7 @@ def test_what_cannot_be_used_is_refused(
     assert words in result.output
 
 
+@pytest.mark.slow
 def test_as_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")

@@ -145,6 +145,7 @@ def test_in_the_mixes_neighbours_have_every_pair_of_precisions(name: str) -> Non
             assert len({(mix[edge.source], mix[edge.target]) for mix in tried}) == first * second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS.keys())
 @pytest.mark.parametrize("name", ALL)
 def test_every_mix_is_valid_pure_and_accurate(name: str, placement: Placement) -> None:

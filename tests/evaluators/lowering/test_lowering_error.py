@@ -24,6 +24,8 @@ from search.values import Assignment, Precision, Ranges, TensorRange
 from tests.support.assignments import mixes
 from tests.support.networks import BEYOND, NETWORKS, ODD, feeds, loaded, plain_session, ranged, session_of
 
+pytestmark = pytest.mark.slow
+
 INT8, FP16, FP32 = Precision.INT8, Precision.FP16, Precision.FP32
 ALL = [*NETWORKS, *ODD, *BEYOND]
 # As TENSORRT, with the float sides of INT8 groups left in float32: then nothing but INT8 is left to explain.

@@ -77,6 +77,7 @@ def called_otherwise(ranges: Ranges, names: dict[str, str]) -> Ranges:
     return replace(ranges, tensors=tensors, observed=tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS.keys())
 def test_any_tensor_may_be_called_as_one_of_lowerings_own(placement: Placement, tmp_path: Path) -> None:
     """Every name that lowering would add is given to a tensor of the user's, a handful at a time."""

@@ -208,6 +208,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "test/cuda:0"
 
 
+@pytest.mark.slow
 def test_device_lock_is_held_by_one_process_and_freed_when_it_is_killed(device: str) -> None:
     holder = hold_lock(device)
     try:

@@ -125,6 +125,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_search_says_what_it_compares_and_stores_it(here: Path) -> None:
     job(here, regression())
     result = invoke("search", "model.onnx", "--data", "data.npz", "--trials", 1)
@@ -147,6 +148,7 @@ def test_agreement_on_one_number_per_sample_is_refused(here: Path) -> None:
     assert not (here / "bitfront.db").exists()
 
 
+@pytest.mark.slow
 def test_a_percentage_for_a_default_that_has_none_says_how_the_metric_was_chosen(here: Path) -> None:
     job(here, regression(), labels=np.zeros(60, np.float32))
     result = invoke("search", "model.onnx", "--data", "data.npz", "--max-drop", "1%")

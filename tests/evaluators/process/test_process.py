@@ -45,6 +45,8 @@ from tests.support.evaluator_jobs import Case, case, write_ranges
 from tests.support.networks import residual_cnn, save
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 INT8, FP32 = Precision.INT8, Precision.FP32
 MIB = 2**20
 

@@ -71,6 +71,7 @@ def first_proposals(problem: Problem, priors: Priors, seed: int, count: int = 2)
     return search.run(len(problem.layout.space.baselines()) + count).share()
 
 
+@pytest.mark.slow
 def test_first_proposals_on_a_new_target_are_better_than_without() -> None:
     shares = []
     for seed in range(12):
@@ -83,6 +84,7 @@ def test_first_proposals_on_a_new_target_are_better_than_without() -> None:
     assert with_it > 0.97
 
 
+@pytest.mark.slow
 def test_a_target_that_is_quite_different_does_no_harm() -> None:
     shares = []
     for seed in SEEDS:

@@ -104,6 +104,7 @@ def test_what_shape_inference_does_not_know_is_calibrated(method: str, tmp_path:
     assert set(ranges.tensors) == {"image", *(value.name for node in model.graph.graph for value in node.outputs)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS.keys())
 @pytest.mark.parametrize("name", BEYOND)
 def test_every_mix_behind_a_foreign_op_runs_and_is_accurate(name: str, placement: Placement) -> None:

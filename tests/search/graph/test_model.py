@@ -84,6 +84,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "net.onnx")
 
 
+@pytest.mark.slow
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     n = Net()
     n.head(n.conv("image", "stem", 3, 2), 2, 2)
@@ -95,6 +96,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
             load(path)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_loads_or_is_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     n = Net()

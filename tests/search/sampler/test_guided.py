@@ -78,6 +78,7 @@ def test_an_allowed_loss_draws_the_search_to_speed():
     assert min(ms for ms, found in search.found if found <= 0.02) <= 1.03 * np.exp(log_ms[loss <= 0.02].min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [10, 11, 12])
 @pytest.mark.parametrize("aim", [Aim(budget_ms=0.8, max_loss=0.01), Aim(max_loss=0.01)], ids=["both", "loss"])
 def test_limits_that_are_met_go_on_to_hold(aim, seed):
@@ -197,6 +198,7 @@ def test_poor_forecasts_leave_half_of_the_proposals_to_tpe_and_are_stored_all_th
     assert len({tuple(t.params.values()) for t in search.study.trials}) == 30
 
 
+@pytest.mark.slow
 def test_the_fallback_draws_from_seed_and_number_alone(monkeypatch):
     """A resumed study goes on as it would have, and two workers that ask at once do not propose the same."""
     monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
@@ -422,6 +424,7 @@ class Signed(Search):
         self.study.tell(trial, (self.found[-1][0], loss))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [6, 8])
 def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
     search = Signed(make_problem(groups), latency_band=lambda: 0.01).run(30)
@@ -430,6 +433,7 @@ def test_gains_that_no_map_of_noise_explains_leave_numbers(groups):
     assert all(np.isfinite(value) for each in forecasts for value in each.values() if isinstance(value, float))
 
 
+@pytest.mark.slow
 def test_a_graph_too_wide_for_elimination_is_given_few_integer_programs(monkeypatch):
     """As dense blocks make it, in which every layer reads all before it."""
     names = [f"g{i:03d}" for i in range(30)]
@@ -486,6 +490,7 @@ class Decibels(Search):
         return 0.03 * float(layout.values(self.problem.noise, layout.precisions_of([assignment]))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_limit_in_decibels_is_met_by_the_fastest_that_there_is(seed):
     problem, most = make_problem(seed=seed), 80.0
@@ -501,6 +506,7 @@ def test_a_small_space_is_tried_to_its_end_with_forecasts():
     assert len({t.params["g000"] * 9 + t.params["g001"] * 3 + t.params["g002"] for t in search.study.trials}) == 26
 
 
+@pytest.mark.slow
 def test_a_bound_on_the_metric_becomes_one_on_the_loss(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")

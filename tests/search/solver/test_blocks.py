@@ -126,6 +126,7 @@ def inside(problem, codes: np.ndarray) -> int:
     return sum(len(np.unique(codes[owner == block])) > 1 for block in np.unique(owner))
 
 
+@pytest.mark.slow
 def test_large_models_begin_with_whole_blocks_where_nothing_tells_their_groups_apart(monkeypatch):
     monkeypatch.setattr(blocks, "LARGE", 20)
     problem = transformer.make(66)
@@ -162,6 +163,7 @@ def test_candidates_of_large_models_avoid_what_cannot_be_built(monkeypatch):
     assert (precisions[:, 4] == INT8.rank).any()
 
 
+@pytest.mark.slow
 def test_made_up_transformers_answer_as_their_uniform_engines_do():
     problem = transformer.make(50, seed=1)
     ms, loss = problem.measures(np.array(list(problem.baselines.values())))

@@ -75,6 +75,7 @@ def test_the_minimum_is_the_least_of_all(problem):
             minimize(cost)
 
 
+@pytest.mark.slow
 @given(problems(entries=MAYBE_FORBIDDEN))
 def test_highs_finds_the_same_minimum(problem):
     (cost,) = problem
@@ -88,6 +89,7 @@ def test_highs_finds_the_same_minimum(problem):
         assert found is None
 
 
+@pytest.mark.slow
 @given(problems(costs=4))
 def test_many_costs_at_once_are_each_solved(problem):
     structure = Structure.of(*problem)
@@ -186,6 +188,7 @@ def turn(a, b, c):
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
+@pytest.mark.slow
 @given(problems(costs=2, entries=MAYBE_FORBIDDEN))
 def test_the_front_is_the_convex_hull_of_all(problem):
     first, second = problem
@@ -199,6 +202,7 @@ def test_the_front_is_the_convex_hull_of_all(problem):
     assert all(point[1:] == (first.value(point.codes), second.value(point.codes)) for point in found)
 
 
+@pytest.mark.slow
 @given(problems(costs=2), st.integers(2, 4))
 def test_a_shorter_front_is_a_part_of_it(problem, most):
     corners = [point[1:] for point in front(*problem)]
@@ -211,6 +215,7 @@ def test_a_shorter_front_is_a_part_of_it(problem, most):
 # -- within a limit ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(problems(costs=2, entries=MAYBE_FORBIDDEN), EIGHTHS, st.data())
 def test_within_a_limit_nothing_is_better(problem, limit, data):
     objective, limited = problem
@@ -226,6 +231,7 @@ def test_within_a_limit_nothing_is_better(problem, limit, data):
         assert found.gap == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 @given(problems(costs=2, entries=MAYBE_FORBIDDEN, most=4), EIGHTHS, st.data())
 def test_highs_finds_the_same_within_a_limit(problem, limit, data):
     objective, limited = problem
@@ -267,6 +273,7 @@ def test_long_chains_with_skips_are_narrow_and_both_ways_agree():
         assert structure.sums(terms, found.codes[None])[0] == pytest.approx(least, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_long_chain_keeps_its_limit_to_the_stated_gap():
     latency, noise = residual_chain(200, 1)
     points = front(latency, noise)
@@ -299,6 +306,7 @@ def test_highs_closes_the_gap_that_the_relaxation_leaves(swapped, monkeypatch):
     assert not found.timed_out
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_codes_that_keep_the_limit_and_an_honest_gap(monkeypatch):
     monkeypatch.setattr("search.solver.relaxation.LOOKED_AT", 0)
     latency, noise = residual_chain(200, 1)
@@ -333,6 +341,7 @@ def tangled(count, seed):
     return first, Pairwise(0.0, tuple(rng.uniform(0, 1, (count, 3))), {})
 
 
+@pytest.mark.slow
 def test_wide_graphs_are_solved_as_integer_programs():
     first, second = tangled(10, 0)
     structure = Structure.of(first, second)

@@ -70,6 +70,7 @@ def test_arrays_have_the_size_of_the_precisions_in_play(toy: Precision) -> None:
     assert make_layout(["a", "b", "c"], [], a_space(toy), also=[FP16]).palette == (FP32, FP16, toy, INT8)
 
 
+@pytest.mark.slow
 def test_a_fourth_precision_goes_through_a_whole_search(
     toy: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

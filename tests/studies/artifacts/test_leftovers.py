@@ -20,6 +20,8 @@ from studies.store.store import LostEvaluationError, Store
 from tests.support.command_line import child, environment, write_inputs
 from tests.support.study_rows import STUDY, TARGET, assignment, finish, measured
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Artifacts:

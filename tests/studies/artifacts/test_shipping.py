@@ -29,6 +29,8 @@ from tests.support.servers import object_stores
 from tests.support.servers.databases import postgresql_url
 from tests.support.study_rows import STUDY
 
+pytestmark = pytest.mark.slow
+
 
 class Host:
     """A folder to work in and a cache; `with` it, this process is that host."""

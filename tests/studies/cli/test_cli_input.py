@@ -477,6 +477,7 @@ def test_a_database_of_a_newer_bitfront(studied: Path, inputs: Path) -> None:
     search_refused(inputs, "--study", "new", says=["version 99", "Upgrade bitfront"])
 
 
+@pytest.mark.slow
 @needs_permissions
 def test_folders_and_files_that_may_not_be_written(studied: Path, inputs: Path, tmp_path: Path) -> None:
     """Root may write everywhere, so this runs in processes without that right."""
@@ -566,6 +567,7 @@ def test_a_missing_file_that_two_options_name_is_told_once(inputs: Path) -> None
     assert message.count("gone.npz") == 1
 
 
+@pytest.mark.slow
 def test_resume_with_another_model(studied: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path / "other", three_layers(seed=1))
     refused("resume", "small", "--model", tmp_path / "other/model.onnx", says=["changed", "the model", "content"])
@@ -658,6 +660,7 @@ def test_a_demo_into_a_folder_that_holds_something(here: Path) -> None:
     refused("demo", says=["demo", "not empty", "--out"])
 
 
+@pytest.mark.slow
 def test_the_refusal_of_a_real_process(here: Path, inputs: Path) -> None:
     """One of all these for real: exit code, streams, and no file."""
     done = child("search", inputs / "model.onnx", "--data", inputs / "data.npz", "--latency-budget", "3", cwd=here)

@@ -15,6 +15,8 @@ from tests.support.crashes.worker_processes import METRIC
 from tests.support.networks import residual_cnn
 from tests.support.servers.databases import postgresql_url
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

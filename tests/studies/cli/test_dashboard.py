@@ -20,9 +20,12 @@ import pytest
 from tests.support.command_line import command, copy_finished, environment
 from tests.support.servers.databases import free_port
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("optuna_dashboard") is None, reason="optuna-dashboard is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("optuna_dashboard") is None, reason="optuna-dashboard is not installed"
+    ),
+    pytest.mark.slow,
+]
 WAIT_S = 120
 
 

@@ -30,6 +30,8 @@ from tests.support.command_line import (
 )
 from tests.support.networks import Net, save
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 300
 
 

@@ -16,6 +16,8 @@ from studies.store.database.retries import InterruptedTransactionError, retried
 from studies.store.store import Store
 from tests.support.study_rows import SERVERS, fresh_url
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:

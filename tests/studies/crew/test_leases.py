@@ -525,6 +525,7 @@ def test_a_task_of_a_lost_worker_is_taken_by_one_that_waits_for_it(store: Store,
         assert [task.worker for task in held] == [lease.name]
 
 
+@pytest.mark.slow
 def test_a_worker_outlives_a_server_that_dies() -> None:
     with postgresql_server() as server, Store.open(server.url, create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")

@@ -31,6 +31,8 @@ from tests.support import evaluator_jobs
 from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
 from tests.support.networks import Net, save
 
+pytestmark = pytest.mark.slow
+
 INT8, FP32 = Precision.INT8, Precision.FP32
 
 

@@ -53,6 +53,7 @@ def naming_classifier() -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_an_engine_that_gives_strings_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(naming_classifier(), tmp_path / "model.onnx")

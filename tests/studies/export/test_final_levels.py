@@ -16,6 +16,8 @@ from studies import verbs
 from studies.options.read_options import read_config
 from tests.support.command_line import DATABASE, ok, quick, write_inputs
 
+pytestmark = pytest.mark.slow
+
 TRIAL = 1  # a uniform baseline, so every front names it
 
 

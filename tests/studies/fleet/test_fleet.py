@@ -31,7 +31,10 @@ from tests.support.networks import residual_cnn
 from tests.support.paths import ROOT
 from tests.support.servers.databases import postgresql_server, postgresql_url
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and looks into /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals and looks into /proc"),
+    pytest.mark.slow,
+]
 needs_two_cores = pytest.mark.skipif(len(usable_cores()) < 2, reason="two workers need two cores")
 
 

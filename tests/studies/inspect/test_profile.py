@@ -196,6 +196,7 @@ def shown(*arguments: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_profile_is_measured_stored_and_shown_again_without_the_device(studied: Path) -> None:
     first = shown(1, "--count", 5)
     assert first["profiled_now"]
@@ -222,6 +223,7 @@ def test_the_baselines_of_a_search_have_their_profiles(tmp_path: Path, monkeypat
         assert not shown(trial, "--model", "nowhere.onnx")["profiled_now"]
 
 
+@pytest.mark.slow
 def test_tables_for_people(studied: Path) -> None:
     said = ok("profile", "small", 0, "--count", 3, "--sort", "time")
     assert said.startswith("trial 0: all fp32; measured ")
@@ -233,6 +235,7 @@ def test_tables_for_people(studied: Path) -> None:
     assert {row["part"] for row in rows} <= {"groups", "moves", "other"}
 
 
+@pytest.mark.slow
 def test_two_trials_side_by_side(studied: Path) -> None:
     found = shown(0, "--against", 1, "--count", 3)
     assert (found["trial"], found["against"]["trial"]) == (0, 1)
@@ -244,6 +247,7 @@ def test_two_trials_side_by_side(studied: Path) -> None:
     assert [row["group"] for row in rows] == ["g000", "g001", "g002", "moves", "other"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
@@ -282,18 +286,21 @@ def test_refusals(studied: Path) -> None:
     refused("profile", "small", 1, says="its evaluation is under way")
 
 
+@pytest.mark.slow
 def test_another_target_is_refused(studied: Path) -> None:
     [(description,)] = execute("select description from bf_target")
     execute("update bf_target set description = ?", description.replace('"onnxruntime": "', '"onnxruntime": "0.'))
     refused("profile", "small", 0, says="onnxruntime: 0.")
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded_is_one_message(studied: Path) -> None:
     digest = Artifacts(Path(f"{DATABASE}.artifacts")).put_bytes(b"of another version", "engine")
     execute("update bf_evaluation set artifact = ? where role = 'baseline:int8'", digest)
     refused("profile", "small", 1, says="it cannot be loaded or run here", code=1)
 
 
+@pytest.mark.slow
 def test_a_damaged_engine_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).write_bytes(b"cut short")

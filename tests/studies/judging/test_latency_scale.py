@@ -146,6 +146,7 @@ def test_without_baselines_latencies_are_as_timed(store: Store) -> None:
 # -- a search ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_search_whose_first_measurement_was_slow_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On ONNX Runtime, with all 50 times as slow as it is while FP32 is measured first."""
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,8 @@ from evaluators.measure.intervals import paired_interval
 from evaluators.measure.sample_size import Z_ONE_SIDED, Spread, spread_of_interval
 from tests.support.command_line import invoke, ok, write_inputs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("samples", [30, 1000, 20000])
 def test_a_loss_of_none_has_its_bound_at_the_smallest_loss(samples: int) -> None:

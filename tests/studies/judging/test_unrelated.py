@@ -15,6 +15,8 @@ from studies.judging.sentences.unrelated_outputs import MARK
 from tests.support.command_line import invoke, ok
 from tests.support.networks import Net, finish, images, save
 
+pytestmark = pytest.mark.slow
+
 METRICS = """
 import numpy as np
 

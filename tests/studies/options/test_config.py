@@ -387,6 +387,7 @@ def test_both_wrong_limits_are_named():
 TEXTS = st.text(max_size=20)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(sorted(option_table())), st.one_of(TEXTS, st.lists(TEXTS, max_size=3), st.booleans())

@@ -175,6 +175,7 @@ def test_count():
             units.parse_count(text, "--trials")
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(PARSERS),
     st.one_of(st.text(max_size=30), st.from_regex(r"[-+0-9.eE:x%hmsBGi ]{0,20}", fullmatch=True)),

@@ -21,7 +21,7 @@ from tests.support.command_line import DATABASE, command, environment, invoke, o
 from tests.support.crashes.kill_and_resume import rows, untold
 from tests.support.networks import mobile_cnn
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals"), pytest.mark.slow]
 
 SEARCH = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--quiet")
 LEFT = "select (select count(*) from bf_lease), (select count(*) from bf_evaluation where status = 'running')"

@@ -21,6 +21,8 @@ from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, ok
 from tests.support.networks import Net, save
 
+pytestmark = pytest.mark.slow
+
 FAILS = "fails on the final split and is no pick: outputs hold NaN or infinite values"
 INFINITE = "outputs hold NaN or infinite values on samples 0 to 3 (logits: 32)"
 METRIC = """

@@ -15,6 +15,8 @@ from studies.run.finish import Finish
 from studies.store.store import Store
 from tests.support.study_rows import STUDY, TARGET, fresh_url
 
+pytestmark = pytest.mark.slow
+
 LEASE_S = 3.0
 
 

@@ -17,6 +17,8 @@ from studies.run.session.levels import choose_level
 from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
 from tests.support.requests import Asked, watch_requests
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("first_s", "time_s", "level"),

@@ -16,6 +16,8 @@ from studies.crew import locked_study
 from studies.run.noise import remeasurement
 from tests.support.command_line import DATABASE, copy_finished, quick, write_inputs
 
+pytestmark = pytest.mark.slow
+
 OFF = 100.0  # relative, of a baseline from its usual time: quick measurements of a busy machine are all within that
 
 

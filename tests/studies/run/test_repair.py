@@ -19,6 +19,8 @@ from studies.run.guidance.guidance import make_guidance
 from tests.support.command_line import DATABASE, environment, ok, write_inputs
 from tests.support.networks import mobile_cnn
 
+pytestmark = pytest.mark.slow
+
 SECOND = "refuse:g001=int8"
 THIRD = "refuse:g002=int8"
 REFUSALS = {"g001": "an invented fault: second in int8", "g002": "an invented fault: fc in int8"}

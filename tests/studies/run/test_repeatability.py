@@ -20,6 +20,8 @@ from tests.support.command_line import DATABASE, PATCHES, evaluator_processes, i
 from tests.support.paths import ROOT
 from tests.support.requests import Asked, watch_requests
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("values_ms", "band"),

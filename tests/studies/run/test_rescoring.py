@@ -205,6 +205,7 @@ STOPPED = "select id from bf_evaluation where status = 'ok' and samples < total_
 SCORING = "select name from bf_task where name like 'scoring %'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "random"])
 def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> None:
     write_inputs(here / "in", samples=1000)
@@ -238,6 +239,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     assert "6 evaluations are done" in said
 
 
+@pytest.mark.slow
 def test_what_still_misses_the_limits_stays_and_the_rest_heeds_the_time_limit(here: Path) -> None:
     write_inputs(here / "in", samples=1000)
     ok(*searched("--trials", 3))
@@ -268,6 +270,7 @@ Claims.replace_stopped = signalled
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
 def test_a_kill_while_scoring_to_the_end_loses_nothing(here: Path) -> None:
     """Also where it comes between the result and Optuna's word of it, which the next run sees to."""
@@ -289,6 +292,7 @@ def test_a_kill_while_scoring_to_the_end_loses_nothing(here: Path) -> None:
     assert {number for (number,) in told} >= {3, 4, 5}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals")
 def test_several_workers_score_each_to_the_end_once(here: Path) -> None:
     """One sleeps over its result for longer than its lease: that comes late and changes nothing."""

@@ -21,6 +21,8 @@ from tests.support.command_line import DATABASE, copy_finished, invoke, ok, thre
 from tests.support.crashes.kill_and_resume import untold
 from tests.support.networks import mobile_cnn, save
 
+pytestmark = pytest.mark.slow
+
 URL = f"sqlite:///{DATABASE}"
 
 

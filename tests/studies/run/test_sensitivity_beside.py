@@ -23,6 +23,8 @@ from tests.support.command_line import DATABASE, evaluator_processes, quick, wri
 from tests.support.evaluator_jobs import case
 from tests.support.requests import Asked, watch_requests
 
+pytestmark = pytest.mark.slow
+
 ROWS = 5  # three groups in two lower precisions, and the last, a narrow product, not in INT8
 
 

@@ -127,6 +127,7 @@ def test_layers_and_search_refuse_them_with_nothing_made(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_study_made_before_these_options_is_resumed(here: Path) -> None:
     import sqlite3
 

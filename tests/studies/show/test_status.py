@@ -89,6 +89,7 @@ def fronted(store: Store, target: int, limits: Limits, read: Callable[..., Stand
     return front_json(now, Mixes(store.evaluations.assignments(target)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), [*((kind, 0) for kind in KINDS), ("sqlite", 1)])
 def test_front_and_picks_are_those_of_front(kind: str, seed: int, tmp_path: Path) -> None:
     with Store.open(fresh_url(kind, tmp_path), create=True) as store:
@@ -324,6 +325,7 @@ def test_a_study_that_is_not_there(studied: Path) -> None:
     assert not (studied / "bitfront.db").exists()
 
 
+@pytest.mark.slow
 def test_the_database_of_the_environment_is_the_default(studied: Path) -> None:
     (studied / "bitfront.db").rename(studied / "other.db")
     done = child("status", "small", cwd=studied, env={"BITFRONT_STORAGE": f"sqlite:///{studied}/other.db"})

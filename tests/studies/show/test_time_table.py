@@ -20,6 +20,8 @@ from studies.store.records import WorkerTime
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, ok, quick, write_inputs
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 

@@ -239,6 +239,7 @@ for write in (True, False):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("newer", "read"), [(False, "['demo']"), (True, "True")])
 def test_a_read_only_database(shared_folder: Path, newer: bool, read: str) -> None:
     path = shared_folder / "a.db"

@@ -30,6 +30,8 @@ from tests.support.servers.cut_connection import wire_to
 from tests.support.servers.databases import PASSWORD, Server, mariadb_server, postgresql_server
 from tests.support.study_rows import LAYERS, SERVERS, STUDY, TARGET, assignment, finish, fresh_url, group, measured
 
+pytestmark = pytest.mark.slow
+
 TIMES = ("created_at", "started_at", "finished_at", "heartbeat", "ended_at")
 
 

@@ -26,6 +26,8 @@ from tests.support.paths import ROOT
 from tests.support.servers.databases import mariadb_url
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, finish, fresh_url
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 3
 OPEN = """
 import sys

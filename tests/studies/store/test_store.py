@@ -394,6 +394,7 @@ def test_deleting_a_study_takes_all_its_rows(store: Store, target: int) -> None:
         store.studies.delete("demo")
 
 
+@pytest.mark.slow
 def test_optuna_lives_in_the_same_database(store: Store, target: int, url: str) -> None:
     import optuna
 

@@ -17,6 +17,8 @@ from studies.store.store import Store
 from tests.support.paths import ROOT
 from tests.support.study_rows import STUDY, TARGET, assignment, count, finish, measured
 
+pytestmark = pytest.mark.slow
+
 
 def start_child(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *arguments]

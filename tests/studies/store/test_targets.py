@@ -27,6 +27,8 @@ from studies.store.store import Store
 from tests.support.command_line import DATABASE, TEMPORARY, copy_finished, invoke, ok
 from tests.support.study_rows import KINDS, STUDY, TARGET, fresh_url
 
+pytestmark = pytest.mark.slow
+
 
 @functools.cache
 def with_two() -> Path:

@@ -188,6 +188,7 @@ def test_neighbours_lie_anywhere_now_and_then(made: Proposals, space: Space) -> 
     assert len(found) == space.size
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_over_wrong_trials_of_now_and_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     copy_finished(tmp_path)

@@ -98,6 +98,7 @@ def test_a_repair_has_no_forecast_nor_a_loss_that_was_stopped_early(studied: Pat
     store.close()
 
 
+@pytest.mark.slow
 def test_a_mix_that_a_script_enqueued_is_foretold(studied: Path) -> None:
     with Store.open(URL, write=False) as store:
         study = optuna.load_study(storage=URL, study_name=target_of(store).optuna_study)
@@ -122,6 +123,7 @@ def store_trials() -> list[int]:
     return [int(trial) for trial in now.table.trial]
 
 
+@pytest.mark.slow
 def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")
@@ -215,6 +217,7 @@ def test_errors_of_losses_have_no_scale_where_all_baselines_are_lossless() -> No
 # -- while searching ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_search_says_when_forecasts_turn_poor_and_good_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Real forecasts, but found poor from the second to the fourth.

@@ -143,6 +143,7 @@ def test_a_cuda_provider_that_is_built_in_and_does_not_load(
     assert "pip install 'onnxruntime-gpu[cuda,cudnn]==" in line.advice
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_being_measured_is_left_alone(
     gpu: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 from evaluators.backends.onnxruntime.heap import allocated_bytes
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 0.05
 
 # Evaluates mixes in a fresh process, in the order given, and prints what each engine takes.

@@ -80,6 +80,7 @@ def test_a_model_that_does_not_run_is_still_the_models_fault() -> None:
         node.op_type = before
 
 
+@pytest.mark.slow
 def test_search_refuses_it_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITFRONT_TEST_CUDA", "1")
     work = tmp_path / "work"

@@ -118,6 +118,7 @@ def used(version: str, typing: str) -> frozenset[str]:
         return frozenset(engines.fake.used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "typing"), PATHS)
 def test_a_path_uses_only_what_its_version_lists(version: str, typing: str) -> None:
     names = used(version, typing)
@@ -229,6 +230,7 @@ def misspelt(source: str, place: str, versions: list[str]) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_name_below_the_module_is_listed(path: Path) -> None:
     assert misspelt(path.read_text(), path.name, versions_of(path)) == []
@@ -316,6 +318,7 @@ def test_the_fake_takes_what_the_bindings_take() -> None:
         fake.create("IBuilderConfig").set_memory_pool_limit(pool=trt.MemoryPoolType.WORKSPACE, pool_size=1)
 
 
+@pytest.mark.slow
 def test_the_fake_cuda_calls_are_those_of_the_real_bindings() -> None:
     runtime = pytest.importorskip("cuda.bindings.runtime")
     calls = {name: call for name, call in vars(FakeCuda).items() if name.startswith("cuda")}

@@ -59,6 +59,7 @@ def test_where_no_graph_can_be_made_kernels_are_enqueued_and_it_is_said(step: st
         assert engines.cuda.graphs == 0, "a graph was not given back"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "typing"), PATHS)
 @pytest.mark.parametrize("batch", [4, "n"])
 def test_an_output_whose_size_the_data_decide_is_refused_before_anything_is_built(

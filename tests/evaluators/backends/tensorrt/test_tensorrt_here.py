@@ -162,6 +162,7 @@ def test_what_no_candidate_could_survive_is_no_refusal_of_one(
             ask(backend, loaded("residual"))
 
 
+@pytest.mark.slow
 def test_a_search_is_refused_with_tensorrts_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path / "in")

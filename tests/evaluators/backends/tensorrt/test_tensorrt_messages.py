@@ -88,6 +88,7 @@ def test_the_builder_tells_which_end_of_a_region_to_demote() -> None:
     assert refused.value.group == group_of(model, "block.0/conv2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "typing"), [(V8, "weak"), (V10, "strong")])
 def test_a_search_repairs_what_a_region_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, typing: str
@@ -179,6 +180,7 @@ def normalized(path: Path) -> Model:
     return load(save(n.model([4, 3, 8, 8], "logits", [4, 10]), path))
 
 
+@pytest.mark.slow
 def test_bindings_without_a_switch_for_instancenorm_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = normalized(tmp_path / "net.onnx")
     plain = loaded("residual")

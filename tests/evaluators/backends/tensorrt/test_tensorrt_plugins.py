@@ -23,6 +23,8 @@ from tests.support.shared_libraries import compiled, needs_gcc
 from tests.support.tensorrt.fake_engine import FakeEngines
 from tests.support.tensorrt.stand_in import V8, V10, V11, standing_in
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = pytest.mark.parametrize("version", [V8, V10, V11])
 REGISTRY = "int creators; int register_creator(void) { return ++creators; }"
 # As REGISTER_TENSORRT_PLUGIN does it: a static object whose constructor runs when the library is opened.

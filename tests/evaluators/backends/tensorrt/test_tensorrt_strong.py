@@ -18,7 +18,7 @@ from tests.support.networks import BEYOND, NETWORKS, ODD, loaded
 from tests.support.tensorrt import strong_build
 from tests.support.tensorrt.fake_tensorrt import read_listing
 
-pytestmark = pytest.mark.timeout(900)  # the first use fetches
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]  # the first use fetches
 ALL = [*NETWORKS, *ODD, *BEYOND]
 
 
