@@ -71,17 +71,34 @@ def test_one_is_killed_and_one_sleeps_and_nothing_is_lost(workers: Workers) -> N
     assert kept == {digest for (digest,) in workers.rows("select digest from bf_artifact")}
 
 
+# What a worker runs before, so that METRIC holds the process that measures while others go on to build.
+HELD_BUILDING = """
+import os
+from pathlib import Path
+from studies.run.pipeline.parallel import ParallelPipeline
+os.environ["HELD"] = f"held{os.getpid()}"
+start = ParallelPipeline.start
+def held(pipeline, claim):
+    start(pipeline, claim)
+    if claim.number >= 4:
+        Path(os.environ["HELD"]).touch()
+ParallelPipeline.start = held
+"""
+
+
 def test_what_a_killed_worker_had_in_flight_is_taken_over_one_by_one(workers: Workers) -> None:
     """By a worker that has several in flight itself, none of which it takes for lost."""
-    killed = workers.start(*search("--trials", 12, "--lease", "2s", "--sampler", "random", "--builders", 2))
+    options = ("--trials", 12, "--lease", "2s", "--sampler", "random", "--builders", 2, "--metric", "mine:score")
+    killed = workers.start(*search(*options), first=HELD_BUILDING)
     query = "select count(*) from bf_lease l join bf_worker w on w.name = l.worker where w.pid = :pid"
-    workers.wait_until(lambda: (workers.value(query, pid=killed.pid) or 0) >= 2)
+    workers.wait_until(lambda: Path(f"held{killed.pid}").exists() and workers.value(query, pid=killed.pid) >= 3)
     last = workers.start("worker", "s")
     workers.wait_until(lambda: (workers.value(query, pid=last.pid) or 0) >= 1)
     killed.send_signal(signal.SIGKILL)
     assert workers.wait() == [-signal.SIGKILL, 0], workers.all_said()
     assert workers.left_behind() == NOTHING, workers.all_said()
     assert workers.rows("select status, count(*) from bf_evaluation group by status") == [("ok", 12)]
+    assert workers.said(1).count("going on with it") >= 2
 
 
 def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
