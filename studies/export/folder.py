@@ -12,7 +12,7 @@ from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE,
 from evaluators.calibration import cache as calibration_cache
 from search.values import Assignment, Ranges
 from studies.export.triton import triton_config
-from studies.run.session.setup import backend_kind, runs_on_gpu
+from studies.run.session.backend_values import backend_kind, runs_on_gpu
 from studies.run.work import Work
 
 RANGES = "ranges.json"

@@ -16,7 +16,7 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.status.study_status import StudyStatus, study_status
 from studies.options.config import SearchConfig
 from studies.options.slots import Slot, slots_of
-from studies.run.session.setup import work_folder
+from studies.run.session.folders import work_folder
 from studies.store.database.database_url import check_shareable
 from studies.store.database.retries import known_server
 from studies.store.records import FinishedRow

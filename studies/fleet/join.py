@@ -18,16 +18,11 @@ from studies.options.read_options import change_config
 from studies.options.slots import Slot
 from studies.run.local_run import result_of, run_here
 from studies.run.search_result import SearchResult
+from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
-from studies.run.session.setup import (
-    add_target,
-    check_artifacts,
-    check_unchanged,
-    checked,
-    complete_study,
-    given_options,
-)
+from studies.run.session.setup import checked
+from studies.run.session.study_rows import add_target, check_unchanged, complete_study, given_options
 from studies.store.database.retries import known_server
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store

@@ -13,8 +13,10 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, why_lacking
+from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
-from studies.run.session.setup import check_artifacts, check_unchanged, checked
+from studies.run.session.setup import checked
+from studies.run.session.study_rows import check_unchanged
 from studies.run.work import Work
 from studies.store.records import EvaluationRecord
 from studies.store.store import Store

@@ -17,7 +17,8 @@ from studies.run.search import Search
 from studies.run.search_result import Mixes, SearchResult
 from studies.run.session.join import join_study
 from studies.run.session.levels import settle_level
-from studies.run.session.setup import Checked, given_options
+from studies.run.session.setup import Checked
+from studies.run.session.study_rows import given_options
 from studies.run.unreachable_limits import refuse_late
 from studies.run.work import Work
 from studies.run_clock import begin_search, limit_start

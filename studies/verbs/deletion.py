@@ -7,8 +7,8 @@ import optuna
 from studies.artifacts.leftovers import clear, drop
 from studies.artifacts.locations import open_artifacts
 from studies.options.config import SearchConfig
+from studies.run.session.folders import check_artifacts
 from studies.run.session.join import unused
-from studies.run.session.setup import check_artifacts
 from studies.store.store import Store, close_optuna, default_url, optuna_storage
 
 

@@ -20,8 +20,11 @@ from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.builder_options import FINAL, export_options
 from studies.options.config import SearchConfig
 from studies.options.read_options import change_config
+from studies.run.session.backend_values import final_options
+from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
-from studies.run.session.setup import check_artifacts, check_unchanged, checked, final_options
+from studies.run.session.setup import checked
+from studies.run.session.study_rows import check_unchanged
 from studies.show.report.builder import build_report
 from studies.show.report.page import write_report
 from studies.store.store import Store, default_url

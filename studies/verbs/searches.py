@@ -20,15 +20,10 @@ from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
 from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
+from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
-from studies.run.session.setup import (
-    Checked,
-    calibration_cache_of,
-    check_artifacts,
-    check_searchable,
-    checked,
-    create_study,
-)
+from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
+from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run
 from studies.store.store import Store, check_usable, default_url
 from studies.verbs.deletion import delete

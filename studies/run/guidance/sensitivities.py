@@ -203,8 +203,10 @@ def _measure_study(
 ) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
     from studies.artifacts.shipping import here
     from studies.crew.deletion import reported_deletion
+    from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
-    from studies.run.session.setup import check_artifacts, check_unchanged, checked, complete_study
+    from studies.run.session.setup import checked
+    from studies.run.session.study_rows import check_unchanged, complete_study
 
     check_artifacts(config)
     with checked(here(store, study, config)) as good, reported_deletion(store, study):

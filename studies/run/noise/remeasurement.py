@@ -184,8 +184,10 @@ def remeasure_study(
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
     """
     from studies.artifacts.shipping import here
+    from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
-    from studies.run.session.setup import check_artifacts, check_unchanged, checked
+    from studies.run.session.setup import checked
+    from studies.run.session.study_rows import check_unchanged
     from studies.store.target_options import config_of
 
     with Store.open(url, write=False) as store:

@@ -21,7 +21,8 @@ from studies.crew.lease_length import at_work, lease_of
 from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, calibration_cache_of, runs_on_gpu
+from studies.run.session.backend_values import runs_on_gpu
+from studies.run.session.setup import Checked, calibration_cache_of
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import Choice, StudyRecord, TargetRecord
 from studies.store.store import Store

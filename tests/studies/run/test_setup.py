@@ -11,8 +11,9 @@ import pytest
 from search.errors import ConfigError, TargetError
 from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
+from studies.run.session.backend_values import backend_options, check_backend_options, final_options
 from studies.run.session.levels import START_LEVEL
-from studies.run.session.setup import backend_options, check_backend_options, final_options, resolved
+from studies.run.session.study_rows import resolved
 from tests.support.command_line import copy_finished, invoke, ok, write_inputs
 
 BASE = {"model": "m.onnx", "data": "d.npz"}

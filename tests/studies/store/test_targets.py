@@ -20,7 +20,7 @@ from search.values import Target
 from studies.cli.base import print_cells
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding
-from studies.run.session.setup import given_options
+from studies.run.session.study_rows import given_options
 from studies.store import target_names, target_options
 from studies.store.records import TargetRecord
 from studies.store.store import Store

@@ -1,0 +1,147 @@
+"""The rows of a study and its targets: written once, and compared with what a later run was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.registry import choose_backend
+from search.errors import StudyError
+from studies import environment
+from studies.artifacts.locations import artifacts_folder as artifacts_of
+from studies.artifacts.locations import bucket_of
+from studies.crew.deletion import reported_deletion
+from studies.judging.search_events import SearchEvents
+from studies.judging.sentences.cautions import caution_text
+from studies.options.backend_options import absolute_texts
+from studies.options.config import SearchConfig
+from studies.options.table import option_table
+from studies.run.session.backend_values import backend_kind
+from studies.run.session.folders import absolute_paths
+from studies.run.session.setup import Checked
+from studies.store.records import FileRecord, NewStudy, StudyRecord, TargetRecord
+from studies.store.store import Store
+from studies.store.target_names import foreign, own
+from studies.store.target_options import options_of
+
+
+def create_study(store: Store, good: Checked, progress: SearchEvents, files: Sequence[FileRecord] = ()) -> StudyRecord:
+    """Write the study's row, its groups and its target: from here on it can be resumed.
+
+    Args:
+        files: of its inputs, that lie among the artifacts.
+    """
+    config = good.config
+    new = NewStudy(
+        name=config.study,
+        model_path=str(Path(config.model).absolute()),
+        model_digest=good.model.digest,
+        config=resolved(config),
+        data=good.data,
+        metric=good.metric,
+        model={
+            "inputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.inputs],
+            "outputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.outputs],
+        },
+        environment=environment.collect(),
+    )
+    study_id = store.studies.create(new, dict(good.keeper.description.score_clusters))
+    study = store.studies.load(config.study)
+    with reported_deletion(store, study):
+        store.files.set_inputs(study_id, files)
+        complete_study(store, good, study_id)
+    progress.note(f"study {config.study!r} in {store.url}, backend {new.config['backend']}")
+    for text in (*new.metric["notes"], caution_text(good.target)):
+        if text:
+            progress.note(text)
+    return study
+
+
+def complete_study(store: Store, good: Checked, study_id: int) -> None:
+    """Add groups and target to a study that has none: a new one, or one whose process was killed just then."""
+    if store.targets.of_study(study_id):
+        return
+    store.studies.set_groups(study_id, good.model.groups)
+    fingerprint = good.target.fingerprint
+    store.targets.add(study_id, good.target, f"{good.config.study}@{fingerprint[:12]}", capability=good.capability)
+
+
+def resolved(config: SearchConfig) -> dict[str, Any]:
+    """The configuration as JSON, with paths that hold from any folder and the backend that `auto` stood for."""
+    data = config.to_json()
+    for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
+        if data[name] and Path(data[name]).exists():
+            data[name] = str(Path(data[name]).absolute())
+    if config.artifacts and bucket_of(config) is None:
+        data["artifacts"] = str(artifacts_of(config).absolute())
+    kind = backend_kind(config)
+    data["backend_options"] = absolute_texts(kind, config.backend_options)
+    for row in kind.options:
+        if row.keyword not in data or row.type not in ("file", "folder"):
+            continue
+        if row.type == "file":
+            data[row.keyword] = absolute_paths(data[row.keyword])
+        elif data[row.keyword] not in (None, "none"):
+            data[row.keyword] = str(Path(data[row.keyword]).absolute())
+    return {**data, "backend": choose_backend(config.backend)}
+
+
+def given_options(config: SearchConfig) -> dict[str, Any]:
+    """Those fields of `resolved` that this run was given, not only defaulted or stored."""
+    table = option_table()
+    given = {table[name].key for name in config.given}
+    return {name: value for name, value in resolved(config).items() if name in given}
+
+
+def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
+    """Refuse to go on with other inputs than the study was made of.
+
+    Args:
+        target: that it has to be; None where the study has none yet, or any.
+
+    Raises:
+        StudyError: naming all that changed, or how this host differs from the target.
+    """
+    changed = []
+    if good.model.digest != study.model_digest:
+        changed.append(f"the model {good.config.model} has other content (or other shapes were asked for)")
+    data = good.data
+    changed += [
+        f"the {name} have other content"
+        for name, key in (
+            ("data", "digest"),
+            ("final data", "final_digest"),
+            ("calibration data", "calibration_digest"),
+        )
+        if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
+    ]
+    if _without_notes(good.metric) != _without_notes(study.metric):
+        changed.append(f"the metric was {study.metric['name']}, is {good.metric['name']}")
+    if changed:
+        raise StudyError(
+            f"resuming study {study.name!r}: what it was made of has changed:\n  - "
+            + "\n  - ".join(changed)
+            + "\nGive the original files (--model, --data say where they have moved), or start a new study."
+        )
+    if target is not None and target.target.fingerprint != good.target.fingerprint:
+        raise foreign(study.name, [target], good.target)
+
+
+def _without_notes(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a metric another; its notes are words for people."""
+    return {key: value for key, value in metric.items() if key != "notes"}
+
+
+def add_target(store: Store, study: StudyRecord, good: Checked, progress: SearchEvents) -> None:
+    """Let the study have the target that this process is, with the options it was given; once is enough."""
+    known = own(store.targets.of_study(study.id), good.target)
+    if known is None:
+        told = resolved(good.config)
+        if "optimization-level" not in good.config.given:  # that of another target is no matter of this one
+            told["optimization_level"] = study.config.get("optimization_level")
+        options = options_of(study, told)
+        name = f"{study.name}@{good.target.fingerprint[:12]}"
+        store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
+    else:
+        progress.note(f"this host is a target of the study already, {known.target.fingerprint[:12]}; going on with it")
