@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.h200.network_folder import BUDGETED, NetworkFolder
 from search.values import Assignment, Evaluation, Precision
-from studies.judging.status.time_table import finished_after
+from studies.judging.status.time_table import end_times
 from studies.store.store import Store
 
 CODES = {Precision.FP32: "f", Precision.FP16: "h", Precision.INT8: "i"}
@@ -57,7 +57,7 @@ def of_study(network: NetworkFolder, study: str) -> list[dict[str, Any]]:
     """
     with network.reading(study) as (store, record, target):
         groups = [group.id for group in store.studies.groups(record.id)]
-        ended = {each.evaluation_id: round(each.seconds, 3) for each in finished_after(store, target.id)}
+        ended = {each.evaluation_id: round(each.seconds, 3) for each in end_times(store, target.id)}
         records = [store.evaluations.load(number) for number in sorted(ended)]
     found = []
     for each in records:

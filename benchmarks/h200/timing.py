@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.h200.network_folder import NetworkFolder
 from search.values import Evaluation
-from studies.judging.status.time_table import finished_after
+from studies.judging.status.time_table import end_times
 
 _STAGES = {"build_s": ("lower", "build"), "load_s": ("load", "audit"), "latency_s": ("latency",), "run_s": ("run",)}
 _APART = 5.0  # a pause between evaluations that is so many times as long as usual: something else was measured in it
@@ -22,7 +22,7 @@ def throughput(network: NetworkFolder, study: str) -> dict[str, Any]:
     of the evaluations alone.
     """
     with network.reading(study) as (store, _, target):
-        ended = finished_after(store, target.id)
+        ended = end_times(store, target.id)
         mixes = [each for each in ended if not each.role]
         measured = [(each.seconds, store.evaluations.load(each.evaluation_id).evaluation) for each in mixes if each.ok]
     made = [each for each in ended if each.role != "export"]

@@ -180,7 +180,7 @@ def sensitivity(
         raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
     thresholds = sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio)
     if plot is not None:
-        sensitivity_plot.check(plot)
+        sensitivity_plot.check_path(plot)
     measure = partial(analyses.sensitivity, thresholds=thresholds, again=again)
     with progress_for(as_json or as_csv) as events:
         if study_or_model.endswith(".onnx") or Path(study_or_model).is_file():
@@ -191,7 +191,7 @@ def sensitivity(
             changes = read_changes(options, "sensitivity")
             found = measure(study_or_model, changes=changes, storage=storage, target=target, events=events)
     if plot is not None:
-        sensitivity_plot.write(found, plot)
+        sensitivity_plot.write_plot(found, plot)
     if as_json:
         print_json(found.to_json())
     elif as_csv:

@@ -3,3 +3,8 @@
 `export.export_evaluation` writes a folder and checks it; `selection.find_row` says which evaluation a pick or a trial
 means. Changes nothing of a search, but may build, measure and score an engine again, which is stored.
 """
+
+from studies.export.export import Export, Request, check_folder, confirm_pick, export_evaluation
+from studies.export.selection import find_row
+
+__all__ = ["Export", "Request", "check_folder", "confirm_pick", "export_evaluation", "find_row"]

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from search.errors import ArtifactError
 from search.values import Precision
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.outputs import check_file
-from studies.show.plots import GREY, RED, colour_of
+from studies.show.html_file import write_page
+from studies.show.plots import GREY, RED, colour_of, plain
 from studies.store.records import SensitivityRecord
 
 _PANELS = (("error", "error of the outputs"), ("sqnr_db", "SQNR, dB"), ("kl", "KL, nats"), ("overlap", "overlap"))
 
 
-def check(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Raises ConfigError where no file can be written at `path`; creates nothing."""
     check_file(path, "--plot")
 
 
-def write(found: Sensitivities, path: Path) -> None:
+def write_plot(found: Sensitivities, path: Path) -> None:
     """Write the page.
 
     Raises:
         ConfigError: the folder is not there or cannot be written.
         ArtifactError: the file cannot be written.
     """
-    check(path)
-    page = figure(found).to_html(include_plotlyjs=True, full_html=True)
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ArtifactError(f"writing {path}: {error.strerror}; free the disk or name another path") from error
+    write_page(sensitivity_figure(found).to_html(include_plotlyjs=True, full_html=True), path, "the plot")
 
 
-def figure(found: Sensitivities) -> Any:
+def sensitivity_figure(found: Sensitivities) -> Any:
     """A Plotly figure: error, SQNR, KL and overlap of every group in the order of the graph, red where sensitive."""
     from plotly.subplots import make_subplots
 
@@ -51,10 +45,10 @@ def figure(found: Sensitivities) -> Any:
     made.update_yaxes(type="log", row=1, col=1)
     for panel, limit in ((3, found.thresholds.max_kl), (4, found.thresholds.min_overlap)):
         made.add_hline(y=limit, line={"color": GREY, "dash": "dot"}, row=panel, col=1)
-    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [_plain(name) for name in names]}
+    ticks = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": [plain(name) for name in names]}
     made.update_xaxes(tickangle=60, row=len(_PANELS), col=1, **ticks)
     made.update_layout(
-        title=f"Sensitivity of {_plain(found.of)}: {_plain(found.headline())}",
+        title=f"Sensitivity of {plain(found.of)}: {plain(found.headline())}",
         template="plotly_white",
         height=1000,
     )
@@ -89,9 +83,4 @@ def _marks(
 def _hover(found: Sensitivities, row: SensitivityRecord) -> str:
     shown = text_of(found.row(row))
     names = ("group", "node", "precision", "error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "verdict")
-    return "<br>".join(f"{name.replace('_', ' ')}: {_plain(str(shown[name]))}" for name in names if shown[name])
-
-
-def _plain(text: str) -> str:
-    """Text that Plotly shows as it is: it reads a little HTML in every label."""
-    return html.escape(text, quote=False)
+    return "<br>".join(f"{name.replace('_', ' ')}: {plain(str(shown[name]))}" for name in names if shown[name])

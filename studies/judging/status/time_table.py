@@ -98,7 +98,7 @@ def time_rows(times: TimeTable) -> list[tuple[str, str, str]]:
 
 
 @dataclass(frozen=True)
-class FinishedAfter:
+class EndTime:
     """One finished evaluation, and the seconds from the start of the study's first command to its end.
 
     Attributes:
@@ -112,7 +112,7 @@ class FinishedAfter:
     seconds: float
 
 
-def finished_after(store: Store, study_target_id: int) -> tuple[FinishedAfter, ...]:
+def end_times(store: Store, study_target_id: int) -> tuple[EndTime, ...]:
     """The finished evaluations of a target over time, in the order in which they were finished.
 
     Pauses between runs count. Where no worker told of its time, the first evaluation's start stands for the command's.
@@ -122,5 +122,5 @@ def finished_after(store: Store, study_target_id: int) -> tuple[FinishedAfter, .
     return tuple(_after(row, began) for row in rows if began is not None)
 
 
-def _after(row: FinishRecord, began: datetime) -> FinishedAfter:
-    return FinishedAfter(row.evaluation_id, row.role, row.ok, (row.finished_at - began).total_seconds())
+def _after(row: FinishRecord, began: datetime) -> EndTime:
+    return EndTime(row.evaluation_id, row.role, row.ok, (row.finished_at - began).total_seconds())

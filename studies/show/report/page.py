@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import uuid
 from pathlib import Path
 
-from search.errors import ArtifactError
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.options.quantities import format_ms, format_percent
 from studies.outputs import check_file
+from studies.show.html_file import write_page
 from studies.show.plots import colour_of
 from studies.show.report.figures import figures, labels_of
 from studies.show.report.front_figure import count_outside, first_view
@@ -58,19 +55,8 @@ def write_report(data: ReportData, path: Path) -> None:
         ConfigError: the folder is not there or cannot be written, or the path is a folder, device or pipe.
         ArtifactError: the file cannot be written.
     """
-    check_file(path, "writing the report")
-    text = render_report(data)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ArtifactError(
-            f"writing the report {path}: {error.strerror}; free the disk or name another path"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    check_file(path, "writing the report")  # before the work
+    write_page(render_report(data), path, "the report")
 
 
 def limit_texts(data: ReportData) -> list[str]:

@@ -499,7 +499,7 @@ def test_verdicts_name_their_reasons_and_follow_the_thresholds() -> None:
 
 
 def test_the_picture_is_one_file_and_names_are_no_markup(tmp_path: Path) -> None:
-    sensitivity_plot.write(judged(), tmp_path / "p.html")
+    sensitivity_plot.write_plot(judged(), tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "<b>g000</b>" not in text
     assert "&lt;b&gt;g000" in text or "\\u0026lt;b\\u0026gt;g000" in text

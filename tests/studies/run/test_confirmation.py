@@ -29,6 +29,7 @@ from studies.show.front_table import front_json, front_table
 from studies.show.report.builder import build_report
 from studies.show.report.page import render_report
 from studies.store.store import Store
+from studies.trials.ledger import Ledger
 from tests.support.command_line import ok
 from tests.support.study_rows import add, evaluated, fresh_url, make_study
 
@@ -204,6 +205,11 @@ def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:
 # -- who is looked at --------------------------------------------------------------------------------------------------
 
 
+def ledger_of(store: Store, limits: Limits) -> Ledger:
+    study = store.studies.load("s")
+    return Ledger(store, cast(Any, None), study, store.targets.of_study(study.id)[0], limits, {})
+
+
 def confirmed(
     store: Store, limits: Limits, losses: dict[int, float], monkeypatch: pytest.MonkeyPatch
 ) -> list[set[int]]:
@@ -219,12 +225,9 @@ def confirmed(
         return 0
 
     monkeypatch.setattr(finalists, "confirm", confirm)
-    study = store.studies.load("s")
     pace = SimpleNamespace(finalists_in_time=lambda now, wanted: wanted)
-    work: Any = SimpleNamespace(
-        store=store, study=study, target=store.targets.of_study(study.id)[0], limits=limits, pace=pace
-    )
-    Finish(work, cast(Any, None), cast(Any, None))._confirm()
+    work: Any = SimpleNamespace(ledger=ledger_of(store, limits), pace=pace)
+    Finish(work, cast(Any, None), cast(Any, None), cast(Any, None))._confirm()
     return batches
 
 
@@ -271,10 +274,9 @@ def test_an_export_looks_at_its_pick_first_and_takes_the_next_where_it_fails(
             store.evaluations.set_final(int(now.table.id[row]), accuracy)
         return 0
 
-    limits, study = Limits(max_drop=0.15), store.studies.load("s")
-    target = store.targets.of_study(study.id)[0]
+    limits = Limits(max_drop=0.15)
     monkeypatch.setattr(export, "confirm", confirm)
-    work: Any = SimpleNamespace(store=store, study=study, target=target, limits=limits)
+    work: Any = SimpleNamespace(ledger=ledger_of(store, limits))
     now, row = export.confirm_pick(work, judged(store, limits), "best")
     assert (asked, row, now.point(row).final.verdict) == ([1, 2], 2, Verdict.SURELY)
     assert export.confirm_pick(work, now, "best")[1] == 2

@@ -13,7 +13,7 @@ import pytest
 from evaluators.stopwatch import Stopwatch, use_stopwatch
 from studies import verbs
 from studies.crew import Shared
-from studies.judging.status.time_table import finished_after, table_of, time_rows, time_table
+from studies.judging.status.time_table import end_times, table_of, time_rows, time_table
 from studies.options.read_options import read_config
 from studies.run_clock import KINDS
 from studies.store.records import WorkerTime
@@ -62,7 +62,7 @@ def test_the_kinds_of_a_real_search_add_up_to_its_time(tmp_path: Path, monkeypat
     took_s = time.monotonic() - start
     with Store.open(f"sqlite:///{DATABASE}", write=False) as store:
         [target] = store.targets.of_study(store.studies.load("s").id)
-        found, after = time_table(store, target.id), finished_after(store, target.id)
+        found, after = time_table(store, target.id), end_times(store, target.id)
     assert found.busy_s == pytest.approx(found.wall_s)
     assert 0.9 * took_s - 0.5 <= found.wall_s <= took_s + 0.5  # closing files and processes comes after it
     assert found.share("other") < 0.15
