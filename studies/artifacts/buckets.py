@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Protocol
 
 from search.errors import ArtifactError, ConfigError
-from studies.options.bucket_url import Bucket
+from studies.options.urls import Bucket
 
 CHUNK_BYTES = 1 << 20
 CONNECT_S = 10

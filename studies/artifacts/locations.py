@@ -10,8 +10,8 @@ from search.errors import ConfigError
 from search.values import digest_of
 from studies.artifacts.buckets import open_remote
 from studies.artifacts.folder import Artifacts
-from studies.options.bucket_url import Bucket, parse_place
 from studies.options.config import SearchConfig
+from studies.options.urls import Bucket, parse_place
 from studies.store.store import artifact_folder
 
 

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
-from studies.cli.parameters import signature_of
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
@@ -39,7 +38,10 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def verb(function: Verb) -> Verb:
-    """Give a verb the options of the table, and let its errors become one message and an exit code."""
+    """Let the errors of a verb become one message and an exit code.
+
+    A verb that takes `**options` gets the rows of the option table that name it, see `studies.cli.parameters`.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -59,7 +61,6 @@ def verb(function: Verb) -> Verb:
             err.print(f"error: {outputs.told(error)}", markup=False)
             raise typer.Exit(outputs.exit_code(error)) from None
 
-    run.__signature__ = signature_of(function)  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
 
 

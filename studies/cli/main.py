@@ -8,34 +8,38 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from evaluators.late_imports import import_late
+from search.errors import ConfigError
 from studies import __version__, outputs
+from studies.cli.parameters import with_options
 from studies.run_clock import note_command
 
-# Each verb with the module it is in, as `--help` lists them. A process imports that of its own verb alone.
+GROUP = "bitfront.verbs"  # of entry points, by which other packages add theirs: `verb = "package.module:verb"`
+# Each verb with the module that has it, as `--help` lists them. A process imports that of its own verb alone.
 VERBS = {
-    "search": "search",
-    "resume": "search",
-    "worker": "workers",
-    "status": "reading",
-    "front": "reading",
-    "show": "reading",
-    "export": "results",
-    "report": "results",
-    "layers": "analyses",
-    "profile": "analyses",
-    "remeasure": "analyses",
-    "compare": "analyses",
-    "sensitivity": "analyses",
-    "studies": "reading",
-    "delete": "results",
-    "doctor": "results",
-    "demo": "results",
-    "dashboard": "results",
+    "search": "studies.cli.search",
+    "resume": "studies.cli.search",
+    "worker": "studies.cli.workers",
+    "status": "studies.cli.reading",
+    "front": "studies.cli.reading",
+    "show": "studies.cli.reading",
+    "export": "studies.cli.results",
+    "report": "studies.cli.results",
+    "layers": "studies.cli.analyses",
+    "profile": "studies.cli.analyses",
+    "remeasure": "studies.cli.analyses",
+    "compare": "studies.cli.analyses",
+    "sensitivity": "studies.cli.analyses",
+    "studies": "studies.cli.reading",
+    "delete": "studies.cli.results",
+    "doctor": "studies.cli.results",
+    "demo": "studies.cli.results",
+    "dashboard": "studies.cli.results",
 }
 
 
@@ -44,6 +48,17 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
     if version:
         typer.echo(f"bitfront {__version__}")
         raise typer.Exit
+
+
+def register_verb(name: str, module: str) -> None:
+    """Add a verb: a function of this name in a module, made by `studies.cli.base.verb`.
+
+    Raises:
+        ConfigError: there is a verb of this name.
+    """
+    if name in VERBS:
+        raise ConfigError(f"registering the verb {name}: expected a new name, got one of {VERBS[name]}; choose another")
+    VERBS[name] = module
 
 
 def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
@@ -58,7 +73,7 @@ def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(top)
     for verb in verbs:
-        app.command(verb)(getattr(importlib.import_module(f"studies.cli.{VERBS[verb]}"), verb))
+        app.command(verb)(with_options(getattr(importlib.import_module(VERBS[verb]), verb)))
     return app
 
 
@@ -66,7 +81,15 @@ def program_for(words: Sequence[str]) -> typer.Typer:
     """The command line with the verb that these words begin with; with all where it is none of them."""
     if list(words) == ["--version"]:
         return program(())
+    if not words or words[0] not in VERBS:
+        _add_installed()
     return program([word for word in words[:1] if word in VERBS] or VERBS)
+
+
+def _add_installed() -> None:
+    """Add the verbs that installed packages have; those of this package keep their names."""
+    for point in entry_points(group=GROUP):
+        VERBS.setdefault(point.name, point.module)
 
 
 def main() -> None:

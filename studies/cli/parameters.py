@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from studies.options.option import Option
-from studies.options.storage_url import DEFAULT_STORAGE
 from studies.options.table import options_of
+from studies.options.urls import DEFAULT_STORAGE
 
-OPTIONS = "options"  # the name of the `**options` that stand for the option table in a verb's signature
 _DEFAULTS_OF = ("search", "layers")  # a study that is there has values of its own
 # Single options are lists too, so that one given twice is refused and not silently overridden.
 Many = list[str] | None
@@ -36,11 +36,21 @@ WhichTarget = Annotated[
 NewTarget = Annotated[bool, _own("new-target", "Add what this host is to the study's targets.")]
 
 
-def signature_of(function: Callable[..., None]) -> inspect.Signature:
-    """The signature of a verb, with a parameter for each row of the option table in the place of its `**options`.
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with a parameter for each row of the option table in the place of its `**options`.
 
     Arguments come first, then the options of the table, then the verb's own.
     """
+
+    @functools.wraps(verb)
+    def run(**given: Any) -> None:
+        verb(**given)
+
+    run.__signature__ = _signature_of(verb)  # type: ignore[attr-defined]
+    return run
+
+
+def _signature_of(function: Callable[..., None]) -> inspect.Signature:
     signature = inspect.signature(function, eval_str=True)
     own = list(signature.parameters.values())
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):

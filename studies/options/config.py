@@ -15,7 +15,7 @@ from studies.options.builder_options import builder_options
 from studies.options.limits import Bound, limit_options
 from studies.options.option import Option, option
 from studies.options.quantities import ShapeSpec
-from studies.options.storage_url import DEFAULT_STORAGE, default_url
+from studies.options.urls import DEFAULT_STORAGE, default_url
 
 ANALYSES = ("layers", "sensitivity")  # look at a model that needs no study
 ON_HOST = ("search", "resume", "worker", *ANALYSES)

@@ -17,8 +17,8 @@ from studies.options.limits import check_names
 from studies.options.mistakes import raise_mistakes
 from studies.options.option import Option
 from studies.options.quantities import ShapeSpec
-from studies.options.storage_url import mask_password
 from studies.options.table import option_rows, option_table, options_of
+from studies.options.urls import mask_password
 
 
 def read_config(options: Mapping[str, Any], config_file: Path | None = None) -> SearchConfig:

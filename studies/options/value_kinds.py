@@ -12,10 +12,9 @@ from evaluators.backends.registry import names
 from search.errors import ConfigError
 from search.space.rules import KeepRule
 from studies.options import quantities
-from studies.options.bucket_url import parse_place
 from studies.options.option import ValueKind
 from studies.options.quantities import refusal
-from studies.options.storage_url import mask_password
+from studies.options.urls import mask_password, parse_place
 
 LEAST_LEASE_S = 2.0
 MOST_LEASE_S = 7 * 86400.0

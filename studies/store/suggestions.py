@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from studies.options.storage_url import default_url
+from studies.options.urls import default_url
 from studies.store.database.database_url import hide_password, parse_url
 
 

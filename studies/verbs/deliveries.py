@@ -27,6 +27,7 @@ from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
 from studies.show.report.builder import build_report
 from studies.show.report.page import write_report
+from studies.store.records import StudyRecord
 from studies.store.store import Store, default_url
 from studies.store.target_options import config_of
 
@@ -73,11 +74,7 @@ def export(
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _change_export(config_of(now.study, now.target, url), changes)
-        check_artifacts(config)
-        if triton is not None:
-            check_triton_platform(config.backend)
-        config = here(store, now.study, config)
-        with checked(config) as good:
+        with checked(_prepare_config(store, now.study, config, triton)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
@@ -85,9 +82,21 @@ def export(
                 if trial is None:
                     now, row = exports.confirm_pick(work, now, how)
                 request = exports.Request(
-                    int(now.table.trial[row]), how, final_options(config), triton, latency_tolerance
+                    int(now.table.trial[row]), how, final_options(good.config), triton, latency_tolerance
                 )
                 return exports.export_evaluation(work, now, row, request, out)
+
+
+def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, triton: str | None) -> SearchConfig:
+    """What an engine is exported by, with the study's files where this host has them.
+
+    Raises:
+        ConfigError: the study's backend has no engines for Triton, or the artifacts cannot be reached.
+    """
+    check_artifacts(config)
+    if triton is not None:
+        check_triton_platform(config.backend)
+    return here(store, study, config)
 
 
 def _change_export(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConfig:

@@ -193,7 +193,7 @@ def test_reading_verbs_import_nothing_that_they_do_not_need(tmp_path: Path) -> N
 
 def test_a_verb_is_in_the_module_that_is_imported_for_it() -> None:
     for verb, module in VERBS.items():
-        assert hasattr(importlib.import_module(f"studies.cli.{module}"), verb), verb
+        assert hasattr(importlib.import_module(module), verb), verb
     assert list(get_command(program_for(["--help"])).commands) == list(VERBS)  # type: ignore[attr-defined]
     assert list(get_command(program_for(["front", "--help"])).commands) == ["front"]  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from search.errors import BitfrontError, StudyError
-from studies.options.storage_url import default_url
+from studies.options.urls import default_url
 from studies.store.database.connections import make_engine, no_way_to, one_at_a_time, writing
 from studies.store.database.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
 from studies.store.database.retries import InterruptedTransactionError, coming_back, cut_off, reason, reported, retried

@@ -12,7 +12,7 @@ import pytest
 from search.errors import ArtifactError, ConfigError
 from studies.artifacts.buckets import Remote, open_remote
 from studies.artifacts.folder import Artifacts
-from studies.options.bucket_url import Bucket, parse_place
+from studies.options.urls import Bucket, parse_place
 from tests.support.servers import object_stores
 
 

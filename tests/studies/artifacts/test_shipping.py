@@ -20,8 +20,8 @@ from studies.artifacts import shipping
 from studies.artifacts.buckets import open_remote
 from studies.artifacts.locations import open_artifacts
 from studies.events import Quiet
-from studies.options.bucket_url import Bucket, parse_place
 from studies.options.config import SearchConfig
+from studies.options.urls import Bucket, parse_place
 from studies.store.records import StudyRecord
 from studies.store.store import Store
 from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs

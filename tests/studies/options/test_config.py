@@ -17,8 +17,8 @@ from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
 from studies.options.quantities import Amount, ShapeSpec
 from studies.options.read_options import change_config, check_config, read_changes, read_config
-from studies.options.storage_url import mask_password
 from studies.options.table import option_rows, option_table
+from studies.options.urls import mask_password
 
 BASE = {"model": "models/resnet.onnx", "data": "data.npz"}
 

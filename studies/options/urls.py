@@ -1,7 +1,8 @@
-"""Where artifacts lie, as `--artifacts` names it: a folder, or a place in an object store."""
+"""URLs that options name: of the database, and of where artifacts lie, a folder or a place in an object store."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,23 @@ from urllib.parse import unquote, urlsplit
 
 from search.errors import ConfigError
 
+DEFAULT_STORAGE = "sqlite:///bitfront.db"
 SCHEMES = ("s3", "gs")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _WANTED = "a folder, file:///folder, s3://bucket/prefix or gs://bucket/prefix"
+
+
+def default_url() -> str:
+    """The database used when none is named: that of BITFRONT_STORAGE, where no other user of the machine can read its
+    password, else a file in the current folder.
+    """
+    return os.environ.get("BITFRONT_STORAGE") or DEFAULT_STORAGE
+
+
+def mask_password(url: str) -> str:
+    """The database URL with its password replaced by `***`, fit for messages and reports."""
+    url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:***@", url)
+    return re.sub(r"((?:password|passwd|pwd)=)[^&\s]*", r"\1***", url, flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Verbs and limits that other packages register are used like those of bitfront."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from search.errors import ConfigError
+from studies.cli import main
+from studies.cli.main import VERBS, register_verb
+from studies.options.limits import LIMITS, Limit, register_limit
+from studies.options.value_kinds import SIZE
+from tests.support.command_line import copy_finished, invoke, ok
+
+TOY = "tests.support.extensions.toy_verb"
+
+
+@pytest.fixture
+def greeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "VERBS", dict(VERBS))
+
+
+def test_a_registered_verb_runs_and_its_errors_end_as_all_do(greeting: None) -> None:
+    register_verb("greet", TOY)
+    assert invoke("greet", "you", "--loudly").stdout == "HELLO YOU\n"
+    refused = invoke("greet", "nobody")
+    assert (refused.exit_code, refused.stderr) == (2, "error: greeting nobody: expected a name, got none. Give one.\n")
+    assert "greet" in invoke("--help").stdout
+    with pytest.raises(ConfigError, match="front"):
+        register_verb("front", TOY)
+
+
+def test_the_verb_of_an_installed_package_is_found(greeting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("greet", f"{TOY}:greet", main.GROUP)
+    monkeypatch.setattr(main, "entry_points", lambda group: [point] if group == main.GROUP else [])
+    assert invoke("greet", "me").stdout == "hello me\n"
+    assert invoke("greets").exit_code == 2
+
+
+@pytest.fixture
+def largest_engine() -> Iterator[Limit]:
+    limit = register_limit(
+        Limit(
+            name="max_size_bytes",
+            option="max-size",
+            column="size_bytes",
+            measure=lambda evaluation: evaluation.size_bytes,
+            word="size",
+            help="Largest file of an engine: 10MB.",
+            metavar="SIZE",
+            kind=SIZE,
+            unit="bytes",
+        )
+    )
+    yield limit
+    del LIMITS[limit.name]
+
+
+def test_a_registered_limit_is_an_option_of_every_verb_that_judges(
+    largest_engine: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for verb in ("search", "resume", "front", "export", "report"):
+        assert "--max-size SIZE" in invoke(verb, "--help").stdout, verb
+    found = json.loads(ok("front", "small", "--json", "--max-size", "1B"))
+    assert found["limits"]["max_size_bytes"] == 1
+    assert not any(row["feasible"] for row in found["rows"])
+    assert "misses size by" in ok("front", "small", "--max-size", "1B")
+    refused = invoke("front", "small", "--max-size", "ten")
+    assert refused.exit_code == 2
+    assert "--max-size: expected a size with its unit" in refused.stderr
+    ok("report", "small", "--out", "report.html", "--max-size", "10MB")
+    assert "size ≤ 10 MB" in Path("report.html").read_text(encoding="utf-8")
