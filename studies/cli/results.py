@@ -16,7 +16,6 @@ from studies.judging.findings.optimization_levels import compared_levels_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.options.quantities import format_metric, parse_tolerance
 from studies.options.read_options import read_changes
-from studies.verbs import dashboard_server, deletion, deliveries, example, host_check
 
 Tolerance = typer.Option(
     "--latency-tolerance",
@@ -43,6 +42,8 @@ def export(
     **options: Any,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
+    from studies.verbs import deliveries
+
     changes = read_changes(options, "export")
     tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
     with progress_for(quiet) as events:
@@ -75,6 +76,8 @@ def report(
     **options: Any,
 ) -> None:
     """Write one self-contained HTML file about a study."""
+    from studies.verbs import deliveries
+
     limits = read_changes(options, "report")
     written = deliveries.report(study, file, limits, storage=storage, targets=target or ())
     out.print(f"wrote {written}", markup=False)
@@ -91,6 +94,8 @@ def delete(
         if not sys.stdin.isatty():
             raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
         typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
+    from studies.verbs import deletion
+
     deletion.delete(study, storage)
     out.print(f"deleted study {study!r}", markup=False)
 
@@ -103,6 +108,8 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """What is installed, what can run here, and what is missing."""
+    from studies.verbs import host_check
+
     checks = host_check.doctor(backend)
     if as_json:
         print_json([vars(check) for check in checks])
@@ -122,6 +129,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""
+    from studies.verbs import example
+
     with progress_for(quiet) as events:
         done = example.demo(folder, trials=trials, events=events)
     if quiet:
@@ -140,6 +149,8 @@ def dashboard(
     """Start optuna-dashboard on a database."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
+    from studies.verbs import dashboard_server
+
     command, environment = dashboard_server.dashboard_command(storage, port)
     # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
     os.execve(command[0], command, environment)

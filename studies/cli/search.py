@@ -10,12 +10,13 @@ from evaluators.backends.registry import choose_backend
 from studies.cli.base import print_end, progress_for, resumable, verb
 from studies.cli.parameters import ConfigFile, NewTarget, Quiet, Storage, Study, WhichTarget
 from studies.options.read_options import read_changes, read_config
-from studies.verbs import searches
 
 
 @verb
 def search(config: ConfigFile = None, quiet: Quiet = False, **options: Any) -> None:
     """Search the precisions of a model within a latency budget and an allowed loss."""
+    from studies.verbs import searches  # it takes a second to import, which help does without
+
     asked = read_config({**options, "quiet": quiet}, config)
     with progress_for(asked.quiet) as events:
         events.note(f"checking inputs for backend {choose_backend(asked.backend)}")
@@ -34,6 +35,8 @@ def resume(
     **options: Any,
 ) -> None:
     """Go on with a study, to where it was going or to a new total of trials."""
+    from studies.verbs import searches
+
     changes = read_changes(options, "resume")
     more = [*_crew_words(changes), *(["--target", shlex.quote(target)] if target is not None else [])]
     with progress_for(quiet) as events, resumable(study, storage, more=more):

@@ -18,7 +18,6 @@ from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.progress_display import Notes
 from studies.store.database.retries import known_server
-from studies.verbs import searches
 
 
 @verb
@@ -31,6 +30,8 @@ def worker(
     **options: Any,
 ) -> None:
     """Join a study from this host, and work on it until it is done."""
+    from studies.verbs import searches  # it takes a second to import, which help does without
+
     changes = read_changes(options, "worker")
     more = ["--target", shlex.quote(target)] if target is not None else []
     work = partial(searches.worker, study, changes, storage=storage, target=target, new_target=new_target)
