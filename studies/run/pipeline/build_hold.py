@@ -11,12 +11,14 @@ from types import TracebackType
 
 from evaluators.process.keeper import EvaluatorProcess
 
+LONGEST_S = 60.0  # that builds stand still: a latency takes a few seconds
+
 
 class BuildHold:
     """Stops the processes that build, from entering the context to leaving it; may be entered again meanwhile.
 
-    A process that is stopped in the middle of a build goes on with it later as if nothing had been. Safe to use from
-    several threads.
+    A process that is stopped in the middle of a build goes on with it later as if nothing had been. None is stopped for
+    longer than a minute: it may hold something that the measurement waits for. Safe to use from several threads.
     """
 
     def __init__(self) -> None:
@@ -24,6 +26,7 @@ class BuildHold:
         self._changing = threading.RLock()
         self._released = threading.Event()
         self._released.set()
+        self._last_moment = threading.Timer(0.0, lambda: None)  # never started
         self._builders: list[EvaluatorProcess] = []
 
     def add(self, builder: EvaluatorProcess) -> None:
@@ -41,6 +44,9 @@ class BuildHold:
             if self._depth == 1:
                 self._released.clear()
                 self._signal(signal.SIGSTOP)
+                self._last_moment = threading.Timer(LONGEST_S, self._signal, [signal.SIGCONT])
+                self._last_moment.daemon = True
+                self._last_moment.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -48,6 +54,7 @@ class BuildHold:
         with self._changing:
             self._depth -= 1
             if self._depth == 0:
+                self._last_moment.cancel()
                 self._signal(signal.SIGCONT)
                 self._released.set()
 

@@ -150,7 +150,8 @@ class ParallelPipeline:
         bench = self._bench
         for number in range(self._builders):
             folder = bench.folder / f"builder{number}"
-            job = replace(bench.keeper.job, folder=str(folder), beside=True, only_builds=True)
+            # Not `beside`: it would take turns for the device, and be held with the turn that a measurement waits for.
+            job = replace(bench.keeper.job, folder=str(folder), only_builds=True)
             process = EvaluatorProcess(job, bench.folder / f"builder{number}.log", bench.keeper.limits)
             bench.hold.add(process)
             self._processes.append(process)

@@ -15,6 +15,7 @@ import pytest
 
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
+from studies.run.pipeline import build_hold
 from studies.run.pipeline.build_hold import BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline
 from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
@@ -144,6 +145,37 @@ def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_no_build_stands_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold what the measurement waits for, which would then last until its time limit."""
+    monkeypatch.setattr(build_hold, "LONGEST_S", 0.2)
+    hold, process = BuildHold(), subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        builder: Any = type("Builder", (), {"pid": process.pid})()
+        hold.add(builder)
+        state = psutil.Process(process.pid)
+        with hold:
+            wait_until(lambda: state.status() == psutil.STATUS_STOPPED)
+            wait_until(lambda: state.status() == psutil.STATUS_SLEEPING)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_builders_take_no_turn_for_the_device_that_a_measurement_would_wait_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+    build = EvaluatorProcess.build
+
+    def noted(keeper: EvaluatorProcess, *args: Any) -> Any:
+        jobs.append(keeper.job)
+        return build(keeper, *args)
+
+    monkeypatch.setattr(EvaluatorProcess, "build", noted)
+    ok(*SEARCH, "--trials", 3, "--builders", 1, "--sampler", "random")
+    assert {(job.only_builds, job.beside) for job in jobs} == {(True, False)}
 
 
 def test_a_process_that_has_ended_is_no_trouble_to_hold() -> None:
