@@ -485,7 +485,7 @@ def test_rows_are_stored_replaced_and_deleted_with_their_study(tmp_path: Path) -
 
 
 def judged(**changes: float) -> Sensitivities:
-    groups = {g: GroupRecord(g, f"<b>{g}</b>", "Conv", (), (), (), (), "b", "") for g in ("g000", "g001", "g002")}
+    groups = {g: GroupRecord(g, f"<b>{g}</b>", "Conv", (), (), (), (), "b") for g in ("g000", "g001", "g002")}
     return Sensitivities("demo", ROWS, groups, replace(Thresholds(), **changes), ())
 
 
