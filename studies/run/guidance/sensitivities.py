@@ -253,7 +253,7 @@ def _not_finite(samples: Sequence[int]) -> str:
 
 
 def _records(model: Model) -> tuple[GroupRecord, ...]:
-    names = ("id", "name", "op", "nodes", "anchors", "shape", "weight_shape", "block", "pinned")
+    names = [field.name for field in fields(GroupRecord)]
     return tuple(GroupRecord(**{name: getattr(group, name) for name in names}) for group in model.groups)
 
 

@@ -363,7 +363,7 @@ def test_where_int8_ruins_all_an_engine_that_answers_nothing_is_not_explained() 
 def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
     exact = np.ones((8, 10))
     side = side_of(exact, exact, exact)
-    group = GroupRecord("g000", "first", "Conv", ("first",), ("first",), (), (), "", "")
+    group = GroupRecord("g000", "first", "Conv", ("first",), ("first",), (), (), "")
     groups = (GroupSide(group, "int8", side.differences, 40.0, 12.0, True),)
     found = Comparison("s", 0, "m", 8, 10.0, (side,), groups, (), ())
     assert side.explained

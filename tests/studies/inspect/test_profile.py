@@ -113,7 +113,7 @@ LAYERS = (
 
 
 def group(number: int) -> GroupRecord:
-    return GroupRecord(f"g{number:03}", f"conv{number}", "Conv", (), (), (), (), "", "")
+    return GroupRecord(f"g{number:03}", f"conv{number}", "Conv", (), (), (), (), "")
 
 
 def profiled(layers: tuple[LayerTime, ...] = LAYERS, latency_ms: float | None = 4.0, **got: Any) -> Profile:
