@@ -64,7 +64,12 @@ class Session(Protocol):
     """What is noteworthy of how it runs; complete once it has run."""
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name."""
+        """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name.
+
+        Raises:
+            RefusedError, DataError: the engine cannot run these inputs.
+            DeviceError, OutOfMemoryError: the device is out of order, or full.
+        """
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         """Place the inputs that `time` runs on where the device reads them."""
@@ -89,7 +94,12 @@ class Builder(Protocol):
         """The backend's own input form of the assignment. Deterministic."""
 
     def build(self, lowered: Any, out: Path) -> Engine:
-        """Write an engine file at `out`. Raises RefusedError when the engine's builder refuses the assignment."""
+        """Write an engine file at `out`; `size_bytes` is what it takes on the device's storage.
+
+        Raises:
+            RefusedError: the engine's builder refuses the assignment; final, with the group where it names one.
+            DeviceError, OutOfMemoryError: this process is done for; the assignment is tried again in a fresh one.
+        """
 
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         """Read back from what was built."""

@@ -215,7 +215,8 @@ def config(**options: Any) -> SearchConfig:
 
 def test_options_that_ask_for_slots() -> None:
     assert slots_of(config(), kind_named("onnxruntime")) == ()
-    assert [slot.name for slot in slots_of(config(workers="1"), kind_named("onnxruntime"))] == ["cpu 0"]
+    for kind in map(kind_named, ("onnxruntime", "fake")):
+        assert [slot.name for slot in slots_of(config(workers="1"), kind)] == ["cpu 0"]
     for device in ({}, {"device": "cuda"}):
         assert len(slots_of(config(gpus="2", **device), kind_named("tensorrt"), nvml=nvml(4))) == 2
 
