@@ -69,3 +69,4 @@ def test_both_ends_together_are_the_object_itself() -> None:
 def test_all_that_requests_hold_can_go_over_the_line() -> None:
     assert {Built, DataDescription, Evaluation, Precision, Stage} <= value_types()
     assert Evaluator not in value_types()
+    assert len({cls.__name__ for cls in value_types()}) == len(value_types()), "messages name them so"
