@@ -2,9 +2,11 @@
 
 Real searches of the example with SQLite, one per sampler: short ones, so that what a search spends once (imports,
 loading the model, opening the database) is kept apart and spread over the default number of trials. Then the same
-loop with evaluations that answer at once, which shows how the cost grows, and with --profile where it goes.
+loop with evaluations that answer at once, which shows how the cost grows, and with --profile where it goes. With
+--judged what it takes to see where a study of so many evaluations stands after one more: reading all of them anew, and
+reading what changed as a run does; both in processor time.
 
-usage: python -m benchmarks.figures.bookkeeping [--trials 12] [--replayed 100] [--profile]
+usage: python -m benchmarks.figures.bookkeeping [--trials 12] [--replayed 100] [--profile | --judged 10000]
 """
 
 from __future__ import annotations
@@ -31,14 +33,21 @@ from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import connect, handlers
 from evaluators.process.results import Built
-from search.values import Assignment, Evaluation
+from search.values import Assignment, Evaluation, Target
 from studies import verbs
+from studies.artifacts.folder import Artifacts
+from studies.judging.standing import Standing, standing
 from studies.options.config import SearchConfig
+from studies.options.limits import Limits
 from studies.options.read_options import read_config
 from studies.run.search import Search
 from studies.show.progress_display import Lines
+from studies.store.records import NewStudy
+from studies.store.store import Store
+from studies.trials.ledger import Ledger
 from studies.trials.proposals import Proposals
 
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
 SAMPLERS = ("guided", "tpe", "random")
 DEFAULT_TRIALS = SearchConfig("", "", "").trials
 
@@ -187,6 +196,35 @@ def replaying() -> Iterator[None]:
         yield
 
 
+def judging_times(count: int, repeats: int = 15) -> dict[str, float]:
+    """Milliseconds of processor time to judge a study of `count` evaluations after each further one."""
+    rng, groups = np.random.default_rng(count), [f"g{number:03}" for number in range(50)]
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/judged.db", create=True) as store:
+        study_id = store.studies.create(NewStudy("judged", "", "", {}, {}, METRIC, {}, {}))
+        target_id = store.targets.add(study_id, Target("onnxruntime", "CPU", {}, {}, "p20", True), "judged@1")
+        synthetic.fill(store, target_id, range(count), groups, "r" * 64, {})
+        study, (target,) = store.studies.load("judged"), store.targets.of_study(study_id)
+        ledger = Ledger(store, Artifacts(Path(folder)), study, target, Limits(), {})
+
+        def judge(read: Callable[[], Standing], trial: int) -> float:
+            made = synthetic.evaluation(synthetic.random_assignment(groups, rng), rng)
+            number = store.claims.begin(target_id, made.assignment, made.assignment.digest, "w", trial)
+            store.claims.record(number, made)
+            start = time.process_time()
+            assert read().picks.best is not None
+            return 1e3 * (time.process_time() - start)
+
+        def anew() -> Standing:
+            return standing(store, study, target, ledger.limits)
+
+        ledger.standing()
+        times = [(judge(anew, count + 2 * i), judge(ledger.standing, count + 2 * i + 1)) for i in range(repeats)]
+    anew_ms, changes_ms = (float(column) for column in np.median(times, axis=0))
+    print(f"{count:,} evaluations judged: {anew_ms:.1f} ms read anew, {changes_ms:.1f} ms by what changed,", end=" ")
+    print(f"{anew_ms / changes_ms:.1f} times less")
+    return {"judged.anew_ms": anew_ms, "judged.ms": changes_ms}
+
+
 def profiled(trials: int) -> None:
     """Where the loop's time goes, evaluations replayed."""
     for sampler in SAMPLERS:
@@ -205,8 +243,11 @@ if __name__ == "__main__":
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--replayed", type=int, default=100)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--judged", type=int)
     arguments = parser.parse_args()
-    if arguments.profile:
+    if arguments.judged:
+        judging_times(arguments.judged)
+    elif arguments.profile:
         profiled(arguments.replayed)
     else:
         main(arguments.trials, arguments.replayed)

@@ -225,15 +225,22 @@ class Standing:
 
 
 def standing(
-    store: Store, study: StudyRecord, target: TargetRecord, limits: Limits, *, exports: bool = False
+    store: Store,
+    study: StudyRecord,
+    target: TargetRecord,
+    limits: Limits,
+    *,
+    exports: bool = False,
+    table: EvaluationTable | None = None,
 ) -> Standing:
     """Read one target's evaluations from the store and judge them by `limits`.
 
     Args:
         exports: also those that an export built again; they are no part of the search, so they are neither counted nor
             on its front.
+        table: all evaluations, where they have just been read.
     """
-    table = store.evaluations.table(target.id)
+    table = store.evaluations.table(target.id) if table is None else table
     if not exports:
         table = table.only(table.role != EXPORT)
     details = Details(failures=summarize_failures(store, table))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from search.values import Assignment, Evaluation, digest_of
@@ -10,7 +10,7 @@ from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
-from studies.store.records import Counts, EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.records import Counts, EvaluationRecord, EvaluationTable, StudyRecord, TargetRecord
 from studies.store.store import Store
 
 
@@ -31,10 +31,15 @@ class Ledger:
     target: TargetRecord
     limits: Limits
     knobs: dict[str, str]
+    _table: EvaluationTable | None = field(default=None, init=False, repr=False)
 
     def standing(self, *, exports: bool = False) -> Standing:
-        """Where the target stands now, judged by the limits of this run; `exports` as of `judging.standing`."""
-        return standing(self.store, self.study, self.target, self.limits, exports=exports)
+        """Where the target stands now, judged by the limits of this run; `exports` as of `judging.standing`.
+
+        Of the evaluations only those are read that changed since the last time.
+        """
+        self._table = self.store.evaluations.table(self.target.id, self._table)
+        return standing(self.store, self.study, self.target, self.limits, exports=exports, table=self._table)
 
     def counts(self) -> Counts:
         """How many evaluations of the target are finished, and how many are running."""

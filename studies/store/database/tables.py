@@ -193,6 +193,7 @@ class StudyTarget(Base):
     study_id: Mapped[int] = _parent("bf_study.id")
     target_id: Mapped[int] = _parent("bf_target.id", index=True)
     optuna_study: Mapped[str] = mapped_column(String(512))
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
     space_digest: Mapped[str | None] = mapped_column(DIGEST)
     ranges_digest: Mapped[str | None] = mapped_column(DIGEST, index=True)
     latency_band: Mapped[float | None]
@@ -239,14 +240,19 @@ class Choice(Base):
 
 
 class Evaluation(Base):
+    """`revision` is what `revision` of the study's target was raised to by the transaction that stored the result."""
+
     __tablename__ = "bf_evaluation"
     __table_args__ = (
         UniqueConstraint("study_target_id", "digest"),
         # All that is counted: how many there are, and who made them.
         Index(None, "study_target_id", "status", "role", "worker"),
+        # What was finished since the last look.
+        Index(None, "study_target_id", "revision"),
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     study_target_id: Mapped[int] = _parent("bf_study_target.id")
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
     digest: Mapped[str] = mapped_column(DIGEST)
     status: Mapped[str] = mapped_column(WORD)
     stage: Mapped[str | None] = mapped_column(WORD)
@@ -300,6 +306,8 @@ class Score(Base):
     evaluation that begins with `records.OF_FINAL`."""
 
     __tablename__ = "bf_score"
+    # Few are of the final split, and they are read whenever a study is judged.
+    __table_args__ = (Index(None, "split"),)
     evaluation_id: Mapped[int] = _parent("bf_evaluation.id", primary_key=True)
     split: Mapped[str] = mapped_column(WORD, primary_key=True)
     metric: Mapped[str] = mapped_column(NAME)

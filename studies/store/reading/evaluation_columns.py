@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy import Connection, and_, case, func, select, union_all
 
 from studies.store import records
 from studies.store.database import tables
@@ -16,6 +16,7 @@ from studies.store.records.detail_columns import FLOATS
 from studies.store.statements.table_rows import chunks
 
 Query = Any  # SQLAlchemy 2.0 and 2.1 type selects in ways that exclude each other
+Columns = dict[str, NDArray[Any]]
 
 # What judging needs of every evaluation.
 JUDGED = (
@@ -44,11 +45,12 @@ def number_columns(rows: Sequence[tuple[Any, ...]], width: int) -> NDArray[np.fl
     return np.ascontiguousarray(np.array(rows, dtype=np.float64).reshape(-1, width).T)
 
 
-def judged_columns(connection: Connection, study_target_id: int) -> dict[str, NDArray[Any]]:
-    """The columns of JUDGED, `status` and `role`, of all evaluations of one target, in order of id."""
+def judged_columns(connection: Connection, study_target_id: int, *conditions: Any) -> Columns:
+    """The columns of JUDGED, `status` and `role`, of those evaluations of one target, in order of id."""
     e = tables.Evaluation
     names = (*JUDGED, "code")
-    query = select(*(e.__table__.c[name] for name in JUDGED), _code()).where(e.study_target_id == study_target_id)
+    query = select(*(e.__table__.c[name] for name in JUDGED), _code())
+    query = query.where(e.study_target_id == study_target_id, *conditions)
     numbers = number_columns(plain_rows(connection, query), len(names))
     order = np.argsort(numbers[0], kind="stable")  # quicker here than in the database
     columns = {name: _typed(name, column[order]) for name, column in zip(names, numbers, strict=True)}
@@ -56,6 +58,33 @@ def judged_columns(connection: Connection, study_target_id: int) -> dict[str, ND
     columns["status"] = np.array(_STATES, dtype=np.str_)[code % len(_STATES)]
     columns["role"] = _roles(connection, study_target_id, columns["id"], code // len(_STATES))
     return columns
+
+
+def revision_of(connection: Connection, study_target_id: int) -> int:
+    """How often results of a target were stored: read it before columns, and nothing that they lack is lower."""
+    t = tables.StudyTarget
+    return int(connection.scalar(select(t.revision).where(t.id == study_target_id)) or 0)
+
+
+def renewed_columns(connection: Connection, study_target_id: int, known: Columns, revision: int) -> Columns:
+    """As `judged_columns`, of which most are known: only what changed since then is read.
+
+    Args:
+        known: the columns as they were read before.
+        revision: as it was before they were read.
+    """
+    e = tables.Evaluation
+    # One statement, so that what was running and is in neither part of it now is gone.
+    of_target = select(e.id).where(e.study_target_id == study_target_id)
+    running, finished = of_target.where(e.status == records.RUNNING), of_target.where(e.revision > revision)
+    changed = judged_columns(connection, study_target_id, e.id.in_(union_all(running, finished)))
+    same = (known["status"] != records.RUNNING) & ~np.isin(known["id"], changed["id"])
+    columns = {name: np.concatenate([known[name][same], column]) for name, column in changed.items()}
+    order = np.argsort(columns["id"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    count = connection.scalar(select(func.count()).where(e.study_target_id == study_target_id))
+    # Results that were deleted, or stored by something else than the store.
+    return columns if count == len(order) else judged_columns(connection, study_target_id)
 
 
 def detail_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -105,12 +134,16 @@ def _typed(name: str, column: NDArray[np.float64]) -> NDArray[Any]:
 def _roles(
     connection: Connection, study_target_id: int, ids: NDArray[np.int64], code: NDArray[np.int64]
 ) -> NDArray[np.str_]:
-    """(n,) roles; those that have no number are read by name. An evaluation never changes its role."""
+    """(n,) roles; those that have no number are read by name.
+
+    A repair takes over the role of the evaluation that it repairs, perhaps between the two statements: then that has
+    none.
+    """
     e, named = tables.Evaluation, np.flatnonzero(code >= len(_ROLES))
     query = select(e.id, e.role).where(e.study_target_id == study_target_id, e.role.not_in(_ROLES))
     known = dict(plain_rows(connection, query)) if len(named) else {}
     words = dict.fromkeys([*_ROLES, *known.values()])
     numbers = {word: number for number, word in enumerate(words)}
     code = code.copy()
-    code[named] = [numbers[known[number]] for number in ids[named].tolist()]
+    code[named] = [numbers[known.get(number, "")] for number in ids[named].tolist()]
     return np.array(list(words), dtype=np.str_)[code]

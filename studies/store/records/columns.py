@@ -19,9 +19,10 @@ class EvaluationTable:
     A `DetailColumn` is read when it is asked for, and then is as it is stored at that moment; `details` reads those of
     several rows at once. `trial` is the lowest Optuna number that the evaluation answers; `moves` are those of the
     engine's summary.
-    `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.measure.latency_scale`; `doubts`
-    counts what is doubtful in that measurement by itself. `reference_ms` is no column: what
-    the baseline usually takes, None on targets without one. `again` is what was measured again, of all
+    `latency_ms` is derived from `raw_ms` and `baseline_ms`, see `evaluators.measure.latency_scale`; `doubts` counts
+    what is doubtful in that measurement by itself. Not columns are `reference_ms`, what the baseline usually takes,
+    None on targets without one; `again`, all that was measured again; and `revision`, how often results of the target
+    had been stored when this was read.
     """
 
     id: NDArray[np.int64]
@@ -55,6 +56,7 @@ class EvaluationTable:
     details: Details
     again: RoundTable
     reference_ms: float | None = None
+    revision: int = 0
 
     def __len__(self) -> int:
         return len(self.id)

@@ -183,6 +183,7 @@ class Claims:
                 connection.execute(delete(tables.Trial).where(tables.Trial.evaluation_id == evaluation_id))
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             connection.execute(delete(tables.Lease).where(tables.Lease.evaluation_id == evaluation_id))
+            results.raise_revision(connection, evaluation_id)
 
     @retried
     def replace_stopped(
@@ -212,6 +213,7 @@ class Claims:
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
             results.delete_result(connection, evaluation_id)
             results.insert_result(connection, evaluation_id, evaluation, artifact)
+            results.raise_revision(connection, evaluation_id)
 
     @retried
     def note_late(self, evaluation_id: int, worker: str) -> str:

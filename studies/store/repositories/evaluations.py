@@ -17,7 +17,16 @@ from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
-from studies.store.reading.evaluation_columns import DETAILS, detail_column, detail_rows, judged_columns
+from studies.store.reading.evaluation_columns import (
+    DETAILS,
+    JUDGED,
+    Columns,
+    detail_column,
+    detail_rows,
+    judged_columns,
+    renewed_columns,
+    revision_of,
+)
 from studies.store.reading.evaluation_rows import final_failure, read_evaluation
 from studies.store.reading.rounds import round_table, rounds_query, usual_baseline
 from studies.store.records.detail_columns import DetailColumn, Details, column_of
@@ -47,12 +56,15 @@ class Evaluations:
             evaluation_id = connection.scalar(query)
             return None if evaluation_id is None else read_evaluation(connection, evaluation_id)
 
-    def table(self, study_target_id: int) -> records.EvaluationTable:
+    def table(self, study_target_id: int, known: records.EvaluationTable | None = None) -> records.EvaluationTable:
         """All evaluations of one target as columns, running and failed ones too.
 
         Only what judging needs is read of all of them; the other columns are read when they are asked for.
+
+        Args:
+            known: the whole table as it was read before: then only what changed since is read.
         """
-        columns, again = self._judged_columns(study_target_id)
+        columns, again, revision = self._judged_columns(study_target_id, known)
         searched = columns["role"] != records.EXPORT
         own = np.isin(again.evaluation_id, columns["id"][searched])
         reference_ms = usual_baseline(
@@ -62,13 +74,22 @@ class Evaluations:
         details = Details(self._detail_rows, partial(self._detail_column, study_target_id))
         others = {name: DetailColumn(details, name, columns["id"]) for name in DETAILS}
         every: dict[str, Any] = {**columns, **others, "latency_ms": latency_ms}
-        return records.EvaluationTable(**every, reference_ms=reference_ms, details=details, again=again)
+        return records.EvaluationTable(
+            **every, reference_ms=reference_ms, details=details, again=again, revision=revision
+        )
 
     @retried
-    def _judged_columns(self, study_target_id: int) -> tuple[dict[str, NDArray[Any]], records.RoundTable]:
+    def _judged_columns(
+        self, study_target_id: int, known: records.EvaluationTable | None
+    ) -> tuple[Columns, records.RoundTable, int]:
         with self._database.reading("read the evaluations") as connection:
-            columns = judged_columns(connection, study_target_id)
-            return columns, round_table(connection.execute(rounds_query(study_target_id)).all())
+            revision = revision_of(connection, study_target_id)
+            if known is None:
+                columns = judged_columns(connection, study_target_id)
+            else:
+                before = {name: getattr(known, name) for name in (*JUDGED, "status", "role")}
+                columns = renewed_columns(connection, study_target_id, before, known.revision)
+            return columns, round_table(connection.execute(rounds_query(study_target_id)).all()), revision
 
     @retried
     def _detail_rows(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -123,7 +123,7 @@ class Targets:
 def _target(row: Row, provisional: float) -> records.TargetRecord:
     fields = dict(row._mapping)
     description, capability = fields.pop("description"), fields.pop("capability")
-    del fields["target_id"]
+    del fields["target_id"], fields["revision"]
     known = None if capability is None else Capability.from_json(capability)
     fields |= {"target": Target.from_json(description), "capability": known, "provisional_band": provisional}
     return records.TargetRecord(**fields)

@@ -104,6 +104,19 @@ def unmeasured() -> dict[str, Any]:
     return {**dict.fromkeys((*failure, *latency, *accuracy)), "doubts": 0}
 
 
+def raise_revision(connection: Connection, evaluation_id: int) -> None:
+    """Mark an evaluation as the one of its target that changed last; call it at the end of the transaction.
+
+    The row of the target stays locked until the transaction ends. So transactions that raise its revision end in the
+    order of the numbers: who sees one sees all lower ones too.
+    """
+    e, t = tables.Evaluation, tables.StudyTarget
+    study_target_id = connection.scalar(select(e.study_target_id).where(e.id == evaluation_id))
+    connection.execute(update(t).where(t.id == study_target_id).values(revision=t.revision + 1))
+    raised = select(t.revision).where(t.id == study_target_id).scalar_subquery()
+    connection.execute(update(e).where(e.id == evaluation_id).values(revision=raised))
+
+
 def insert_result(connection: Connection, evaluation_id: int, evaluation: Evaluation, artifact: str | None) -> None:
     """What other tables hold of a result: audit, profile, samples of round 0, search scores, its engine."""
     insert_audit(connection, evaluation_id, evaluation)
