@@ -29,7 +29,6 @@ from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.front_table import front_table
 from studies.show.progress_display import Display, Lines
 from studies.store import suggestions
-from studies.verbs.readings import exists
 
 _ANY_WIDTH = 1_000_000  # a pipe has none of its own: a row stays one line, for scripts to read
 out = Console(soft_wrap=True, highlight=False, emoji=False)
@@ -86,6 +85,8 @@ def resumable(study: str, storage: str | None, verb: str = "resume", more: Seque
         verb: that goes on with it.
         more: options to repeat, ready for the shell.
     """
+
+    from studies.verbs.readings import exists  # only where something went wrong is it needed
 
     way = f"go on with: {suggestions.command(verb, study, *more, storage=storage)}"
     try:

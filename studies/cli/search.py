@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from evaluators.backends.registry import choose_backend
 from studies.cli.base import print_end, progress_for, resumable, verb
 from studies.cli.parameters import ConfigFile, NewTarget, Quiet, Storage, Study, WhichTarget
 from studies.options.read_options import read_changes, read_config
@@ -15,6 +14,7 @@ from studies.options.read_options import read_changes, read_config
 @verb
 def search(config: ConfigFile = None, quiet: Quiet = False, **options: Any) -> None:
     """Search the precisions of a model within a latency budget and an allowed loss."""
+    from evaluators.backends.registry import choose_backend
     from studies.verbs import searches  # it takes a second to import, which help does without
 
     asked = read_config({**options, "quiet": quiet}, config)

@@ -20,6 +20,7 @@ from search.errors import ConfigError
 from search.space.choices import Space
 from search.values import Target
 from studies import verbs
+from studies.cli.reference import write_reference
 from studies.export.export import Export
 from studies.inspect.profile import Profile
 from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
@@ -33,7 +34,7 @@ from tests.support.paths import ROOT
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
-TOPICS |= {"backends", "workers", "targets", "artifacts", "servers", "kubernetes"}
+TOPICS |= {"options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
@@ -107,6 +108,11 @@ def trees() -> list[tuple[str, ast.Module]]:
 
 def test_every_verb_has_a_page_and_every_page_a_verb():
     assert {path.stem for path in PAGES} == VERBS.keys() | TOPICS
+
+
+def test_the_page_of_options_is_made_from_their_table():
+    written = read(ROOT / "docs" / "options.md")
+    assert written == write_reference(), "make it again: python -m studies.cli.reference > docs/options.md"
 
 
 def test_index_links_every_page():
