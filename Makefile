@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 
 .PHONY: demo test test-quick test-gpu lint format bench clean
 
@@ -11,10 +12,10 @@ demo: $(READY)  ## search the shipped example, export the best mix, write the re
 	$(BIN)/bitfront demo --out demo
 
 test: $(READY)  ## the whole test suite, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-quick: $(READY)  ## the fast tests of every package, in under 90 seconds: for every day
-	$(BIN)/python -m pytest -m 'not slow and not gpu' -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its builder's, so three go side by side
 	$(BIN)/python -m pip install --quiet --editable '.[tensorrt]'

@@ -30,6 +30,11 @@ tempfile.tempdir = None
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# Every worker of pytest-xdist imports all tests, and SymPy is a tenth of that: it waits as in the product's processes.
+from evaluators.late_imports import import_late  # noqa: E402
+
+import_late()
+
 # After these are set, for what they bring in may ask for it.
 from studies.store.store import Store  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
@@ -39,7 +44,8 @@ from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E4
 # the other has nothing.
 SLOWEST = (
     "workers killed search fleet repair process export cli_input rescoring sensitivity retries compose server_tables "
-    "server_search chaos leases tensorrt_strong shipping cli_worker targets replay replay_simulator status"
+    "server_search chaos leases tensorrt_strong shipping cli_worker targets replay replay_simulator status runner pace "
+    "refusals store store_processes unrelated tensorrt_cli repeatability trial_storage clusters_cli benchmark_trust"
 ).split()
 
 

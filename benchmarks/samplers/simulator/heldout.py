@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from benchmarks.samplers.simulator import blend, engine_rows
 from benchmarks.samplers.simulator.blend import totals
@@ -71,6 +70,8 @@ def cross_validate(rows: Rows) -> HeldOut:
             loss[i, left] = loss_of(rows, of_loss, unseen)
     mixed = np.setdiff1d(np.arange(len(rows)), list(rows.baselines.values()))
     scored, true = mixed[rows.whole[mixed]], losses(rows)
+    from scipy.stats import spearmanr  # a second to import, and only this function needs it
+
     missed_ms, missed = np.abs(ms / rows.latency_ms - 1)[:, mixed], np.abs(loss - true)[:, scored]
     by_latency, by_loss = np.median(missed_ms, axis=1), np.median(missed, axis=1)
     return HeldOut(
