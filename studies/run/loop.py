@@ -33,10 +33,11 @@ def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: 
                 return reason
             if not pipeline.busy:
                 claims.wait(now)
-            for claim, evaluation in pipeline.wait_finished():
+            results = pipeline.wait_finished()
+            for claim, evaluation in results:
                 record = claims.settle(claim, evaluation)
+                now = ledger.standing()
                 if record is not None:
-                    now = ledger.standing()
                     events.evaluation(record, now, stop.trials)
                     hooks.follow(record, now)
-            now = ledger.standing()
+            now = now if results else ledger.standing()
