@@ -200,7 +200,7 @@ def workers_of(url: str) -> int:
 def test_files_that_another_study_lets_go_of_are_put_again(hosts: tuple[Host, Host], url: str, tmp_path: Path) -> None:
     write_inputs(hosts[0].here() / "in")
     model, data = (str(hosts[0].folder / "in" / name) for name in ("model.onnx", "data.npz"))
-    config = SearchConfig(model, data, "s", url, artifacts=str(tmp_path / "shared"))
+    config = SearchConfig(model, data, "s", storage=url, artifacts=str(tmp_path / "shared"))
     artifacts = open_artifacts(config)
     files = shipping.put(artifacts, config, Quiet())
     artifacts.remove(files[0].digest)
@@ -213,7 +213,7 @@ def shipped(one: Host, bucket: str) -> Iterator[tuple[Store, StudyRecord, Search
     """A study whose files one host has put into a bucket, and that never ran; then that host is gone."""
     write_inputs(one.here() / "in")
     model, data = (str(one.folder / "in" / name) for name in ("model.onnx", "data.npz"))
-    config = SearchConfig(model, data, "s", f"sqlite:///{one.folder.parent / 'a.db'}", artifacts=bucket)
+    config = SearchConfig(model, data, "s", storage=f"sqlite:///{one.folder.parent / 'a.db'}", artifacts=bucket)
     files = shipping.put(open_artifacts(config), config, Quiet())
     with Store.open(config.storage, create=True) as store:
         number = store.studies.create(replace(STUDY, name="s", config=config.to_json()))
