@@ -5,15 +5,17 @@ Another package registers a class by an entry point, `[project.entry-points."GRO
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from search.errors import BitfrontError
 from search.references import REFERENCE, import_function
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Kind = TypeVar("Kind")
 
@@ -29,6 +31,7 @@ class Extensible(Generic[Kind]):
         group: of entry points.
         error: raised where a name stands for nothing that can be used.
         others: further names that the option takes, for messages.
+        facts: attributes that every class has to give a value.
     """
 
     option: str
@@ -37,10 +40,11 @@ class Extensible(Generic[Kind]):
     group: str
     error: type[BitfrontError]
     others: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ("name",)
 
     def names(self) -> tuple[str, ...]:
         """Every name that is registered, those of this project first."""
-        return (*self.shipped, *sorted(_registered(self.group).keys() - self.shipped.keys()))
+        return registered_names(self.shipped, self.group)
 
     def make(self, name: str) -> Kind:
         """An instance of the class of a name: one of `names`, or `package.module:Class`.
@@ -54,29 +58,54 @@ class Extensible(Generic[Kind]):
         if REFERENCE.fullmatch(name):
             return self._instance(import_function(name, self.option), name)
         if name in (registered := _registered(self.group)):
-            return self._instance(self._load(registered[name]), name)
+            return self._instance(load_entry_point(registered[name], self.error), name)
         known = ", ".join((*self.others, *self.names()))
         what = self.option.removeprefix("--")
         raise self.error(f"{self.option} {name}: there is no such {what}; known are {known}, and package.module:Class.")
-
-    def _load(self, point: EntryPoint) -> Any:
-        try:
-            return point.load()
-        except Exception as error:
-            raise self.error(
-                f"{self.option} {point.name}: loading {point.value}, which an installed package registers, failed with "
-                f"{type(error).__name__}: {error}. Mend or remove that package."
-            ) from error
 
     def _instance(self, found: Any, name: str) -> Kind:
         if not (isinstance(found, type) and issubclass(found, self.base)):
             wanted = self.base.__name__
             raise self.error(f"{self.option} {name}: expected a subclass of {wanted}, got {found!r}. Name its class.")
+        lacking = [fact for fact in self.facts if not getattr(found, fact, "")]
         try:
-            return found()
+            made = found()
         except TypeError as error:
-            made = f"{found.__name__} cannot be made: {error}"
-            raise self.error(f"{self.option} {name}: {made}. Mend the class.") from error
+            why = f"{found.__name__} cannot be made: {error}"
+            raise self.error(f"{self.option} {name}: {why}. Mend the class.") from error
+        if lacking:
+            said = " and ".join(lacking)
+            raise self.error(f"{self.option} {name}: {found.__name__} does not say its {said}. Add them.")
+        return made
+
+
+def registered_names(shipped: Collection[str], group: str) -> tuple[str, ...]:
+    """The names of this project, and after them those that other packages register by a group of entry points."""
+    return (*shipped, *sorted(_registered(group).keys() - {*shipped}))
+
+
+def load_registered(group: str, error: type[BitfrontError]) -> list[tuple[str, Any]]:
+    """Name and object of everything that other packages register by a group of entry points, by name.
+
+    Raises:
+        BitfrontError: of class `error`: one of them cannot be imported.
+    """
+    return [(name, load_entry_point(point, error)) for name, point in sorted(_registered(group).items())]
+
+
+def load_entry_point(point: EntryPoint, error: type[BitfrontError]) -> Any:
+    """What an entry point of another package names.
+
+    Raises:
+        BitfrontError: of class `error`: it cannot be imported.
+    """
+    try:
+        return point.load()
+    except Exception as cause:
+        raise error(
+            f"loading {point.value}, which an installed package registers as {point.name} of {point.group}, failed "
+            f"with {type(cause).__name__}: {cause}. Mend or remove that package."
+        ) from cause
 
 
 @cache
@@ -85,6 +114,7 @@ def _shipped(reference: str) -> Any:
     return getattr(import_module(module), attribute)()
 
 
-@cache
 def _registered(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # it reads the metadata of every installed package
+
     return {point.name: point for point in entry_points(group=group)}

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from evaluators.backends.kind import BackendKind
 from search.errors import TargetError
+from search.extensions import Extensible
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend
 
-GROUP = "bitfront.backends"  # of entry points, by which other packages register theirs
-SHIPPED = {  # `auto` takes the first that may be chosen and has what it needs
-    "tensorrt": "evaluators.backends.tensorrt.kind:TensorRTKind",
-    "onnxruntime": "evaluators.backends.onnxruntime.kind:OnnxRuntimeKind",
-    "fake": "evaluators.backends.fake.kind:FakeKind",
-}
-_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+BACKENDS: Extensible[BackendKind] = Extensible(
+    option="--backend",
+    base=BackendKind,  # type: ignore[type-abstract]
+    shipped={  # `auto` takes the first that may be chosen and has what it needs
+        "tensorrt": "evaluators.backends.tensorrt.kind:TensorRTKind",
+        "onnxruntime": "evaluators.backends.onnxruntime.kind:OnnxRuntimeKind",
+        "fake": "evaluators.backends.fake.kind:FakeKind",
+    },
+    group="bitfront.backends",
+    error=TargetError,
+    others=("auto",),
+    facts=("name", "engine_file"),
+)
 
 
 def kind_named(name: str) -> BackendKind:
@@ -31,27 +34,17 @@ def kind_named(name: str) -> BackendKind:
         TargetError: there is no such backend, or what is named is none.
         DataError: a module that is named cannot be imported.
     """
-    if name in SHIPPED:
-        return _shipped(name)
-    if _REFERENCE.fullmatch(name):
-        from search.references import import_function  # with the current folder importable, as for metrics
-
-        return _made(import_function(name, "--backend"), name)
-    if name in (registered := _registered()):
-        return _made(_loaded(registered[name]), name)
-    raise TargetError(
-        f"--backend {name}: there is no such backend; known are auto, {', '.join(names())}, and package.module:Class."
-    )
+    return BACKENDS.make(name)
 
 
 def names() -> tuple[str, ...]:
     """Every backend that is registered, those of this package first."""
-    return (*SHIPPED, *sorted(_registered().keys() - SHIPPED.keys()))
+    return BACKENDS.names()
 
 
 def shipped_kinds() -> tuple[BackendKind, ...]:
     """The backends of this package."""
-    return tuple(_shipped(name) for name in SHIPPED)
+    return tuple(BACKENDS.make(name) for name in BACKENDS.shipped)
 
 
 def choose_backend(name: str) -> str:
@@ -90,42 +83,3 @@ def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> B
     """
     kind = kind_named(choose_backend(name))
     return kind.open(device or kind.default_device, options)
-
-
-@cache
-def _shipped(name: str) -> BackendKind:
-    module, _, attribute = SHIPPED[name].partition(":")
-    made: BackendKind = getattr(import_module(module), attribute)()
-    return made
-
-
-def _registered() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def _loaded(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except Exception as error:
-        raise TargetError(
-            f"--backend {point.name}: loading {point.value}, which an installed package registers, failed with "
-            f"{type(error).__name__}: {error}. Mend or remove that package."
-        ) from error
-
-
-def _made(found: Any, name: str) -> BackendKind:
-    """A kind from its class.
-
-    Raises:
-        TargetError: it is no class of a kind, or lacks what every kind has.
-    """
-    if not (isinstance(found, type) and issubclass(found, BackendKind)):
-        raise TargetError(f"--backend {name}: expected a subclass of BackendKind, got {found!r}. Name its class.")
-    lacking = [fact for fact in ("name", "engine_file") if not getattr(found, fact, "")]
-    try:
-        kind: BackendKind = found()
-    except TypeError as error:
-        raise TargetError(f"--backend {name}: {found.__name__} cannot be made: {error}. Mend the class.") from error
-    if lacking:
-        raise TargetError(f"--backend {name}: {found.__name__} does not say its {' and '.join(lacking)}. Add them.")
-    return kind

@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING
 from search.errors import ConfigError
 from search.extensions import Extensible
 from search.sampler.kinds import SamplerKind
+from search.sampler.shipped import GROUP, SHIPPED
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     from search.sampler.guided import Guidance
 
-_KINDS = "search.sampler.kinds"
 SAMPLERS: Extensible[SamplerKind] = Extensible(
     option="--sampler",
     base=SamplerKind,  # type: ignore[type-abstract]
-    shipped={
-        "guided": f"{_KINDS}:Guided",
-        "tpe": f"{_KINDS}:TPE",
-        "nsga2": f"{_KINDS}:NSGA2",
-        "gp": f"{_KINDS}:GP",
-        "random": f"{_KINDS}:Random",
-    },
-    group="bitfront.samplers",
+    shipped=SHIPPED,
+    group=GROUP,
     error=ConfigError,
 )
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from evaluators.late_imports import import_late
-from search.errors import ConfigError
+from search.errors import BitfrontError, ConfigError
 from studies import __version__, outputs
 from studies.cli.parameters import with_options
 from studies.run_clock import note_command
@@ -102,4 +102,7 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are imported, which takes a while
         sys.stderr.write("interrupted\n")
         sys.exit(130)
+    except BitfrontError as error:  # of another package, which adds verbs or limits
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     start()

@@ -260,8 +260,8 @@ class SearchConfig:
         kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
     )
     sampler: str = option(
-        kinds.one_of("guided", "tpe", "nsga2", "gp", "random"),
-        "guided, tpe, nsga2, gp, random.",
+        kinds.SAMPLER,
+        "guided, tpe, nsga2, gp, random, or module:Class.",
         "guided",
         metavar="NAME",
         panel="Search",

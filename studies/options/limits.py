@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from search.errors import ConfigError
+from search.extensions import load_registered
 from studies.options import quantities
 from studies.options.mistakes import raise_mistakes
 from studies.options.option import Option, ValueKind
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Measures, by the names of their columns in a table of evaluations.
 LATENCY_MS, LOSS, METRIC_VALUE, MEMORY_BYTES = "latency_ms", "loss", "metric_value", "memory_bytes"
 
+GROUP = "bitfront.limits"  # of entry points, by which other packages register theirs
 Bound = float | Amount
 Scale = TypeVar("Scale", bound="MetricScale")
 
@@ -218,6 +220,17 @@ MAX_MEMORY = register_limit(
         unit="bytes",
     )
 )
+
+
+def _register_limits_of_others() -> None:
+    """Add the limits that installed packages register by entry points, each a `Limit`."""
+    for name, found in load_registered(GROUP, ConfigError):
+        if not isinstance(found, Limit):
+            raise ConfigError(f"loading the limit {name}: expected a Limit, got {found!r}. Mend its package.")
+        register_limit(found)
+
+
+_register_limits_of_others()
 
 
 def limit_options() -> tuple[Option, ...]:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluators.backends.kind import BackendOption
-from evaluators.backends.registry import names
+from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
+from search.extensions import registered_names
+from search.sampler.shipped import GROUP, SHIPPED
 from search.space.rules import KeepRule
 from studies.options import quantities
 from studies.options.option import ValueKind
@@ -59,7 +61,15 @@ def _read_metric(text: str, option: str) -> str:
 
 def _read_backend(text: str, option: str) -> str:
     """Whether a backend of this name can be imported is found when it is opened."""
-    return _read_function(text, option) if ":" in text else one_of("auto", *names()).read(text, option)
+    return _read_function(text, option) if ":" in text else one_of("auto", *BACKENDS.names()).read(text, option)
+
+
+def _read_sampler(text: str, option: str) -> str:
+    """Whether a sampler of this name can be imported is found when it is made."""
+    if text in SHIPPED:
+        return text
+    names = tuple(registered_names(SHIPPED, GROUP))
+    return _read_function(text, option) if ":" in text else one_of(*names).read(text, option)
 
 
 def _read_named_value(text: str, option: str) -> str:
@@ -155,6 +165,7 @@ PLACE = ValueKind(_read_place)
 FUNCTION = ValueKind(_read_function)
 METRIC = ValueKind(_read_metric)
 BACKEND = ValueKind(_read_backend)
+SAMPLER = ValueKind(_read_sampler, choices=tuple(SHIPPED))
 NAMED_VALUE = ValueKind(_read_named_value)
 GPUS = ValueKind(read_gpus)
 KEEP = ValueKind(lambda text, _: KeepRule.parse(text), lambda rule: f"{rule.pattern}={rule.precision.label}")

@@ -13,9 +13,9 @@ from studies.judging.standing import standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limit, Limits, MetricScale, register_limit, resolve_limits
 from studies.options.read_options import read_config
-from studies.options.value_kinds import SIZE
 from studies.store.store import Store
 from tests.support.command_line import copy_finished
+from tests.support.extensions.toy_limit import MAX_SIZE
 
 TOP1 = MetricScale("top1", ratio=True)
 
@@ -23,19 +23,7 @@ TOP1 = MetricScale("top1", ratio=True)
 @pytest.fixture
 def largest_engine() -> Iterator[Limit]:
     """A limit that bitfront does not ship: the size of the engine's file."""
-    limit = register_limit(
-        Limit(
-            name="max_size_bytes",
-            option="max-size",
-            column="size_bytes",
-            measure=lambda evaluation: evaluation.size_bytes,
-            word="size",
-            help="Largest file of an engine: 10MB.",
-            metavar="SIZE",
-            kind=SIZE,
-            unit="bytes",
-        )
-    )
+    limit = register_limit(MAX_SIZE)
     yield limit
     del LIMITS[limit.name]
 

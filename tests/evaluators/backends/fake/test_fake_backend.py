@@ -13,7 +13,7 @@ from evaluators.backends.fake.builder import FakeBuilder
 from evaluators.backends.fake.costs import Costs
 from evaluators.backends.fake.options import CAUTION, FakeOptions
 from evaluators.backends.fake.session import FakeSession
-from evaluators.backends.registry import SHIPPED, kind_named
+from evaluators.backends.registry import BACKENDS, kind_named
 from evaluators.engine import RefusedError
 from search.errors import ConfigError, TargetError
 from search.graph.model import Model
@@ -144,4 +144,4 @@ def test_it_has_no_device_and_says_what_it_is() -> None:
     assert not kind.automatic
     assert FakeBackend().notes == (kind.caution,)
     assert "invented" in FakeBackend().target().device
-    assert [name for name in SHIPPED if kind_named(name).caution] == ["fake"]
+    assert [name for name in BACKENDS.shipped if kind_named(name).caution] == ["fake"]
