@@ -17,6 +17,7 @@ from evaluators.late_imports import import_late
 from search.errors import BitfrontError, ConfigError
 from studies import __version__, outputs
 from studies.cli.parameters import with_options
+from studies.options.limits import add_installed_limits
 from studies.run_clock import note_command
 
 GROUP = "bitfront.verbs"  # of entry points, by which other packages add theirs: `verb = "package.module:verb"`
@@ -81,6 +82,7 @@ def program_for(words: Sequence[str]) -> typer.Typer:
     """The command line with the verb that these words begin with; with all where it is none of them."""
     if list(words) == ["--version"]:
         return program(())
+    add_installed_limits()
     if not words or words[0] not in VERBS:
         _add_installed()
     return program([word for word in words[:1] if word in VERBS] or VERBS)

@@ -222,15 +222,17 @@ MAX_MEMORY = register_limit(
 )
 
 
-def _register_limits_of_others() -> None:
-    """Add the limits that installed packages register by entry points, each a `Limit`."""
+def add_installed_limits() -> None:
+    """Add the limits that installed packages register by entry points, each a `Limit`; again changes nothing.
+
+    Raises:
+        ConfigError: one cannot be imported, is no `Limit`, or has the name or option of another.
+    """
     for name, found in load_registered(GROUP, ConfigError):
         if not isinstance(found, Limit):
             raise ConfigError(f"loading the limit {name}: expected a Limit, got {found!r}. Mend its package.")
-        register_limit(found)
-
-
-_register_limits_of_others()
+        if LIMITS.get(found.name) is not found:
+            register_limit(found)
 
 
 def limit_options() -> tuple[Option, ...]:
