@@ -118,8 +118,8 @@ def test_without_hard_links_files_are_copied(here: Path, monkeypatch: pytest.Mon
     ("arguments", "says"),
     [
         (["--triton", "a/b"], "--triton: expected a model name"),
-        (["--optimization-level", "5"], "backend onnxruntime, which has no such levels"),
-        (["--optimization-level", "high"], "backend onnxruntime, which has no such levels"),
+        (["--optimization-level", "5"], "backend onnxruntime, which has no such option"),
+        (["--optimization-level", "high"], "expected a whole number from 0 to 5"),
     ],
 )
 def test_what_is_refused_leaves_nothing(here: Path, arguments: list[str], says: str) -> None:
