@@ -30,5 +30,6 @@ def test_every_name_is_there(path: Path) -> None:
             importlib.import_module(f"{module}.{name}")
 
 
+@pytest.mark.slow
 def test_there_are_such_imports() -> None:
     assert sum(len(list(imported(path))) for path in SCRIPTS) > 100

@@ -211,6 +211,7 @@ def test_scenes_are_the_same_however_they_are_drawn() -> None:
 # -- the steps, for real ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_network_from_its_search_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(scenes.FOLDER_VARIABLE, "")
     monkeypatch.setattr(command_line, "PROGRAM", command())

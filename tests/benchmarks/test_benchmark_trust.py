@@ -74,6 +74,7 @@ def test_an_interval_of_the_loss_is_as_wide_as_losses_scatter(metric: str) -> No
     assert found.low < found.loss < found.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_samples_come_again_and_purposes_do_not_overlap(network: str) -> None:
     study, fresh = samples.draw(network, "study", 300), samples.draw(network, "fresh", 300)
@@ -88,6 +89,7 @@ def test_samples_come_again_and_purposes_do_not_overlap(network: str) -> None:
     assert len(rows) == 600
 
 
+@pytest.mark.slow
 def test_fresh_scenes_of_the_example_look_like_the_shipped_ones() -> None:
     with np.load(ROOT / "examples" / "digits" / "digits.npz") as file:
         shipped = file["image"]

@@ -56,6 +56,7 @@ def test_without_a_gpu(written):
 """
 
 
+@pytest.mark.slow
 def test_only_those_that_want_it_alone_are_alone(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu\n  alone\n")

@@ -166,6 +166,7 @@ class TestMinMax:
         assert ranges.tensors == {"x": TensorRange(6, 17), "y": TensorRange(-17, -6)}
         assert ranges.samples == 3
 
+    @pytest.mark.slow
     def test_the_model_is_left_as_it_was(self, tmp_path: Path) -> None:
         proto = networks.residual_cnn()
         model = wrap(proto)

@@ -43,6 +43,7 @@ def test_the_published_example() -> None:
     assert found["ip2"] == pytest.approx(127 * 0.22763, rel=1e-4)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, st.tuples(VALUES, VALUES), min_size=1))
 def test_what_is_written_is_read(bounds: dict[str, tuple[float, float]]) -> None:
     written = ranges(bounds)

@@ -87,6 +87,7 @@ def values_of(path: Path, name: str, arrays: Arrays) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(run, F32) for run in runs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mask", ["constant", "made", "expanded", "where"])
 def test_masked_scores_have_the_range_of_what_is_not_masked(mask: str, method: str, tmp_path: Path) -> None:

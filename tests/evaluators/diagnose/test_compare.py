@@ -174,6 +174,7 @@ def spoil(engine: Path, weights: tuple[str, ...], change: Any) -> None:
     onnx.save(network, engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["fp32", "int8", "mixed"])
 def test_a_good_engine_parts_nowhere(chosen: str, residual: Warm) -> None:
     made = residual.case
@@ -234,6 +235,7 @@ def test_an_engine_that_cannot_be_loaded_is_one_error(residual: Warm, tmp_path: 
         residual.evaluator.diagnoses.compare(broken, residual.case.uniform(FP32), True, 4)
 
 
+@pytest.mark.slow
 def test_groups_of_a_transformer_are_compared_too(tmp_path: Path) -> None:
     warm = Warm(case(tmp_path, transformer()))
     assignment = warm.case.uniform(FP32)
@@ -399,6 +401,7 @@ def test_changes_are_told_in_words() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_other_data_are_warned_of(studied: Path) -> None:
     arrays = dict(np.load(finished() / "in/data.npz"))
     arrays["image"] = arrays["image"] + 1
@@ -408,6 +411,7 @@ def test_other_data_are_warned_of(studied: Path) -> None:
     assert "warning: the data have other content than the study's" in result.stderr
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     engine_of_trial(1).unlink()
     found = strict(ok("compare", "small", 1, "--groups", "--json"))

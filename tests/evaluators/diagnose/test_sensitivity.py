@@ -240,6 +240,7 @@ def test_half_precision_adds_far_less_than_int8(name: str) -> None:
         assert rows[group.id, FP16]["sqnr_db"] > 55
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["residual", "mobile", "transformer", "unet"])
 def test_errors_of_groups_sum_to_those_of_mixes(name: str) -> None:
     model = loaded(name)
@@ -285,6 +286,7 @@ def _as(tensor: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
     return numpy_helper.from_array(change(numpy_helper.to_array(tensor)).astype(np.float32), tensor.name)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_float16_is_said_and_no_number(tmp_path: Path) -> None:
     model = load(save(overflowing(), tmp_path / "m.onnx"))
     rows = passed(model, TENSORRT, [(group.id, FP16) for group in model.groups])
@@ -635,12 +637,14 @@ def test_outputs_and_labels_of_a_model_may_have_any_form(
         assert row["flipped"] is None
 
 
+@pytest.mark.slow
 def test_layers_with_data_score_nothing_either(tmp_path: Path) -> None:
     write_raw(tmp_path, mask(), 12)
     found = json.loads(ok("layers", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
     assert [group["node"] for group in found["groups"]] == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_labels_that_are_no_classes_of_the_model_and_data_of_two_samples_do(tmp_path: Path) -> None:
     write_raw(tmp_path, three_layers(), 2, labels=np.full(2, 1000))
     found = json.loads(ok("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--json"))
@@ -648,12 +652,14 @@ def test_labels_that_are_no_classes_of_the_model_and_data_of_two_samples_do(tmp_
     assert {row["flipped"] for row in found["groups"]} == {0.0}
 
 
+@pytest.mark.slow
 def test_errors_of_outputs_whose_shape_depends_on_values_are_estimated(tmp_path: Path) -> None:
     write_raw(tmp_path, places(), 60)
     printed = ok("sensitivity", tmp_path / "model.onnx", "--data", tmp_path / "data.npz")
     assert printed.count("≈ 0.0") == 2
 
 
+@pytest.mark.slow
 def test_samples_on_which_the_float_model_is_not_finite_are_named(tmp_path: Path) -> None:
     """They are none of those that calibrate, which would refuse them first."""
     network = ending(

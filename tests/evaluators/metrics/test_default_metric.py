@@ -139,6 +139,7 @@ def test_a_search_says_what_it_compares_and_stores_it(here: Path) -> None:
     assert "The metric is sqnr, because the data have no labels" in (here / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_agreement_on_one_number_per_sample_is_refused(here: Path) -> None:
     job(here, regression())
     result = invoke("search", "model.onnx", "--data", "data.npz", "--metric", "agreement")

@@ -90,6 +90,7 @@ def search_refused(inputs: Path, *arguments: Any, says: list[str], model: Any = 
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -261,6 +262,7 @@ def dynamic(folder: Path) -> Path:
     return save(three_layers(batch="N"), folder / "dynamic.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -291,6 +293,7 @@ def test_a_model_that_cannot_be_used(
     search_refused(inputs, model=make(folder), data=data, says=says)
 
 
+@pytest.mark.slow
 def test_a_model_whose_layers_the_target_runs_in_one_precision_only(here: Path, inputs: Path, tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones((4, 4, 1), np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 8])
@@ -333,6 +336,7 @@ def test_a_bucket_without_credentials(here: Path, inputs: Path, monkeypatch: pyt
         search_refused(inputs, "--artifacts", url, says=[f"--artifacts {url}: ", "redentials", "network"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
@@ -381,6 +385,7 @@ def write_empty_folder(folder: Path) -> str:
     return str(folder / "nothing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -400,6 +405,7 @@ def test_data_that_cannot_be_read(
     search_refused(inputs, data=make(tmp_path), says=says)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -417,6 +423,7 @@ def test_a_metric_or_further_data_that_cannot_be_used(
     search_refused(inputs, *arguments, data=tmp_path / "bare.npz", says=says)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "says"),
     [
@@ -574,6 +581,7 @@ def test_resume_with_another_model(studied: Path, tmp_path: Path) -> None:
     refused("export", "small", "--out", "x", "--model", tmp_path / "other/model.onnx", says=["changed", "the model"])
 
 
+@pytest.mark.slow
 def test_resume_with_other_data(studied: Path, tmp_path: Path) -> None:
     write_inputs(tmp_path / "other", samples=64)
     refused(
@@ -590,6 +598,7 @@ def test_resume_when_the_files_are_gone(studied: Path) -> None:
     refused("resume", "small", says=["there is no file /gone/model.onnx"])
 
 
+@pytest.mark.slow
 def test_resume_on_another_target(studied: Path) -> None:
     with sqlite3.connect(DATABASE) as connection:
         path = "$.versions.onnxruntime"
@@ -598,12 +607,14 @@ def test_resume_on_another_target(studied: Path) -> None:
     refused("resume", "small", "--trials", 9, says=["another target", "onnxruntime: 0.9 there", "--new-target"])
 
 
+@pytest.mark.slow
 def test_resume_with_another_space(studied: Path) -> None:
     change(config=lambda config: {**config, "keep": [{"pattern": "first", "precision": "fp32"}]})
     message = refused("resume", "small", "--trials", 9, says=["space", "--keep", "new study"])
     assert "Traceback" not in message
 
 
+@pytest.mark.slow
 def test_resume_with_limits_that_mean_nothing(studied: Path) -> None:
     refused("resume", "small", "--latency-budget", "2", says=["--latency-budget", "2ms"])
     refused("resume", "small", "--accuracy-limit", "30dB", says=["--accuracy-limit", "top1"])
@@ -611,6 +622,7 @@ def test_resume_with_limits_that_mean_nothing(studied: Path) -> None:
     refused("report", "small", "--out", "r.html", "--max-memory", "9", says=["--max-memory", "9"])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported(studied: Path) -> None:
     (studied / "full").mkdir()
     (studied / "full" / "notes.txt").touch()

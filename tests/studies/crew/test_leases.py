@@ -343,6 +343,7 @@ def test_several_may_complete_a_study_at_once(store: Store) -> None:
     assert [stored.id for stored in store.studies.groups(study)] == [given.id for given in groups]
 
 
+@pytest.mark.slow
 def test_many_begin_no_more_than_wanted_whatever_isolation_a_server_has() -> None:
     url = f"{postgresql_url()}?options=-c%20default_transaction_isolation%3Drepeatable%5C%20read"
     with Store.open(url, create=True) as store:

@@ -46,6 +46,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"model": "model.onnx", "data": "data.npz", "backend": "fake", "trials": "4", "study": "s"}
 
 
+@pytest.mark.slow
 def test_a_listener_is_told_of_every_evaluation_and_its_stages(options: dict[str, str]) -> None:
     listener = Listener()
     verbs.search(read_config(options), listener)
@@ -57,6 +58,7 @@ def test_a_listener_is_told_of_every_evaluation_and_its_stages(options: dict[str
     assert any(note.startswith("study 's' in ") for note in listener.notes)
 
 
+@pytest.mark.slow
 def test_lines_and_display_show_the_same_evaluations(options: dict[str, str]) -> None:
     written = io.StringIO()
     verbs.search(read_config(options), Lines(Console(file=written, width=200)))

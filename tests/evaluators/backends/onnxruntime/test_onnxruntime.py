@@ -58,6 +58,7 @@ def kinds(graph: onnx.GraphProto) -> Counter[str]:
 # -- obedience ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_every_group_obeys_in_every_mix(name: str, backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
     model, rng = loaded(name), random.Random(1)

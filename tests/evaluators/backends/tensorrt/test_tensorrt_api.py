@@ -236,6 +236,7 @@ def test_every_name_below_the_module_is_listed(path: Path) -> None:
     assert misspelt(path.read_text(), path.name, versions_of(path)) == []
 
 
+@pytest.mark.slow
 def test_every_listed_name_in_the_sources_was_used() -> None:
     """Else a path could be wrong in its keywords without any test calling it."""
     called = {name.rpartition(".")[2] for path in PATHS for name in used(*path)}
