@@ -78,9 +78,16 @@ def test_ctrl_c_gives_back_all_that_is_in_flight(here: Path, monkeypatch: pytest
         patched.setattr(ParallelPipeline, "wait_finished", interrupted)
         assert invoke("resume", "s", "--trials", 12, "--builders", 2, "--quiet").exit_code == 130
     assert rows(here, LEFT) == [(0, 0)]
-    assert not [process for process in psutil.Process().children(recursive=True) if process.is_running()]
+    assert [child.pid for child in psutil.Process().children(recursive=True) if is_evaluator(child)] == []
     ok("resume", "s", "--quiet")
     check_whole(here, 12)
+
+
+def is_evaluator(process: psutil.Process) -> bool:
+    try:
+        return any("evaluators.process.server" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("victim", ["run", "builder", "measurer"])
