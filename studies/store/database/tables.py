@@ -8,7 +8,7 @@ Large columns stand last in their tables, so that SQLite reads the numbers witho
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import (
@@ -16,8 +16,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
-    Dialect,
     Double,
     ForeignKey,
     Index,
@@ -26,107 +24,17 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
     UniqueConstraint,
-    literal,
     true,
 )
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import SchemaItem
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from studies.store.database.column_types import LongText, UtcDateTime, utc_now
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Mapped
 
 VERSION = 1
-MYSQL_NAMES = ("mysql", "mariadb")
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A time with microseconds, UTC in the database, aware in Python."""
-
-    impl = DateTime
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name in MYSQL_NAMES:
-            from sqlalchemy.dialects.mysql import DATETIME
-
-            return dialect.type_descriptor(DATETIME(fsp=6))
-        return dialect.type_descriptor(DateTime())
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else value.replace(tzinfo=timezone.utc)
-
-
-class LongText(TypeDecorator[str]):
-    """Text of any length; MySQL's plain TEXT ends at 64 KiB."""
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name in MYSQL_NAMES:
-            from sqlalchemy.dialects.mysql import LONGTEXT
-
-            return dialect.type_descriptor(LONGTEXT())
-        return dialect.type_descriptor(Text())
-
-
-class utc_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
-    """The database's own clock, UTC."""
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-
-@compiles(utc_now)
-def _utc_now(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "CURRENT_TIMESTAMP"
-
-
-@compiles(utc_now, "sqlite")
-def _utc_now_sqlite(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
-
-
-@compiles(utc_now, "postgresql")
-def _utc_now_postgresql(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "timezone('utc', clock_timestamp())"
-
-
-@compiles(utc_now, *MYSQL_NAMES)
-def _utc_now_mysql(element: utc_now, compiler: SQLCompiler, **_: Any) -> str:
-    return "utc_timestamp(6)"
-
-
-class utc_ago(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
-    """So many seconds before now, by the database's own clock, UTC."""
-
-    type = UtcDateTime()
-    inherit_cache = True
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(literal(float(seconds), Double()))
-
-
-@compiles(utc_ago, "sqlite")
-def _utc_ago_sqlite(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
-    seconds = compiler.process(element.clauses, **options)
-    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('-%.3f seconds', {seconds}))"
-
-
-@compiles(utc_ago, "postgresql")
-def _utc_ago_postgresql(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
-    return f"timezone('utc', clock_timestamp()) - make_interval(secs => {compiler.process(element.clauses, **options)})"
-
-
-@compiles(utc_ago, *MYSQL_NAMES)
-def _utc_ago_mysql(element: utc_ago, compiler: SQLCompiler, **options: Any) -> str:
-    return f"utc_timestamp(6) - INTERVAL {compiler.process(element.clauses, **options)} * 1000000 MICROSECOND"
-
 
 DIGEST = String(64)
 NAME = String(200)

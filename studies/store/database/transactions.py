@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.engine import URL
 
-from studies.store.database import tables
+from studies.store.database import column_types
 from studies.store.database.connections import writing
 from studies.store.database.database_url import hide_password
 from studies.store.database.retries import reported, retried
@@ -57,7 +57,7 @@ class Database:
 
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self.rows(select(tables.utc_now()))[0][0]
+        found: datetime = self.rows(select(column_types.utc_now()))[0][0]
         return found
 
     def close(self) -> None:

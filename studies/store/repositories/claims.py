@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from search.values import Assignment, Evaluation
 from studies.store import records
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.records import KnownEvaluationError, LostEvaluationError
@@ -123,7 +123,7 @@ class Claims:
         e, lease, trials = tables.Evaluation, tables.Lease, results.lowest_trials(study_target_id)
         query = (
             select(e.id, e.digest, trials.c.trial, e.worker, e.takeovers, lease.heartbeat)
-            .add_columns(tables.utc_now().label("now"))
+            .add_columns(column_types.utc_now().label("now"))
             .outerjoin(lease, lease.evaluation_id == e.id)
             .outerjoin(trials, trials.c.evaluation_id == e.id)
             .where(e.study_target_id == study_target_id, e.status == records.RUNNING)
@@ -224,7 +224,7 @@ class Claims:
         e = tables.Evaluation
         with self._database.writing("note a late result") as connection:
             table_rows.lock(connection, e, evaluation_id)
-            query = select(e.notes, e.finished_at, tables.utc_now().label("now")).where(e.id == evaluation_id)
+            query = select(e.notes, e.finished_at, column_types.utc_now().label("now")).where(e.id == evaluation_id)
             row: Row = connection.execute(query).one_or_none()
             if row is None or row.finished_at is None:
                 return ""
@@ -244,7 +244,7 @@ def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: floa
     if row is None:
         return None
     free = (lease.evaluation_id == evaluation_id, leases.is_free(lease, worker, lease_s))
-    renewed = update(lease).where(*free).values(worker=worker, heartbeat=tables.utc_now())
+    renewed = update(lease).where(*free).values(worker=worker, heartbeat=column_types.utc_now())
     if not table_rows.meets_row(connection, renewed):
         if connection.scalar(select(lease.worker).where(lease.evaluation_id == evaluation_id)) is not None:
             return None

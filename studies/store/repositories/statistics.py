@@ -13,7 +13,7 @@ from sqlalchemy import and_, case, func, select
 from evaluators.measure.latency_scale import scaled
 from search.values import Answer, AuditRow, Precision
 from studies.store import records
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.database.retries import retried
 from studies.store.database.transactions import Database
 from studies.store.reading.evaluation_rows import failure_of
@@ -48,7 +48,7 @@ class Statistics:
         recent = and_(finished, e.finished_at >= since.replace(tzinfo=None))  # as it is stored: UTC without saying so
         query = (
             select(e.status, e.stage, e.kind, func.count(), func.count(case((recent, 1))))
-            .add_columns(func.min(e.started_at), func.max(e.finished_at), tables.utc_now())
+            .add_columns(func.min(e.started_at), func.max(e.finished_at), column_types.utc_now())
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
             .group_by(e.status, e.stage, e.kind)
         )
@@ -57,7 +57,7 @@ class Statistics:
     @retried
     def now(self) -> datetime:
         """The database's clock."""
-        found: datetime = self._database.rows(select(tables.utc_now()))[0][0]
+        found: datetime = self._database.rows(select(column_types.utc_now()))[0][0]
         return found
 
     @retried
@@ -85,7 +85,7 @@ class Statistics:
         query = (
             select(e.raw_ms, e.baseline_ms, e.id, trial, *(e.__table__.c[name] for name in names))
             .where(e.study_target_id == study_target_id, e.role != records.EXPORT)
-            .where(e.finished_at > tables.utc_ago(seconds))
+            .where(e.finished_at > column_types.utc_ago(seconds))
             .order_by(e.finished_at, e.id)
         )
         rows = self._database.rows(query)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from search.errors import StudyError
 from studies.store import records
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.database.retries import repeated, retried
 from studies.store.database.transactions import Database
 from studies.store.statements import leases, table_rows
@@ -76,7 +76,7 @@ class Workers:
             spent: as of `set_spent`.
         """
         w, t = tables.Worker, tables.Task
-        values = {"state": state, "ended_at": tables.utc_now(), **_spent(spent)}
+        values = {"state": state, "ended_at": column_types.utc_now(), **_spent(spent)}
         with self._database.writing("end a worker") as connection:
             connection.execute(update(w).where(w.name == name).values(values))
             connection.execute(delete(t).where(t.worker == name))
@@ -100,7 +100,7 @@ class Workers:
             for table, column in ((tables.Worker, "name"), (tables.Lease, "worker"), (tables.Task, "worker")):
                 mine = table.__table__.c[column] == name
                 also = _spent(spent) if table is tables.Worker else {}
-                connection.execute(update(table).where(mine).values({"heartbeat": tables.utc_now(), **also}))
+                connection.execute(update(table).where(mine).values({"heartbeat": column_types.utc_now(), **also}))
 
     def of_target(self, study_target_id: int) -> tuple[records.WorkerRecord, ...]:
         """Every worker there was, oldest first."""
@@ -122,7 +122,7 @@ class Workers:
         )
         names = ("id", "study_target_id", "name", "host", "device", "pid", "state", "started_at", "ended_at")
         query = (
-            select(*(w.__table__.c[name] for name in names), w.heartbeat, tables.utc_now().label("now"))
+            select(*(w.__table__.c[name] for name in names), w.heartbeat, column_types.utc_now().label("now"))
             .add_columns(func.coalesce(made.c.evaluations, 0).label("evaluations"), now.c.evaluation_id, now.c.trial)
             .outerjoin(made, made.c.worker == w.name)
             .outerjoin(now, now.c.worker == w.name)
@@ -134,7 +134,11 @@ class Workers:
     def live(self, study_target_id: int, lease_s: float) -> dict[str, str]:
         """Name → state of the workers that were heard of within a lease and have not ended."""
         w = tables.Worker
-        live = (w.study_target_id == study_target_id, w.ended_at.is_(None), w.heartbeat >= tables.utc_ago(lease_s))
+        live = (
+            w.study_target_id == study_target_id,
+            w.ended_at.is_(None),
+            w.heartbeat >= column_types.utc_ago(lease_s),
+        )
         return {row.name: row.state for row in self._database.rows(select(w.name, w.state).where(*live).order_by(w.id))}
 
 
@@ -147,7 +151,7 @@ class Tasks:
     @retried
     def take(self, study_target_id: int, task: str, worker: str, lease_s: float) -> bool:
         """Give a worker a task unless another has it and is alive; False when it does not get it."""
-        t, now = tables.Task, tables.utc_now()
+        t, now = tables.Task, column_types.utc_now()
         this = (t.study_target_id == study_target_id, t.name == task)
         values = {"worker": worker, "heartbeat": now}
         try:
@@ -174,7 +178,7 @@ class Tasks:
     def of_target(self, study_target_id: int) -> tuple[records.TaskRecord, ...]:
         """The tasks that workers hold, by name; also those that a lost worker left."""
         t = tables.Task
-        query = select(t.name, t.worker, t.heartbeat, tables.utc_now().label("now"))
+        query = select(t.name, t.worker, t.heartbeat, column_types.utc_now().label("now"))
         rows = self._database.rows(query.where(t.study_target_id == study_target_id).order_by(t.name))
         return tuple(records.TaskRecord(row.name, row.worker, _age_s(row)) for row in rows)
 
@@ -182,7 +186,7 @@ class Tasks:
 def _spent(spent: Mapping[str, float] | None) -> dict[str, Any]:
     """The columns of a worker that say where its time went; none where nothing is known of it."""
     seconds = {kind: round(each, 3) for kind, each in (spent or {}).items()}
-    return {"spent": seconds, "spent_at": tables.utc_now()} if seconds else {}
+    return {"spent": seconds, "spent_at": column_types.utc_now()} if seconds else {}
 
 
 def _worker(row: Row) -> records.WorkerRecord:

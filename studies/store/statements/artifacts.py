@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, exists, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.statements import table_rows
 
 UNUSED = "unused "  # before the kind of an artifact that nothing refers to and whose file is to be removed
@@ -76,7 +76,7 @@ def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
     a, t, file = tables.Artifact, tables.StudyTarget, tables.File
     held = (tables.Evaluation.artifact, t.ranges_digest, file.digest)
     alone = [~exists().where(column == a.digest) for column in held]
-    lost = and_(a.key.is_(None), a.created_at < tables.utc_ago(age_s), *alone)
+    lost = and_(a.key.is_(None), a.created_at < column_types.utc_ago(age_s), *alone)
     return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import or_, select
 
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 
 
 def is_free(table: Any, worker: str, lease_s: float) -> Any:
     """Of a lease or a task: its worker has not renewed it for too long, has ended, or is the one that asks."""
     ended = select(tables.Worker.name).where(tables.Worker.ended_at.is_not(None))
-    return or_(table.worker == worker, table.heartbeat < tables.utc_ago(lease_s), table.worker.in_(ended))
+    return or_(table.worker == worker, table.heartbeat < column_types.utc_ago(lease_s), table.worker.in_(ended))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 
 from search.values import Accuracy, Answer, Assignment, Evaluation, Failure, Latency, LayerTime
 from studies.store import records
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.statements import artifacts, table_rows
 
 
@@ -77,7 +77,7 @@ def measures(evaluation: Evaluation) -> dict[str, Any]:
     answers = [row.answer for row in evaluation.audit]
     return {
         "status": records.OK if evaluation.ok else records.FAILED,
-        "finished_at": tables.utc_now(),
+        "finished_at": column_types.utc_now(),
         "not_obeyed": answers.count(Answer.NOT_OBEYED),
         "opaque": answers.count(Answer.OPAQUE),
         "engine": None if evaluation.engine is None else asdict(evaluation.engine),

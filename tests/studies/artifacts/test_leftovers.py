@@ -15,7 +15,7 @@ from sqlalchemy import update
 from search.errors import ArtifactError
 from studies.artifacts.folder import STALE_S, Artifacts
 from studies.artifacts.leftovers import clear, drop, kept_engine
-from studies.store.database import database, tables
+from studies.store.database import column_types, database, tables
 from studies.store.store import LostEvaluationError, Store
 from tests.support.command_line import child, environment, write_inputs
 from tests.support.study_rows import STUDY, TARGET, assignment, finish, measured
@@ -112,7 +112,7 @@ def test_what_is_not_recorded_goes_at_once_or_when_it_is_old(
     clear(store, artifacts, own=True)
     assert len(names(artifacts)) == 1, "somebody may be about to record it"
     with database.writing(store.database.engine) as connection:
-        connection.execute(update(tables.Artifact).values(created_at=tables.utc_ago(2 * STALE_S)))
+        connection.execute(update(tables.Artifact).values(created_at=column_types.utc_ago(2 * STALE_S)))
     store.files.add("c" * 64, "ranges", 1, key="for the next study of this model")
     clear(store, artifacts, own=True)
     assert (names(artifacts), known(store)) == (set(), {"c" * 64: "ranges"})

@@ -21,7 +21,7 @@ from sqlalchemy import update
 
 from search.values import Failure, FailureKind, Latency, Precision, Stage
 from studies.crew import Alone, Shared
-from studies.store.database import database, tables
+from studies.store.database import column_types, database, tables
 from studies.store.records import (
     EXPORT,
     Choice,
@@ -74,7 +74,7 @@ def test_ctrl_c_just_as_a_worker_joins_leaves_none_behind(
 def grow_old(store: Store, table: type[Any], seconds: float = 2 * LEASE_S) -> None:
     """Let so much time pass since the heartbeats of a table."""
     with database.writing(store.database.engine) as connection:
-        connection.execute(update(table).values(heartbeat=tables.utc_ago(seconds)))
+        connection.execute(update(table).values(heartbeat=column_types.utc_ago(seconds)))
 
 
 def at_once(*calls: Callable[[], T]) -> list[T]:

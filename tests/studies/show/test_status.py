@@ -24,7 +24,7 @@ from studies.options.read_options import read_config
 from studies.run.search_result import Mixes
 from studies.show.front_table import front_json, front_table
 from studies.show.status_text import blocks, finished_lines
-from studies.store.database import tables
+from studies.store.database import column_types, tables
 from studies.store.database.database import writing
 from studies.store.store import Store
 from tests.support.command_line import child, copy_finished, invoke, ok
@@ -149,7 +149,7 @@ def test_times_fp32_are_of_its_latest_measurement_as_in_front(tmp_path: Path) ->
 
 def aged(store: Store, name: str, seconds: float) -> None:
     """Let a worker have started, been heard of and finished its evaluations so long ago."""
-    ago = tables.utc_ago(seconds)
+    ago = column_types.utc_ago(seconds)
     w, e, lease = tables.Worker, tables.Evaluation, tables.Lease
     with store.database.engine.begin() as connection:
         connection.execute(update(w).where(w.name == name).values(started_at=ago, heartbeat=ago))
