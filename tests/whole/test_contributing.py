@@ -1,0 +1,80 @@
+"""The tour leads to what it names, and what CONTRIBUTING shows works as it is written there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from search.values import Precision
+from studies.options.limits import LIMITS, register_limit
+from tests.support.command_line import ok, write_inputs
+from tests.support.docs_pages import blocks, read
+from tests.support.evaluator_patches import toy_precision
+from tests.support.paths import ROOT
+
+TOUR, GUIDE = ROOT / "docs" / "development" / "tour.md", ROOT / "CONTRIBUTING.md"
+STOP = re.compile(r"^\| (\d+) \| `([\w/.]+)` \| `(\w+)` \|", re.MULTILINE)
+FAKE = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 4, "--quiet")
+
+
+def example(title: str) -> tuple[str, str]:
+    """Module and text of the Python example that is shown under a title."""
+    _, _, section = read(GUIDE).partition(f"\n### {title}\n")
+    found = re.search(r"```python\n# (\w+)\.py\n(.*?)```", section.partition("\n### ")[0], re.DOTALL)
+    assert found is not None, title
+    return found[1], found[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_tour_has_at_most_twelve_stops_each_a_name_of_its_file() -> None:
+    stops = STOP.findall(read(TOUR))
+    assert [int(number) for number, _, _ in stops] == list(range(1, len(stops) + 1))
+    assert 8 <= len(stops) <= 12
+    for _, file, name in stops:
+        tree = ast.parse(read(ROOT / file))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}, file
+
+
+def test_the_sampler_that_is_shown_goes_through_a_search(here: Path) -> None:
+    module, text = example("A sampler")
+    (here / f"{module}.py").write_text(text)
+    ok(*FAKE, "--sampler", f"{module}:SmallPopulation")
+
+
+def test_the_metric_that_is_shown_gives_a_score_a_sample(here: Path) -> None:
+    space: dict[str, object] = {}
+    exec(example("A metric")[1], space)
+    worst = space["worst_error"]
+    values = np.asarray([[1.0, 2.0], [3.0, 7.0]])
+    assert worst({"depth": values}, np.zeros((2, 2))).tolist() == [2.0, 7.0]  # type: ignore[operator]
+    assert worst.higher_is_better is False  # type: ignore[attr-defined]
+
+
+def test_the_limit_that_is_shown_is_one() -> None:
+    space: dict[str, object] = {}
+    exec(example("A limit")[1], space)
+    limit = register_limit(space["MAX_SIZE"])  # type: ignore[arg-type]
+    assert LIMITS.pop(limit.name).option == "max-size"
+
+
+def test_the_precision_that_is_shown_is_the_one_that_tests_add() -> None:
+    (diff,) = blocks(GUIDE, "diff")
+    toy = next(line for line in diff.splitlines() if "TOY" in line)
+    facts = ast.literal_eval(toy.partition("=")[2].strip())
+    added = toy_precision.add()
+    try:
+        names = ("id", "rank", "dtype", "value_bytes", "usual_time", "usual_noise", "ceiling_db", "scaled", "colour")
+        assert facts == tuple(getattr(added, name) for name in names)
+        assert f"INT8 = 2, {Precision.INT8.rank}," in diff
+    finally:
+        toy_precision.remove()
