@@ -78,9 +78,8 @@ def export(
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
-                how = f"trial {trial}" if trial is not None else pick or "best"
-                if trial is None:
-                    now, row = exports.confirm_pick(work, now, how)
+                how = pick or "best" if trial is None else f"trial {trial}"
+                now, row = exports.confirm_pick(work, now, how) if trial is None else (now, row)
                 request = exports.Request(
                     int(now.table.trial[row]), how, final_options(good.config), triton, latency_tolerance
                 )

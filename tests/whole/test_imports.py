@@ -7,6 +7,7 @@ import functools
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,28 +52,19 @@ def sources() -> list[str]:
 
 
 @functools.cache
-def imported(path: str, *, at_start_only: bool = False) -> tuple[str, ...]:
-    """Full names of what a file imports, also inside functions unless told otherwise."""
-    return tuple(_imported(path, ast.parse((ROOT / path).read_text()), at_start_only))
+def imported(path: str) -> tuple[str, ...]:
+    """Full names of what a file imports, also inside functions and for types alone."""
+    return tuple(_imported(path, ast.parse((ROOT / path).read_text())))
 
 
-def _imported(path: str, tree: ast.Module, at_start_only: bool) -> Iterator[str]:
-    for node in _at_start(tree) if at_start_only else ast.walk(tree):
+def _imported(path: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _at_start(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that run when the module is imported: not those of functions, nor of `if TYPE_CHECKING`."""
-    for node in ast.iter_child_nodes(tree):
-        checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if not checking and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-            yield from _at_start(node)
 
 
 def test_imports_point_one_way() -> None:
@@ -115,12 +107,38 @@ def test_heavy_modules_are_imported_only_where_they_belong() -> None:
     assert wrong == []
 
 
-def test_no_folder_imports_in_a_circle() -> None:
-    """At import time; inside functions it may."""
-    graph = {
-        path[:-3].replace("/", "."): {name for name in imported(path, at_start_only=True) if _is_ours(name)}
-        for path in sources()
-    }
+# Packages from the ground up. One imports only those of lower floors of its room, also for types and inside functions.
+FLOORS = {
+    "search": ("errors values", "graph references", "extensions space", "forecast solver", "sampler"),
+    "evaluators": (
+        *("cores late_imports stopwatch", "data", "calibration metrics", "lowering", "engine", "backends measure"),
+        *("diagnose", "process"),
+    ),
+    "studies": (
+        *("environment events interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
+        *("run show", "export fleet inspect", "verbs", "cli"),
+    ),
+}
+MOST_FILES, MOST_LINES = 12, 400
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_packages_import_only_those_below_them(room: str) -> None:
+    floors = {package: floor for floor, names in enumerate(FLOORS[room]) for package in names.split()}
+    wrong = []
+    for path in sources():
+        if path.startswith(f"{room}/") and path != f"{room}/__init__.py":
+            here = path.split("/")[1].removesuffix(".py")
+            for name in imported(path):
+                there = name.split(".")[1] if name.startswith(f"{room}.") else here
+                if there != here and floors.get(there, -1) >= floors[here]:
+                    wrong.append(f"{path} imports {name}")
+    assert wrong == []
+    assert len(FLOORS[room]) <= 8
+
+
+def test_no_file_imports_in_a_circle_not_even_for_types() -> None:
+    graph = {path[:-3].replace("/", "."): {name for name in imported(path) if _is_ours(name)} for path in sources()}
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:
@@ -132,6 +150,14 @@ def test_no_folder_imports_in_a_circle() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+def test_folders_and_files_are_small_enough_to_look_through() -> None:
+    """A budget to think by: whoever needs more says why here."""
+    files = Counter(str(Path(path).parent) for path in sources() if not path.endswith("__init__.py"))
+    assert {folder: count for folder, count in files.items() if count > MOST_FILES} == {}
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path in sources()}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
 def _is_ours(name: str) -> bool:

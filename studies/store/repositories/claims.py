@@ -73,12 +73,16 @@ class Claims:
                     results.link(connection, study_target_id, trial, evaluation_id, reused=False)
                 return evaluation_id
         except IntegrityError:
-            known = self._status(study_target_id, digest)
-            if known is None:
-                raise ValueError(f"trial {trial} has an evaluation already, or there is no such target") from None
-            if repeated() and (known.status, known.worker) == (records.RUNNING, worker):
-                return int(known.id)
-            raise KnownEvaluationError(known.id, known.status) from None
+            return self._find_own(study_target_id, digest, worker, trial)
+
+    def _find_own(self, study_target_id: int, digest: str, worker: str, trial: int | None) -> int:
+        """The evaluation that stands in the way of a new one, where this worker began it in a transaction cut off."""
+        known = self._status(study_target_id, digest)
+        if known is None:
+            raise ValueError(f"trial {trial} has an evaluation already, or there is no such target") from None
+        if repeated() and (known.status, known.worker) == (records.RUNNING, worker):
+            return int(known.id)
+        raise KnownEvaluationError(known.id, known.status) from None
 
     def _status(self, study_target_id: int, digest: str) -> Row | None:
         e = tables.Evaluation

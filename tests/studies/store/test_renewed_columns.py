@@ -109,6 +109,18 @@ class Writer:
         return replace(found, baseline_ms=4.0 + self._random.random())
 
 
+def test_a_result_that_takes_the_place_of_a_stopped_one_is_read_again(store: Store, target: int) -> None:
+    writer = Writer(store, target, "w1", 1)
+    number = writer.begin()
+    chosen = store.evaluations.load(number).evaluation.assignment
+    store.claims.record(number, writer._measured(chosen, stopped=True))
+    known = store.evaluations.table(target)
+    store.claims.replace_stopped(number, writer._measured(chosen, stopped=False), worker="w1")
+    renewed = store.evaluations.table(target, known)
+    assert known.samples[0] < known.total_samples[0] == renewed.samples[0]
+    assert_same(renewed, store.evaluations.table(target))
+
+
 def test_what_two_write_is_seen_by_one_that_reads_only_what_changed(store: Store, other: Store, target: int) -> None:
     writers = [Writer(store, target, "w1", 1), Writer(other, target, "w2", 2)]
     order, known, seen = random.Random(3), None, set[str]()
