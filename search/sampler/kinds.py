@@ -19,8 +19,9 @@ class SamplerKind(ABC):
 
     Attributes:
         name: as messages and help have it.
-        guided: whether it is told of the graph, of priors and of what cannot be built, as `Guidance`. Workers of one
-            target then share its seed, because what they propose differs by what is under way.
+        guided: whether it is told of the graph, of priors and of what cannot be built, as `Guidance`. Sensitivities are
+            then measured for it, refused pairs are left out of mixes, and workers of one target share its seed, because
+            what they propose differs by what is under way.
     """
 
     name: ClassVar[str]
@@ -36,8 +37,8 @@ class SamplerKind(ABC):
 
         Args:
             seed: of the study, or of this worker of it.
-            finished: trials that the study has already. A sampler that draws anew from `seed` after every start would
-                propose what was proposed before: draw from `continued_seed(seed, finished)`.
+            finished: trials that the study has already, open and failed ones too. A sampler that draws anew from
+                `seed` after every start would propose what was proposed before: draw from `continued_seed`.
             guidance: given where `guided` is set.
         """
 

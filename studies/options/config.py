@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ConfigError
+from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
 from search.values import Precision
 from studies.options import value_kinds as kinds
@@ -261,7 +262,7 @@ class SearchConfig:
     )
     sampler: str = option(
         kinds.SAMPLER,
-        "guided, tpe, nsga2, gp, random, or module:Class.",
+        f"{', '.join(SAMPLERS)}, or module:Class.",
         "guided",
         metavar="NAME",
         panel="Search",

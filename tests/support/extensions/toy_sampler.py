@@ -1,4 +1,4 @@
-"""A sampler of another package, as small as one can be: it takes the first choice of every decision that is left."""
+"""A sampler of another package, as small as one can be."""
 
 from __future__ import annotations
 
