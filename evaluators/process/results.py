@@ -36,6 +36,7 @@ class MetricDescription:
 
     Attributes:
         ratio: whether values are shares between 0 and 1.
+        relative: whether outputs are compared with those of FP32, so that FP32 always has the least loss.
         kind: `per_sample` or `accumulating`.
         notes: how it was chosen and what it does not score, one sentence each.
     """
@@ -44,6 +45,7 @@ class MetricDescription:
     unit: str
     higher_is_better: bool
     ratio: bool
+    relative: bool
     kind: str
     notes: Sequence[str]
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from studies.judging.final_split import FinalSplit
 from studies.judging.measures import FP32, Measures
 from studies.judging.rules import feasibility, verdicts
-from studies.judging.rules.candidates import is_relative
 from studies.judging.rules.front import front
 from studies.options.limits import LATENCY_MS, LOSS, METRIC_VALUE, Limits, MetricScale
 
@@ -93,7 +92,7 @@ class Judgement:
             samples: that the estimates rest on; of samples in clusters, which may all be right or wrong together, the
                 clusters.
         """
-        relative, error = is_relative(self.metric.name), verdicts.standard_error(low, high)
+        relative, error = self.metric.relative, verdicts.standard_error(low, high)
         of_value = verdicts.value_error(value, error, samples, relative=relative, ratio=self.metric.ratio)
         higher = self.metric.higher_is_better
         return verdicts.margins(loss, error, value, of_value, self.limits, higher_is_better=higher)

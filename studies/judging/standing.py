@@ -84,7 +84,7 @@ class Standing:
 
     @cached_property
     def picks(self) -> Picks:
-        return choose(self._candidates, aim_of(self.limits, self.metric.name))
+        return choose(self._candidates, aim_of(self.limits, relative=self.metric.relative))
 
     def point(self, row: int) -> Point:
         """One evaluation with all that is to be told of it."""

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 # Measures, by the names of their columns in a table of evaluations.
 LATENCY_MS, LOSS, METRIC_VALUE, MEMORY_BYTES = "latency_ms", "loss", "metric_value", "memory_bytes"
 
+UNITS: Mapping[str, Callable[[float], str]] = {
+    "ms": quantities.format_ms,
+    "s": quantities.format_duration_s,
+    "bytes": quantities.format_bytes,
+}
 GROUP = "bitfront.limits"  # of entry points, by which other packages register theirs
 Bound = float | Amount
 Scale = TypeVar("Scale", bound="MetricScale")
@@ -37,17 +42,20 @@ class MetricScale:
     Attributes:
         unit: say `dB`; empty for ratios and plain numbers.
         ratio: whether values are shares of one, so that a percentage means something.
+        relative: whether outputs are compared with those of FP32, so that FP32 always has the least loss.
     """
 
     name: str
     unit: str = ""
     ratio: bool = False
     higher_is_better: bool = True
+    relative: bool = False
 
     @classmethod
     def of(cls: type[Scale], metric: Mapping[str, Any]) -> Scale:
         """The scale of a metric as a study stores it."""
-        return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"])
+        relative = metric.get("relative", False)
+        return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"], relative)
 
     def text(self, value: float | None, digits: int = 4) -> str:
         """A value or a loss in the metric's unit; a dash where there is none."""
@@ -72,7 +80,7 @@ class Limit:
         word: what messages call the measure.
         help, metavar: for help and reference.
         kind: how its bound is read and written.
-        unit: `ms`, `bytes`, or `metric` for that of the study's metric.
+        unit: one of `UNITS`, or `metric` for that of the study's metric.
         least: True where the bound is the least that is allowed, False where it is the most, None where the direction
             of the metric decides.
         subject: how a limit begins in words; `{metric}` is the metric's name.
@@ -108,7 +116,7 @@ class Limit:
         """The bound with its unit: `2.5 ms`."""
         if self.unit == "metric":
             return metric.text(bound)
-        return {"ms": quantities.format_ms, "bytes": quantities.format_bytes}[self.unit](bound)
+        return UNITS[self.unit](bound)
 
     def text(self, bound: float, metric: MetricScale) -> str:
         """The limit in words: `latency ≤ 2.5 ms`."""
@@ -150,14 +158,17 @@ def register_limit(limit: Limit) -> Limit:
     """Add a row to the table, behind those that are there.
 
     Raises:
-        ConfigError: a limit has this name or this option already.
+        ConfigError: a limit has this name, this option or this word already, or its unit is not known.
     """
-    taken = [row for row in LIMITS.values() if limit.name == row.name or limit.option == row.option]
-    if taken:
-        raise ConfigError(
-            f"registering the limit {limit.name}: expected a new name and option, got those of {taken[0].name}; "
-            "choose others"
-        )
+    doing = f"registering the limit {limit.name} (--{limit.option})"
+    for row in LIMITS.values():
+        if limit.name == row.name or limit.option == row.option or limit.word == row.word:
+            raise ConfigError(
+                f"{doing}: expected a name, an option and a word of its own, got one of the limit {row.name} "
+                f"(--{row.option}), which is there already. Choose others, or remove the package that registers it."
+            )
+    if limit.unit not in (*UNITS, "metric"):
+        raise ConfigError(f"{doing}: expected a unit of {', '.join(UNITS)} or metric, got {limit.unit!r}. Name one.")
     return LIMITS.setdefault(limit.name, limit)
 
 

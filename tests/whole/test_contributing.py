@@ -63,8 +63,8 @@ def test_the_metric_that_is_shown_gives_a_score_a_sample(here: Path) -> None:
 def test_the_limit_that_is_shown_is_one() -> None:
     space: dict[str, object] = {}
     exec(example("A limit")[1], space)
-    limit = register_limit(space["MAX_SIZE"])  # type: ignore[arg-type]
-    assert LIMITS.pop(limit.name).option == "max-size"
+    limit = register_limit(space["MAX_BUILD_TIME"])  # type: ignore[arg-type]
+    assert LIMITS.pop(limit.name).option == "max-build-time"
 
 
 def test_the_precision_that_is_shown_is_the_one_that_tests_add() -> None:

@@ -161,6 +161,7 @@ class OpenData:
             unit=metric.unit,
             higher_is_better=metric.higher_is_better,
             ratio=metric.ratio,
+            relative=metric.needs_reference,
             kind=metric.kind,
             notes=self._metric_notes(),
         )

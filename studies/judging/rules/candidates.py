@@ -18,8 +18,6 @@ from studies.options.limits import LATENCY_MS, Limits
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-_RELATIVE = frozenset({"agreement", "cosine", "mse", "sqnr"})  # to FP32's outputs: FP32 itself is always the best
-
 
 class Aim(Enum):
     """What `best` is, by the limits that are given."""
@@ -29,13 +27,8 @@ class Aim(Enum):
     KNEE = "the knee of the front"
 
 
-def is_relative(metric: str) -> bool:
-    """Whether a metric compares with FP32's outputs, so that FP32 always has the least loss."""
-    return metric in _RELATIVE
-
-
-def aim_of(limits: Limits, metric: str) -> Aim:
-    """What `best` is under these limits.
+def aim_of(limits: Limits, *, relative: bool) -> Aim:
+    """What `best` is under these limits; `relative` says whether the metric compares with FP32's outputs.
 
     A budget alone asks for the least loss within it. Metrics relative to FP32 give that to whatever changes least,
     which is slow, so there a budget alone asks for the knee within it.
@@ -43,7 +36,7 @@ def aim_of(limits: Limits, metric: str) -> Aim:
     accuracy = limits.bound_accuracy
     if limits.most(LATENCY_MS) is None:
         return Aim.FASTEST if accuracy else Aim.KNEE
-    return Aim.KNEE if is_relative(metric) and not accuracy else Aim.LEAST_LOSS
+    return Aim.KNEE if relative and not accuracy else Aim.LEAST_LOSS
 
 
 @dataclass(frozen=True)

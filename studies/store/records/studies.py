@@ -15,8 +15,8 @@ class NewStudy:
     Attributes:
         config: all options of the search, as given and as defaulted.
         data: sources, digests and sizes of the splits.
-        metric: `name`, `unit`, `higher_is_better`, `ratio`, `kind` (`per_sample` or `accumulating`), and `notes`:
-            how it was chosen where nobody named it, and which outputs it does not score.
+        metric: `name`, `unit`, `higher_is_better`, `ratio`, `relative`, `kind` (`per_sample` or `accumulating`), and
+            `notes`: how it was chosen where nobody named it, and which outputs it does not score.
         model: `inputs`, `outputs` and what is needed to name its nodes.
     """
 

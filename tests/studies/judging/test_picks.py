@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluators.metrics.registry import get_metric
 from studies.judging.rules.candidates import Aim, Candidates, aim_of
 from studies.judging.rules.front import front
 from studies.judging.rules.picks import MOST_IN_LINE, Picks, choose, knee, line, ties
@@ -64,7 +65,7 @@ def marked(n: int, *rows: int) -> Any:
     ],
 )
 def test_the_limits_say_what_the_best_is(limits: Limits, metric: str, aim: Aim) -> None:
-    assert aim_of(limits, metric) is aim
+    assert aim_of(limits, relative=get_metric(metric).needs_reference) is aim
 
 
 def test_with_an_allowed_loss_the_best_is_the_fastest_that_keeps_it() -> None:

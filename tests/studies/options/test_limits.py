@@ -60,6 +60,13 @@ def test_a_limit_with_a_name_that_is_taken_is_refused(largest_engine: Limit) -> 
         register_limit(replace(largest_engine, option="max-file"))
     with pytest.raises(ConfigError, match="max_drop"):
         register_limit(replace(largest_engine, name="other", option="max-drop"))
+    with pytest.raises(ConfigError, match="a word of its own, got one of the limit max_size_bytes"):
+        register_limit(replace(largest_engine, name="other", option="max-file"))
+
+
+def test_a_limit_of_an_unknown_unit_is_refused(largest_engine: Limit) -> None:
+    with pytest.raises(ConfigError, match="expected a unit of ms, s, bytes or metric, got 'parsec'"):
+        register_limit(replace(largest_engine, name="other", option="max-way", word="way", unit="parsec"))
 
 
 def test_an_unknown_limit_is_refused() -> None:
