@@ -321,7 +321,7 @@ def lose_one(made: Workers, *, takeovers: int) -> tuple[int, int]:
         takeovers=takeovers,
     )
     old = "timezone('utc', now()) - interval '1 hour'"
-    made.change(f"insert into bf_lease values (:number, 'w-gone', {old}, {old})", number=number)
+    made.change(f"insert into bf_lease values (:number, 'w-gone', {old})", number=number)
     of_trial = "trial_id = (select trial_id from trials where number = :trial)"
     made.change(f"delete from trial_values where {of_trial}", trial=trial)
     made.change(f"delete from trial_system_attributes where {of_trial}", trial=trial)

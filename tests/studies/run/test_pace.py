@@ -46,7 +46,7 @@ def execute(query: str) -> list[Any]:
 
 
 class Clock(Quiet):
-    """A clock for time limits that finished evaluations and steps of a name move on by so many seconds."""
+    """A clock for time limits that evaluations, when they are timed, and steps of a name move on by so many seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, evaluation_s: float, **steps_s: float) -> None:
         self.evaluation_s, self.steps_s, self.moved_s = evaluation_s, steps_s, 0.0
@@ -60,8 +60,9 @@ class Clock(Quiet):
     def step(self, text: str, done: int, total: int) -> None:
         self.moved_s += self.steps_s.pop(text, 0.0)
 
-    def evaluation(self, record: Any, standing: Any, total: int) -> None:
-        self.moved_s += self.evaluation_s
+    def stage(self, trial: int, stage: str) -> None:
+        if stage == "latency":
+            self.moved_s += self.evaluation_s
 
 
 def search(clock: Quiet, **more: str) -> SearchResult:
