@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
 from search.values import Accuracy, Assignment, AuditRow, Evaluation, Latency, Precision
-from studies.store import records
-from studies.store.database import tables
-from studies.store.statements import results, table_rows
-from studies.store.store import Store
-from studies.trials.ledger import evaluation_digest
 
 SAMPLES = 2988  # of the example's search split
 INFERENCES = 120  # of one latency measurement, and as many of the baseline
@@ -52,33 +46,3 @@ def random_assignment(groups: list[str], rng: Generator) -> Assignment:
     choices = rng.choice(2, len(groups), p=[0.4, 0.6])
     either = (Precision.FP32, Precision.INT8)
     return Assignment({group: either[choice] for group, choice in zip(groups, choices, strict=True)})
-
-
-def fill(
-    store: Store, study_target_id: int, trials: range, groups: list[str], ranges_digest: str, knobs: dict[str, str]
-) -> list[Evaluation]:
-    """Add finished evaluations with the store's own statements, in one transaction; they answer `trials`."""
-    rng = np.random.default_rng(trials.start)
-    found = []
-    with store.database.writing("fill a study") as connection:
-        for trial in trials:
-            made = evaluation(random_assignment(groups, rng), rng)
-            assert made.latency is not None
-            assert made.accuracy is not None
-            row: dict[str, Any] = {
-                "study_target_id": study_target_id,
-                "digest": evaluation_digest(made.assignment, ranges_digest, knobs),
-                "role": "",
-                "worker": "nobody",
-                "assignment": made.assignment.to_json(),
-                **results.measures(made),
-            }
-            number = table_rows.insert_row(connection, tables.Evaluation, row)
-            results.link(connection, study_target_id, trial, number, reused=False)
-            results.insert_audit(connection, number, made)
-            results.insert_samples(connection, number, 0, made.latency)
-            results.insert_score(connection, number, "search", made.accuracy)
-            found.append(made)
-    assert all(made.ok for made in found)
-    assert records.OK == "ok"
-    return found

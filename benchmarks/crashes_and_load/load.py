@@ -28,8 +28,7 @@ from typing import Any
 import onnx
 from sqlalchemy import create_engine, text
 
-from benchmarks import ROOT
-from benchmarks.crashes_and_load import large_study
+from benchmarks import ROOT, large_study
 from benchmarks.example import load_text
 from benchmarks.figures.bookkeeping import replaying
 from studies import verbs
@@ -66,7 +65,7 @@ def main(parts: tuple[str, ...] = PARTS, evaluations: int = 100_000, trials: int
                 for sampler in SAMPLERS:
                     found |= sleepers(copied(server, url, sampler), sampler, workers)
             if "trial" in parts:
-                fill_study(url, trials)
+                large_study.fill_study(url, "s", trials)
                 for sampler in SAMPLERS:
                     found |= trial_times(copied(server, url, sampler), sampler, trials)
     finally:
@@ -149,31 +148,6 @@ def base_study(server: Server, folder: Path) -> str:
     with replaying():  # as what follows, or no model would fit both
         verbs.search(read_config(options))
     return url
-
-
-def fill_study(url: str, count: int) -> None:
-    """Bring the study to so many evaluations and trials."""
-    from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-
-    start, knobs = time.perf_counter(), OnnxRuntimeBackend().knobs()
-    with Store.open(url) as store:
-        study = store.studies.load("s")
-        target = store.targets.of_study(study.id)[0]
-        codes = {(choice.group, choice.precision): choice.code for choice in store.spaces.choices(target.id)}
-        free = {pair: code for pair, code in codes.items() if code is not None}
-        groups = [group.id for group in store.studies.groups(study.id)]
-        there = store.evaluations.table(target.id)
-        every, ranges = large_study.made_up(groups, count), target.ranges_digest or ""
-        digests = [evaluation_digest(every.assignment(row), ranges, knobs) for row in range(count)]
-        new = [row for row, digest in enumerate(digests) if digest not in set(there.digest)]
-        rows = large_study.part(every, new[: count - len(there)])
-        first = int(there.trial[:].max()) + 1
-        trials = range(first, first + len(rows))
-        large_study.fill(
-            store, target.id, rows, trials, lambda assignment: evaluation_digest(assignment, ranges, knobs)
-        )
-    large_study.add_trials(url, target, rows, trials, free)
-    print(f"{count} evaluations and trials, written in {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def copied(server: Server, url: str, sampler: str) -> str:

@@ -15,7 +15,6 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,12 +22,9 @@ import numpy as np
 import psutil
 from sqlalchemy import create_engine, text
 
-from benchmarks import synthetic
 from benchmarks.figures.bookkeeping import replaying
 from evaluators.process.keeper import EvaluatorProcess
-from evaluators.process.results import Built
 from search.space.choices import make_space
-from search.values import Assignment, Evaluation
 from studies import verbs
 from studies.events import Quiet
 from studies.options.read_options import change_config
@@ -70,18 +66,9 @@ class Clocks:
 @contextmanager
 def sleeping(seconds: float) -> Iterator[None]:
     """Evaluations sleep and answer, without an evaluator process; nothing is measured again."""
-
-    def build(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Built:
-        return Built(Evaluation(assignment), out)
-
-    def measure(keeper: EvaluatorProcess, built: Built, *_: Any, **__: Any) -> Evaluation:
-        time.sleep(seconds)
-        assignment = built.evaluation.assignment
-        return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), built.engine)
-
     with (
-        patch.multiple(EvaluatorProcess, build=build, measure=measure, adopt=lambda *_, **__: None),
-        patch("studies.run.finalists.confirm", lambda *_: None),
+        replaying(seconds),
+        patch.object(EvaluatorProcess, "adopt", lambda *_, **__: None),
         patch("studies.run.hooks.upkeep.measure_drift", lambda *_: 0.0),
     ):
         yield

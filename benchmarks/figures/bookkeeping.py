@@ -27,7 +27,7 @@ from unittest.mock import patch
 import numpy as np
 from rich.console import Console
 
-from benchmarks import synthetic
+from benchmarks import large_study, synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
 from evaluators.process.keeper import EvaluatorProcess
 from evaluators.process.line import EvaluatorLine
@@ -44,7 +44,7 @@ from studies.run.search import Search
 from studies.show.progress_display import Lines
 from studies.store.records import NewStudy
 from studies.store.store import Store
-from studies.trials.ledger import Ledger
+from studies.trials.ledger import Ledger, evaluation_digest
 from studies.trials.proposals import Proposals
 
 METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
@@ -166,14 +166,15 @@ def searched(sampler: str, trials: int, *, replayed: bool = False) -> tuple[Cloc
 
 
 @contextmanager
-def replaying() -> Iterator[None]:
-    """Evaluations and measurements answer at once; what they leave cannot be measured again."""
+def replaying(seconds: float = 0.0) -> Iterator[None]:
+    """Evaluations answer after so many seconds and measurements at once; no finalist is measured again."""
     real = EvaluatorProcess.ask
 
     def build(keeper: EvaluatorProcess, assignment: Assignment, out: Path, *_: Any, **__: Any) -> Built:
         return Built(Evaluation(assignment), out)
 
     def measure(keeper: EvaluatorProcess, built: Built, *_: Any, **__: Any) -> Evaluation:
+        time.sleep(seconds)
         assignment = built.evaluation.assignment
         return synthetic.evaluation(assignment, np.random.default_rng(int(assignment.digest[:8], 16)), built.engine)
 
@@ -202,7 +203,8 @@ def judging_times(count: int, repeats: int = 15) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/judged.db", create=True) as store:
         study_id = store.studies.create(NewStudy("judged", "", "", {}, {}, METRIC, {}, {}))
         target_id = store.targets.add(study_id, Target("onnxruntime", "CPU", {}, {}, "p20", True), "judged@1")
-        synthetic.fill(store, target_id, range(count), groups, "r" * 64, {})
+        rows = large_study.made_up(groups, count)
+        large_study.fill(store, target_id, rows, range(count), lambda mix: evaluation_digest(mix, "r" * 64, {}))
         study, (target,) = store.studies.load("judged"), store.targets.of_study(study_id)
         ledger = Ledger(store, Artifacts(Path(folder)), study, target, Limits(), {})
 

@@ -10,7 +10,6 @@ usage: python -m benchmarks.figures.database [--front 10000] [--resume 1000] [--
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -21,22 +20,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert
-
-from benchmarks import ROOT, synthetic
+from benchmarks import ROOT, large_study, synthetic
 from benchmarks.example import BATCH, DATA, MODEL, load_text
-from search.values import Evaluation, Precision
 from studies import verbs
-from studies.options.config import SearchConfig
 from studies.options.read_options import read_config
-from studies.store.records import NewStudy
-from studies.store.store import Store, optuna_storage
-from studies.verbs.analyses import layers
+from studies.store.store import Store
+from studies.trials.ledger import evaluation_digest
 
+GROUPS = [f"g{number:03}" for number in range(38)]  # as many as the example has
 REPEATS = 3
 FIRST = 4  # evaluations of the real search that the 1,000 stand on
 
@@ -59,8 +53,11 @@ def main(front: int = 10_000, resume: int = 1_000, keep: Path | None = None) -> 
 def front_times(folder: Path, count: int) -> dict[str, float]:
     path = folder / "front.db"
     url, start = f"sqlite:///{path}", time.perf_counter()
-    groups = write_study(url, count)
-    print(f"{count} evaluations x {groups} groups: {path.stat().st_size / 2**20:.0f} MiB", end=", ")
+    with Store.open(url, create=True) as store:
+        target = large_study.write_study(store, "digits", GROUPS)
+        rows = large_study.made_up(GROUPS, count, samples=synthetic.SAMPLES)
+        large_study.fill(store, target, rows, range(count), lambda mix: evaluation_digest(mix, "", {}))
+    print(f"{count} evaluations x {len(GROUPS)} groups: {path.stat().st_size / 2**20:.0f} MiB", end=", ")
     print(f"written in {time.perf_counter() - start:.0f} s")
     found = {
         "front_s": median_of(lambda: run("front", "digits", "--storage", url)),
@@ -72,21 +69,6 @@ def front_times(folder: Path, count: int) -> dict[str, float]:
     return found
 
 
-def write_study(url: str, count: int) -> int:
-    """A study of the example whose evaluations nobody measured; the number of its groups."""
-    looked = layers(SearchConfig(str(MODEL), "", batch=BATCH))
-    config = read_config({"model": str(MODEL), "data": str(DATA), "max-drop": "1%", "batch": str(BATCH)})
-    metric = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
-    new = NewStudy("digits", str(MODEL), looked.model.digest, config.to_json(), {}, metric, {}, {}, "done")
-    with Store.open(url, create=True) as store:
-        study = store.studies.create(new)
-        store.studies.set_groups(study, looked.model.groups)
-        target = store.targets.add(study, looked.target, "digits")
-        store.targets.settle(target, latency_band=0.02)
-        synthetic.fill(store, target, range(count), [group.id for group in looked.model.groups], "", {})
-    return len(looked.model.groups)
-
-
 # -- resume --------------------------------------------------------------------------------------------------------
 
 
@@ -95,7 +77,7 @@ def resume_times(folder: Path, count: int) -> dict[str, float]:
     options = {"model": str(MODEL), "data": str(DATA), "max-drop": "1%", "batch": str(BATCH), "study": "digits"}
     verbs.search(read_config({**options, "trials": str(FIRST), "storage": url}))
     start = time.perf_counter()
-    fill_both(url, count)
+    large_study.fill_study(url, "digits", count)
     print(f"{count} evaluations and trials to resume, written in {time.perf_counter() - start:.0f} s")
     resumed = median_of(lambda: again(folder, count + 1))
     given = [f"--{name}={value}" for name, value in options.items() if name != "model"]
@@ -107,66 +89,6 @@ def resume_times(folder: Path, count: int) -> dict[str, float]:
 
 _STUDY = "SELECT count(*) FROM bf_study"
 _RUNNING = "SELECT count(*) FROM bf_evaluation WHERE status = 'running'"
-
-
-def fill_both(url: str, count: int) -> None:
-    """Evaluations in our tables and trials in Optuna's, up to `count` of each."""
-    with Store.open(url) as store:
-        study = store.studies.load("digits")
-        target = store.targets.of_study(study.id)[0]
-        variables = {choice.group for choice in store.spaces.choices(target.id) if choice.precision is Precision.INT8}
-        groups = [group.id for group in store.studies.groups(study.id)]
-        first = int(store.evaluations.table(target.id).trial[:].max()) + 1
-        trials = range(first, first + count - FIRST)
-        made = synthetic.fill(store, target.id, trials, groups, target.ranges_digest or "", _knobs())
-    add_trials(url, target.optuna_study, trials, made, variables)
-
-
-def _knobs() -> dict[str, str]:
-    from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-
-    return OnnxRuntimeBackend().knobs()
-
-
-def add_trials(url: str, name: str, trials: range, evaluations: list[Evaluation], variables: set[str]) -> None:
-    """What Optuna's own way of adding trials writes, in bulk."""
-    import optuna
-    from optuna.storages._rdb import models
-
-    storage = optuna_storage(url)
-    study_id = storage.get_study_id_from_name(name)
-    free = optuna.distributions.distribution_to_json(optuna.distributions.IntDistribution(0, 1))
-    done, now = optuna.trial.TrialState.COMPLETE, datetime.now()
-    rows: dict[Any, list[dict[str, Any]]] = {m: [] for m in (models.TrialModel, models.TrialParamModel)}
-    rows |= {m: [] for m in (models.TrialValueModel, models.TrialSystemAttributeModel)}
-    known = max((trial._trial_id for trial in storage.get_all_trials(study_id, deepcopy=False)), default=0)
-    for number, evaluation in zip(trials, evaluations, strict=True):
-        assert evaluation.latency is not None
-        assert evaluation.accuracy is not None
-        owner = {"trial_id": known + 1 + number - trials.start}
-        rows[models.TrialModel].append(
-            {**owner, "number": number, "study_id": study_id, "state": done}
-            | {"datetime_start": now, "datetime_complete": now}
-        )
-        rows[models.TrialParamModel] += [
-            {**owner, "param_name": group, "param_value": float(precision is Precision.INT8), "distribution_json": free}
-            for group, precision in evaluation.assignment.items()
-            if group in variables
-        ]
-        values = (evaluation.latency.value_ms, evaluation.accuracy.loss)
-        kind = models.TrialValueModel.TrialValueType.FINITE
-        rows[models.TrialValueModel] += [
-            {**owner, "objective": i, "value": value, "value_type": kind} for i, value in enumerate(values)
-        ]
-        limits = {"obeyed": 0.0, "loss": evaluation.accuracy.loss - 0.01}
-        rows[models.TrialSystemAttributeModel] += [
-            {**owner, "key": f"constraints:{key}", "value_json": json.dumps(value)} for key, value in limits.items()
-        ]
-    with storage.engine.begin() as connection:
-        for model, values_of in rows.items():
-            connection.execute(insert(model), values_of)
-    storage.remove_session()
-    storage.engine.dispose()
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Large studies in PostgreSQL that nobody measured: rows of the size that real ones have, written in bulk."""
+"""Large studies that nobody measured, in SQLite or PostgreSQL, written in bulk with rows of the size of real ones."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, text
 
 from benchmarks import synthetic
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from search.forecast.forecasts import MEASURED
 from search.graph.grouping import Group
 from search.values import Assignment, Precision, Target
@@ -22,13 +24,15 @@ from studies.store import records
 from studies.store.database import tables
 from studies.store.records import Choice, NewStudy, TargetRecord
 from studies.store.store import Store, optuna_storage
+from studies.trials.ledger import evaluation_digest
 
 CHUNK = 2_000
-SAMPLES = 1_000  # per-sample scores of an evaluation
+SAMPLES = 1_000  # per-sample scores of an evaluation, where nothing else is said
 WORKERS = 8
 HOURS = 24.0  # over which the evaluations are spread
 BASELINE_MS = 4.6
 BOTH = (Precision.FP32, Precision.INT8)
+LIMIT = 0.05  # loss that the studies allow, at most
 METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
 
 
@@ -42,16 +46,21 @@ class Rows:
     loss: NDArray[np.float64]
     failed: NDArray[np.bool_]
     early: NDArray[np.bool_]
+    samples: int = SAMPLES
 
     def __len__(self) -> int:
         return len(self.chosen)
+
+    def scored(self, row: int) -> int:
+        """How many samples were scored; a third where that told that the mix loses more than is allowed."""
+        return self.samples // 3 if self.early[row] else self.samples
 
     def assignment(self, row: int) -> Assignment:
         codes = self.chosen[row]
         return Assignment({group: BOTH[int(code)] for group, code in zip(self.groups, codes, strict=True)})
 
 
-def made_up(groups: Sequence[str], count: int, seed: int = 0) -> Rows:
+def made_up(groups: Sequence[str], count: int, seed: int = 0, samples: int = SAMPLES) -> Rows:
     """Distinct assignments of every share of INT8; each group has a gain and a cost of its own, and there is noise."""
     rng = np.random.default_rng(seed)
     chosen = np.zeros((0, len(groups)), np.int8)
@@ -65,18 +74,20 @@ def made_up(groups: Sequence[str], count: int, seed: int = 0) -> Rows:
     gain, cost = np.random.default_rng(7).exponential(size=(2, len(groups)))
     latency_ms = (BASELINE_MS - 2.6 * (chosen @ gain) / gain.sum()) * rng.normal(1, 0.005, count)
     loss = np.maximum(0.1 * (chosen @ cost) / cost.sum() + rng.normal(0, 0.001, count), 0.0)
-    return Rows(groups, chosen, latency_ms, loss, rng.random(count) < 0.02, rng.random(count) < 0.2)
+    early = (loss > LIMIT + 0.01) & (rng.random(count) < 0.5)
+    return Rows(groups, chosen, latency_ms, loss, rng.random(count) < 0.02, early, samples)
 
 
 def part(rows: Rows, kept: Sequence[int]) -> Rows:
     """Some of the rows."""
     at = np.array(kept, dtype=np.int64)
-    return Rows(rows.groups, rows.chosen[at], rows.latency_ms[at], rows.loss[at], rows.failed[at], rows.early[at])
+    columns = rows.chosen[at], rows.latency_ms[at], rows.loss[at], rows.failed[at], rows.early[at]
+    return Rows(rows.groups, *columns, rows.samples)
 
 
 def write_study(store: Store, name: str, groups: Sequence[str]) -> int:
     """A study without evaluations; the id of its target."""
-    config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": "5%", "study": name})
+    config = read_config({"model": "model.onnx", "data": "data.npz", "max-drop": f"{LIMIT:g}", "study": name})
     wanted = {**config.to_json(), "trials": 1_000_000}
     study = store.studies.create(NewStudy(name, "model.onnx", "0" * 64, wanted, {}, METRIC, {}, {}, "running"))
     store.studies.set_groups(study, [_group(group) for group in groups])
@@ -91,6 +102,33 @@ def _group(group: str) -> Group:
     lists: dict[str, Any] = {"anchors": (group,), "nodes": (group,), "shape": (16, 64, 8, 8), "weight_shape": (64,)}
     empty: dict[str, Any] = dict.fromkeys(("weights", "inputs", "skips", "tensors"), ())
     return Group(id=group, name=f"/layer/{group}/Conv", op="Conv", output=group, block="", pinned="", **lists, **empty)
+
+
+# -- on top of a real study -----------------------------------------------------------------------------------------
+
+
+def fill_study(url: str, name: str, count: int) -> None:
+    """Bring a study that ONNX Runtime began to so many evaluations and trials."""
+    start, knobs = time.perf_counter(), OnnxRuntimeBackend().knobs()
+    with Store.open(url) as store:
+        study = store.studies.load(name)
+        target = store.targets.of_study(study.id)[0]
+        codes = {(choice.group, choice.precision): choice.code for choice in store.spaces.choices(target.id)}
+        free = {pair: code for pair, code in codes.items() if code is not None}
+        groups = [group.id for group in store.studies.groups(study.id)]
+        there = store.evaluations.table(target.id)
+        every, ranges = made_up(groups, count), target.ranges_digest or ""
+        digests, known = (
+            (evaluation_digest(every.assignment(row), ranges, knobs) for row in range(count)),
+            set(there.digest),
+        )
+        new = [row for row, digest in enumerate(digests) if digest not in known]
+        rows = part(every, new[: count - len(there)])
+        first = int(there.trial[:].max()) + 1
+        trials = range(first, first + len(rows))
+        fill(store, target.id, rows, trials, lambda mix: evaluation_digest(mix, ranges, knobs))
+    add_trials(url, target, rows, trials, free)
+    print(f"{count} evaluations and trials, written in {time.perf_counter() - start:.0f} s", flush=True)
 
 
 # -- our tables --------------------------------------------------------------------------------------------------------
@@ -108,17 +146,29 @@ def fill(store: Store, target: int, rows: Rows, trials: range, digest: Callable[
             _write(connection, tables.Trial, ({**trial, "number": n, "evaluation_id": e} for n, e in links))
             _write(connection, tables.Sample, (row for i in piece for row in _samples(rows, i, first)))
             _write(connection, tables.Score, (_score(rows, i, first) for i in piece if not rows.failed[i]))
-        connection.execute(text(_AUDITS), {"first": first})
-        connection.execute(text("select setval('bf_evaluation_id_seq', (select max(id) from bf_evaluation))"))
-    analyze(store)
+        pairs = "json_each_text" if _is_postgresql(connection) else "json_each"
+        connection.execute(text(_AUDITS.format(pairs=pairs)), {"first": first})
+        _raise_sequences(connection, {"bf_evaluation": "id"})
+    if store.database.engine.dialect.name == "postgresql":
+        analyze(store)
 
 
+_CODE = f"case a.value when 'fp32' then {Precision.FP32.id} else {Precision.INT8.id} end"
 _AUDITS = f"""
 insert into bf_audit (evaluation_id, "group", asked, got, kernel)
-select e.id, a.key, p.code, p.code, 'QLinearConv' from bf_evaluation e, json_each_text(e.assignment) a,
-(values ('fp32', {Precision.FP32.id}), ('int8', {Precision.INT8.id})) as p (label, code)
-where e.id >= :first and e.status = 'ok' and p.label = a.value
+select e.id, a.key, {_CODE}, {_CODE}, 'QLinearConv' from bf_evaluation e, {{pairs}}(e.assignment) a
+where e.id >= :first and e.status = 'ok'
 """
+
+
+def _is_postgresql(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"
+
+
+def _raise_sequences(connection: Connection, keys: Mapping[str, str]) -> None:
+    """Let PostgreSQL go on counting from what was written."""
+    for table, key in keys.items() if _is_postgresql(connection) else ():
+        connection.execute(text(f"select setval('{table}_{key}_seq', (select max({key}) from {table}))"))
 
 
 def analyze(store: Store) -> None:
@@ -160,8 +210,8 @@ def _evaluation(rows: Rows, i: int, first: int, target: int, digest: Callable[[A
         "loss": loss,
         "loss_low": loss - 0.004,
         "loss_high": loss + 0.004,
-        "samples": SAMPLES // 3 if rows.early[i] else SAMPLES,
-        "total_samples": SAMPLES,
+        "samples": rows.scored(i),
+        "total_samples": rows.samples,
         "size_bytes": synthetic.ENGINE_BYTES,
         "memory_bytes": 6_000_000,
         "build_s": 0.2,
@@ -181,8 +231,10 @@ def _samples(rows: Rows, i: int, first: int) -> Iterator[dict[str, Any]]:
 def _score(rows: Rows, i: int, first: int) -> dict[str, Any]:
     loss = float(rows.loss[i])
     values = {"value": 0.96 - loss, "loss": loss, "loss_low": loss - 0.004, "loss_high": loss + 0.004}
-    scores = os.urandom(SAMPLES // 8) * 32  # zeros and ones as float32 hold little information, which databases pack
-    row = {"evaluation_id": first + i, "split": "search", "metric": "top1", "samples": SAMPLES, "total": SAMPLES}
+    samples = {"samples": rows.scored(i), "total": rows.samples}
+    # Zeros and ones as float32 hold little information, which databases pack.
+    scores = os.urandom(rows.scored(i) // 8) * 32
+    row = {"evaluation_id": first + i, "split": "search", "metric": "top1", **samples}
     return {**row, **values, "scores": scores}
 
 
@@ -233,7 +285,6 @@ def add_trials(
                 {"trial_id": first + i, "key": MEASURED, "value_json": f"[0.02, 0.002, {float(not rows.early[i])}]"}
                 for i in good
             ))  # fmt: skip
-        for table, key in (("trials", "trial_id"), ("trial_params", "param_id")):
-            connection.execute(text(f"select setval('{table}_{key}_seq', (select max({key}) from {table}))"))
+        _raise_sequences(connection, {"trials": "trial_id", "trial_params": "param_id"})
     storage.remove_session()
     storage.engine.dispose()
