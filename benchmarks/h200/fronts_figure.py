@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.h200.fronts import LABELS, Row, counts
+from benchmarks.svg import document, legend_entry
 
 COLOURS = {"fresh": "#0b6e4f", "study": "#5bb98c", "tpe": "#d1495b", "nsga2": "#30638e", "mixes": "#999999"}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _ROW, _LEGEND = 380, 250, 60, 40, 70, 340, 60
@@ -71,12 +72,10 @@ def svg(found: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
     bottom = _TOP + len(found) * _ROW
     there = [source for source in LABELS if any(source in each["searches"] for each in found.values())]
     for place, source in enumerate(there):
-        parts.append(_key(_LEFT + place * 260, bottom, LABELS[source], COLOURS[source]))
-    parts.append(_key(_LEFT + len(there) * 260, bottom, "best known", "#000000"))
+        parts.append(legend_entry(_LEFT + place * 260, bottom, LABELS[source], COLOURS[source]))
+    parts.append(legend_entry(_LEFT + len(there) * 260, bottom, "best known", "#000000"))
     width, height = _LEFT + 3 * _WIDTH + 2 * _GAP + 30, bottom + _LEGEND
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    style = ' font-family="sans-serif" font-size="12">'
-    return f'{head}{style}\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    return document(width, height, parts)
 
 
 def _front(each: Mapping[str, Any], rows: Sequence[Row], top: float, title: str) -> str:
@@ -147,8 +146,3 @@ def _ticks(low: float, high: float) -> list[float]:
     step = 10.0 ** np.floor(np.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (factor * step) <= 6)
     return [round(float(k * step), 10) for k in range(int(np.ceil(low / step - 1e-9)), int(high / step + 1e-9) + 1)]
-
-
-def _key(x: float, y: float, label: str, colour: str) -> str:
-    line = f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
-    return f'{line}<text x="{x + 24}" y="{y + 4}">{escape(label)}</text>'

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.samplers.scores import median_curve
 from benchmarks.samplers.tables import NAMES
+from benchmarks.svg import document, legend_entry
 
 COLOURS = ("#0b6e4f", "#d1495b", "#30638e", "#edae49", "#7b5ea7", "#5c5c5c", "#00a6a6", "#a44a3f", "#89a30f", "#c77dff")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND, _ROW = 420, 300, 50, 34, 50, 280, 390
@@ -34,11 +35,9 @@ def svg(results: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         parts.append(f'<g transform="{place}">\n' + "\n".join(panel) + "\n</g>")
     width = _LEFT + min(len(networks), _COLUMNS) * (_WIDTH + _GAP) + _LEGEND
     for line, method in enumerate(m for m in labels if m in shown):
-        parts.append(_key(width - _LEGEND, _TOP + 10 + 20 * line, labels[method], colours[method]))
+        parts.append(legend_entry(width - _LEGEND, _TOP + 10 + 20 * line, labels[method], colours[method]))
     height = -(-len(networks) // _COLUMNS) * _ROW
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    style = ' font-family="sans-serif" font-size="12">'
-    return f'{head}{style}\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    return document(width, height, parts)
 
 
 def _frame(left: int, title: str, trials: int) -> str:
@@ -69,11 +68,6 @@ def _points(shares: NDArray[np.float64], left: int) -> list[str]:
     ys = [f"{_y(share):.1f}" for share in shares]
     ends = [i for i, y in enumerate(ys) if not (0 < i < len(ys) - 1 and ys[i - 1] == y == ys[i + 1])]
     return [f"{left + _WIDTH * (i + 1) / len(ys):.1f},{ys[i]}" for i in ends]
-
-
-def _key(x: int, y: int, label: str, colour: str) -> str:
-    line = f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
-    return f'{line}<text x="{x + 24}" y="{y + 4}">{escape(label)}</text>'
 
 
 def _y(share: float) -> float:

@@ -1,4 +1,4 @@
-"""Rows of a made-up network, for tests of the replay benchmark."""
+"""Rows of a made-up network, for tests of the sampler benchmark."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from scipy.optimize import approx_fprime
 from benchmarks.samplers import scores
 from benchmarks.samplers.simulator import engine_rows, gaussian, heldout, misfit, noise, simulated, simulator, trees
 from benchmarks.samplers.simulator.noise import Noise
-from tests.support.replay_rows import row, trained, written
+from tests.support.engine_rows import row, trained, written
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The replay benchmark: simulators of measured networks, their best-known fronts, what is counted and scored."""
+"""The sampler benchmark: simulators of measured networks, their best-known fronts, what is counted and scored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.samplers.simulator.noise import Noise
 from benchmarks.samplers.simulator.problem import Problem
 from search.values import Precision
 from studies.judging.rules.hypervolume import hypervolume
-from tests.support.replay_rows import LETTERS, trained, written
+from tests.support.engine_rows import LETTERS, trained, written
 
 pytestmark = pytest.mark.slow
 

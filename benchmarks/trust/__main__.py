@@ -1,5 +1,0 @@
-"""`python -m benchmarks.trust`."""
-
-from benchmarks.trust.run import main
-
-main()
