@@ -11,7 +11,10 @@ from typing import Any
 
 from search.errors import DataError
 
-REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_NAME = r"[^\W\d]\w*"
+_MODULE = rf"{_NAME}(\.{_NAME})*"
+REFERENCE = re.compile(f"{_MODULE}:{_NAME}")
+NESTED_REFERENCE = re.compile(f"{_MODULE}:{_MODULE}")  # also `package.module:Class.function`
 
 
 def import_function(reference: str, purpose: str) -> Callable[..., Any]:
@@ -28,19 +31,19 @@ def import_function(reference: str, purpose: str) -> Callable[..., Any]:
         raise DataError(f"{purpose} {reference!r} is not of the form package.module:function")
     name, _, attribute = reference.partition(":")
     try:
-        module = _import_module(name)
+        found = import_module_here(name)
     except Exception as error:
         raise DataError(
             f"{purpose} {reference!r}: importing {name} from {os.getcwd()} or the installed packages failed with "
             f"{short(error)}; run from the folder that holds it, or install it"
         ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
+    found = getattr(found, attribute, None)
+    if not callable(found):
         raise DataError(f"{purpose} {reference!r}: module {name} has no function {attribute}")
-    return function  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]
 
 
-def _import_module(name: str) -> Any:
+def import_module_here(name: str) -> Any:
     """Import with the current folder first; afterwards it stays importable, but last, where it shadows nothing."""
     here = os.getcwd()
     sys.path.insert(0, here)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from typing import Any
 
 from evaluators.metrics.contract import Labels, Metric, Outputs
 from search.errors import ConfigError
+from search.references import import_module_here
 
 
 def import_metric(name: str) -> Metric:
@@ -22,14 +21,11 @@ def import_metric(name: str) -> Metric:
 
 
 def _import_attribute(name: str, module: str, attribute: str) -> Any:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module)
+        found = import_module_here(module)
     except Exception as error:  # the user's module may raise anything while it is imported
         raise ConfigError(
-            f"metric {name!r}: module {module} cannot be imported from {folder} or the Python path: "
+            f"metric {name!r}: module {module} cannot be imported from {os.getcwd()} or the Python path: "
             f"{type(error).__name__}: {error}"
         ) from error
     for part in attribute.split("."):

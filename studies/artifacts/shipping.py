@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 from search.errors import ArtifactError, StudyError
 from search.graph import onnx_file
+from search.references import NESTED_REFERENCE
 from search.values import digest_of
 from studies.artifacts.folder import TEMPORARY, Artifacts, hash_of
 from studies.artifacts.locations import bucket_of, cache_home, open_artifacts
@@ -36,7 +36,6 @@ ROLES = {
     "final-data": "final_data",
     "calibration-cache": "calibration_cache",
 }
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[\w.]+")
 
 
 def ships(config: SearchConfig) -> bool:
@@ -210,7 +209,7 @@ def _alone(folder: Path, key: str) -> Iterator[None]:
 
 def _is_here(source: str) -> bool:
     """Whether a path is there, or the module of a function can be found."""
-    if os.path.exists(source) or not _REFERENCE.fullmatch(source):
+    if os.path.exists(source) or not NESTED_REFERENCE.fullmatch(source):
         return os.path.exists(source)
     top = source.partition(":")[0].partition(".")[0]
     if any((Path.cwd() / name).exists() for name in (f"{top}.py", top)):
@@ -227,7 +226,7 @@ def _not_there(study: str, part: FileRecord, source: Path, artifacts: Artifacts)
 
 
 def _not_shipped(study: str, role: str, source: str) -> StudyError:
-    function = _REFERENCE.fullmatch(source) is not None
+    function = NESTED_REFERENCE.fullmatch(source) is not None
     what = "a function" if function else "a folder or a file of the host that made it"
     way = "Run from the folder that holds its module, install it, or give" if function else "Give"
     return StudyError(

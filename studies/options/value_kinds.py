@@ -11,6 +11,7 @@ from evaluators.backends.kind import BackendOption
 from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
 from search.extensions import registered_names
+from search.references import NESTED_REFERENCE
 from search.sampler.shipped import GROUP, SHIPPED
 from search.space.rules import KeepRule
 from studies.options import quantities
@@ -20,7 +21,6 @@ from studies.options.urls import mask_password, parse_place
 
 LEAST_LEASE_S = 2.0
 MOST_LEASE_S = 7 * 86400.0
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def read_text(text: str, option: str) -> str:
@@ -50,7 +50,7 @@ def _read_place(text: str, option: str) -> str:
 
 
 def _read_function(text: str, option: str) -> str:
-    if not _FUNCTION.fullmatch(text):
+    if not NESTED_REFERENCE.fullmatch(text):
         raise refusal(option, "package.module:function", text, "write it like mypackage.images:prepare")
     return text
 
