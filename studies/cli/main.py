@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -74,8 +74,26 @@ def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(top)
     for verb in verbs:
-        app.command(verb)(with_options(getattr(importlib.import_module(VERBS[verb]), verb)))
+        app.command(verb)(with_options(_load(verb)))
     return app
+
+
+def _load(verb: str) -> Callable[..., None]:
+    """The function of a verb.
+
+    Raises:
+        ConfigError: it is one of another package, whose module cannot be imported or has no such function.
+    """
+    module = VERBS[verb]
+    try:
+        return getattr(importlib.import_module(module), verb)  # type: ignore[no-any-return]
+    except Exception as error:
+        if module.startswith("studies."):
+            raise
+        raise ConfigError(
+            f"adding the verb {verb} of another package: importing {verb} from {module} failed with "
+            f"{type(error).__name__}: {error}. Mend or remove that package."
+        ) from error
 
 
 def program_for(words: Sequence[str]) -> typer.Typer:

@@ -82,3 +82,12 @@ def test_a_package_that_cannot_be_imported_is_named_with_exit_code_2(here: Path)
     refused = run(site, "studies")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
     assert "loading toy_limit:MISSING" in refused.stderr
+
+
+def test_a_verb_that_cannot_be_imported_is_named_with_exit_code_2(here: Path) -> None:
+    site = here / "site"
+    install(toy_limit.__file__, site, "bitfront.verbs", "greet", "no_such_module")
+    refused = run(site, "greet")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused
+    assert "adding the verb greet" in refused.stderr
+    assert run(site, "front", "--help").returncode == 0  # verbs of bitfront do without it
