@@ -28,18 +28,13 @@ BACKENDS: Extensible[BackendKind] = Extensible(
 
 
 def kind_named(name: str) -> BackendKind:
-    """The backend of a name: one of `names`, or `package.module:Class`; never `auto`.
+    """The backend of a name: one of `BACKENDS.names()`, or `package.module:Class`; never `auto`.
 
     Raises:
         TargetError: there is no such backend, or what is named is none.
         DataError: a module that is named cannot be imported.
     """
     return BACKENDS.make(name)
-
-
-def names() -> tuple[str, ...]:
-    """Every backend that is registered, those of this package first."""
-    return BACKENDS.names()
 
 
 def shipped_kinds() -> tuple[BackendKind, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from evaluators.backends.kind import BackendKind, Check, Machine
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.doctor import gpu_checks
-from evaluators.backends.registry import kind_named, names
+from evaluators.backends.registry import BACKENDS, kind_named
 from evaluators.measure.latency import DeviceBusyError, device_lock
 from search.errors import BitfrontError
 from search.values import Precision
@@ -29,7 +29,7 @@ def doctor(backend: str | None = None) -> list[Check]:
     Raises:
         TargetError, DataError: there is no such backend.
     """
-    kinds = [kind_named(name) for name in (names() if backend is None else [backend])]
+    kinds = [kind_named(name) for name in (BACKENDS.names() if backend is None else [backend])]
     facts = environment.collect()
     machine = Machine(facts["packages"], facts["gpus"])
     needed_by = backend if backend is not None and kinds[0].runs_on_gpu(None) else ""

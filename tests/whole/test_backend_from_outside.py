@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.backends.registry import choose_backend, kind_named, names
+from evaluators.backends.registry import BACKENDS, choose_backend, kind_named
 from search.errors import TargetError
 from tests.support.command_line import invoke, ok, write_inputs
 from tests.support.extensions import toy_backend
@@ -61,7 +61,7 @@ def test_an_installed_package_registers_one_under_a_name(here: Path, monkeypatch
     (site / "toy-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[bitfront.backends]\nmine = {REFERENCE}\n")
     monkeypatch.syspath_prepend(site)
-    assert "mine" in names()
+    assert "mine" in BACKENDS.names()
     assert choose_backend("auto") != "mine"
     ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--backend", "mine", "--trials", 3, "--quiet")
     assert json.loads(ok("front", "s", "--json"))["target"]["backend"] == "toy"

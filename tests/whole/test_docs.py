@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evaluators.backends.kind import Check
-from evaluators.backends.registry import names
+from evaluators.backends.registry import BACKENDS
 from search.errors import ConfigError
 from search.space.choices import Space
 from search.values import Target
@@ -138,7 +138,7 @@ def test_page_has_its_exit_codes_and_its_function(verb):
 def test_search_page_names_every_choice_and_default():
     rows = dict(re.findall(r"^\| `--([a-z0-9-]+)[^`]*` \| (.*)$", page("search"), re.MULTILINE))
     choices = {
-        "backend": ("auto", *names()),
+        "backend": ("auto", *BACKENDS.names()),
         **{row.name: row.kind.choices for row in option_rows() if row.kind.choices},
     }
     for option, values in choices.items():
