@@ -47,7 +47,7 @@ from studies.store.store import Store
 from studies.trials.ledger import Ledger, evaluation_digest
 from studies.trials.proposals import Proposals
 
-METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
 SAMPLERS = ("guided", "tpe", "random")
 DEFAULT_TRIALS = SearchConfig("", "", "").trials
 

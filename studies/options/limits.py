@@ -54,7 +54,7 @@ class MetricScale:
     @classmethod
     def of(cls: type[Scale], metric: Mapping[str, Any]) -> Scale:
         """The scale of a metric as a study stores it."""
-        relative = metric.get("relative", False)
+        relative = metric["relative"]
         return cls(metric["name"], metric["unit"], metric["ratio"], metric["higher_is_better"], relative)
 
     def text(self, value: float | None, digits: int = 4) -> str:

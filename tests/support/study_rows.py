@@ -45,7 +45,7 @@ LAYERS = (
 )
 SERVERS = ["postgresql", "mariadb", *(["given"] if GIVEN else [])]
 KINDS = ["sqlite", *SERVERS]
-METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True}
+METRIC = {"name": "top1", "unit": "", "higher_is_better": True, "ratio": True, "relative": False}
 
 
 def fresh_url(kind: str, tmp_path: Path) -> str:

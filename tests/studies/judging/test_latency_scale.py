@@ -17,7 +17,7 @@ from studies.store.store import Store
 from tests.support.command_line import DATABASE, invoke, write_inputs
 from tests.support.study_rows import STUDY, TARGET, assignment, fresh_url, measured
 
-METRIC = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True}
+METRIC = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
 
 
 # -- the functions -----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def judged(
     store: Store, uniforms: Mapping[Precision, tuple[float, EngineSummary | None]], held: Sequence[Precision] = ()
 ) -> Standing:
     """A study of these uniform evaluations, latency in ms and engine, with groups that are held back beside them."""
-    metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True}
+    metric = {"name": "top1", "unit": "share", "higher_is_better": True, "ratio": True, "relative": False}
     study = store.studies.create(replace(STUDY, metric=metric, model=GRAPH))
     target = store.targets.add(study, replace(TARGET, relative=False), "demo/gpu")
     store.targets.settle(target, details={}, latency_band=0.01)
