@@ -58,8 +58,10 @@ class RegainedClaims:
         return None
 
     def _left(self, now: Standing) -> list[int]:
+        if not self._work.pace.allows_evaluation(now):
+            return []
         found = [int(now.table.id[row]) for row in np.flatnonzero(now.judgement.regained)]
-        return [number for number in found if number not in self._claimed and self._work.pace.allows_evaluation(now)]
+        return [number for number in found if number not in self._claimed]
 
     def _tell(self, count: int) -> None:
         if count and not self._told:
