@@ -16,6 +16,7 @@ from studies.export.export import Export
 from studies.export.selection import find_row
 from studies.export.triton import check_triton_name, check_triton_platform
 from studies.judging.search_events import SearchEvents
+from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.builder_options import FINAL, export_options
 from studies.options.config import SearchConfig
@@ -25,6 +26,7 @@ from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
 from studies.run.session.setup import checked
 from studies.run.session.study_rows import check_unchanged
+from studies.run.work import Work
 from studies.show.report.builder import build_report
 from studies.show.report.page import write_report
 from studies.store.records import StudyRecord
@@ -78,12 +80,20 @@ def export(
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
-                how = pick or "best" if trial is None else f"trial {trial}"
-                now, row = exports.confirm_pick(work, now, how) if trial is None else (now, row)
+                now, row, how = _confirm(work, now, row, pick, trial)
                 request = exports.Request(
                     int(now.table.trial[row]), how, final_options(good.config), triton, latency_tolerance
                 )
                 return exports.export_evaluation(work, now, row, request, out)
+
+
+def _confirm(work: Work, now: Standing, row: int, pick: str | None, trial: int | None) -> tuple[Standing, int, str]:
+    """What is exported, and what asked for it: a trial as it is, a pick once the final split has confirmed it."""
+    if trial is not None:
+        return now, row, f"trial {trial}"
+    how = pick or "best"
+    now, row = exports.confirm_pick(work, now, how)
+    return now, row, how
 
 
 def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, triton: str | None) -> SearchConfig:

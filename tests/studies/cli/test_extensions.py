@@ -13,8 +13,8 @@ from search.errors import ConfigError
 from studies.cli import main
 from studies.cli.main import VERBS, register_verb
 from studies.options.limits import LIMITS, Limit, register_limit
-from studies.options.value_kinds import SIZE
 from tests.support.command_line import copy_finished, invoke, ok
+from tests.support.extensions.toy_limit import MAX_SIZE
 
 TOY = "tests.support.extensions.toy_verb"
 
@@ -43,19 +43,7 @@ def test_the_verb_of_an_installed_package_is_found(greeting: None, monkeypatch: 
 
 @pytest.fixture
 def largest_engine() -> Iterator[Limit]:
-    limit = register_limit(
-        Limit(
-            name="max_size_bytes",
-            option="max-size",
-            column="size_bytes",
-            measure=lambda evaluation: evaluation.size_bytes,
-            word="size",
-            help="Largest file of an engine: 10MB.",
-            metavar="SIZE",
-            kind=SIZE,
-            unit="bytes",
-        )
-    )
+    limit = register_limit(MAX_SIZE)
     yield limit
     del LIMITS[limit.name]
 
