@@ -281,13 +281,15 @@ def stub_work(keeper: Any, knobs: dict[str, str]) -> Work:
 # -- the latency of what was written -----------------------------------------------------------------------------------
 
 
-def test_an_export_that_never_ties_is_kept_and_marked(here: Path) -> None:
-    said = invoke("export", "small", "--out", "engine", "--latency-tolerance", "1e-12", "--quiet")
+def test_an_export_that_never_ties_is_kept_and_marked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BITFRONT_TEST_EVER_SLOWER", "1")
+    said = invoke("export", "small", "--out", "engine", "--latency-tolerance", "5%", "--quiet")
     assert said.exit_code == 0, said.output
     assert "WARNING: the latency check of the exported engine failed" in said.stderr
     check = manifest(here / "engine")["latency_check"]
     assert check["holds"] is False
-    assert (check["tolerance"], check["tries"], len(check["latency_ratios"])) == (1e-12, 3, 3)
+    assert (check["tolerance"], check["tries"]) == (0.05, 3)
+    assert check["latency_ratios"] == pytest.approx([1 / 1.1] * 3)
     assert digest(here / "engine/model.onnx") == manifest(here / "engine")["files"]["model.onnx"]
 
 

@@ -39,6 +39,8 @@ if any("evaluators.process.server" in argument for argument in sys.orig_argv):
         from tests.support.evaluator_patches import doubtful_latency  # noqa: F401
     if "BITFRONT_TEST_SLOW_START" in os.environ:
         from tests.support.evaluator_patches import slow_start  # noqa: F401
+    if "BITFRONT_TEST_EVER_SLOWER" in os.environ:
+        from tests.support.evaluator_patches import ever_slower  # noqa: F401
     if "BITFRONT_TEST_CUDA" in os.environ:
         from tests.support.evaluator_patches import named_cuda  # noqa: F401
     if "BITFRONT_TEST_TOY" in os.environ:
