@@ -21,11 +21,11 @@ from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
 from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
-from evaluators.diagnose.output_noise import OutputNoise, compared_names
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
 from evaluators.engine import Arrays
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
+from evaluators.measure.output_noise import OutputNoise, compared_names
 from search.errors import EvaluatorError, ModelError
 from search.values import Assignment, Precision
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch
-from evaluators.diagnose.output_noise import compared_names, sample_noise
 from evaluators.engine import Arrays
+from evaluators.measure.output_noise import compared_names, sample_noise
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

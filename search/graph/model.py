@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from search.errors import ModelError
 from search.graph import onnx_file
@@ -16,6 +18,7 @@ from search.graph.cleaning import clean, infer_shapes
 from search.graph.element_types import settle_types
 from search.graph.grouping import WEIGHTED, Edge, Group, find_groups
 from search.graph.shapes import ShapeRequest, TensorSpec, fix_shapes, measured_shapes
+from search.values import Recovery, digest_of
 
 __all__ = ["Edge", "Group", "Model", "ShapeRequest", "TensorSpec", "load"]
 
@@ -34,7 +37,8 @@ class Model:
         inputs, outputs: at the measured shapes, batch first.
         shapes: shape of every tensor at the measured input shapes, where inference knows it.
         groups, edges: in topological order.
-        digest: of the user's file, its external data and the requested shapes, 64 hex digits.
+        digest: of the user's file, its external data and the requested shapes, 64 hex digits; and of the factors of a
+            model that is `scaled`.
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
     """
 
@@ -51,6 +55,30 @@ class Model:
     def batch(self) -> int:
         """Samples in one inference: the leading dimension of the first input."""
         return self.inputs[0].shape[0]
+
+    def scaled(self, factors: Mapping[str, NDArray[Any]]) -> Model:
+        """The model with some of its constants multiplied; this one stays as it is.
+
+        Args:
+            factors: name of a constant → an array that broadcasts to its shape; the product is rounded to the type of
+                the constant.
+
+        Returns:
+            A model with the same names and groups, and a digest of its own where there are factors.
+
+        Raises:
+            ModelError: there is no such constant.
+        """
+        if not factors:
+            return self
+        graph = self.graph.clone()
+        for name, factor in factors.items():
+            value = graph.graph.initializers.get(name)
+            if value is None or value.const_value is None:
+                raise ModelError(f"scaling constants of the model: expected a constant {name!r}, and there is none")
+            array = value.const_value.numpy()
+            value.const_value = ir.tensor((array * factor).astype(array.dtype), name=name)
+        return replace(self, graph=graph, digest=digest_of([self.digest, Recovery(factors).digest]))
 
     def save(self, path: Path) -> None:
         """Write the clean model to `path` as one ONNX file."""

@@ -16,6 +16,7 @@ from search.values.evaluation import (
 )
 from search.values.precision import Precision
 from search.values.ranges import FP16_MAX, Ranges, TensorRange
+from search.values.recovery import Correction, Recovery
 from search.values.target import Capability, Target, flatten
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Assignment",
     "AuditRow",
     "Capability",
+    "Correction",
     "EngineSummary",
     "Evaluation",
     "Failure",
@@ -33,6 +35,7 @@ __all__ = [
     "LayerTime",
     "Precision",
     "Ranges",
+    "Recovery",
     "Stage",
     "Target",
     "TensorRange",

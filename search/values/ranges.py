@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from search.values.digest import digest_of
+from search.values.recovery import Recovery
 
 FP16_MAX = 65504.0
 
@@ -29,6 +30,7 @@ class Ranges:
 
     `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
     `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
+    `recovery` is what was changed of the model before they were calibrated, and of its INT8 constants with them.
     """
 
     method: str
@@ -36,6 +38,7 @@ class Ranges:
     observed: Mapping[str, TensorRange]
     samples: int
     infinite: tuple[str, ...] = ()
+    recovery: Recovery = field(default_factory=Recovery)
 
     @property
     def digest(self) -> str:
@@ -55,6 +58,7 @@ class Ranges:
             "observed": {name: [r.low, r.high] for name, r in sorted(self.observed.items())},
             # Left out where there is none, so that the digest of such ranges is what it was before there was the key.
             **({"infinite": sorted(self.infinite)} if self.infinite else {}),
+            **({"recovery": self.recovery.to_json()} if self.recovery else {}),
         }
 
     @classmethod
@@ -65,4 +69,5 @@ class Ranges:
             tensors={name: TensorRange(*pair) for name, pair in data["tensors"].items()},
             observed={name: TensorRange(*pair) for name, pair in data["observed"].items()},
             infinite=tuple(data.get("infinite", ())),
+            recovery=Recovery.from_json(data["recovery"]) if "recovery" in data else Recovery(),
         )

@@ -19,6 +19,7 @@ from evaluators.process.line import ALIVE, PROGRESS, STAGE
 from evaluators.process.tasks.candidate import check_room
 from search.errors import BitfrontError, RunError, TargetError
 from search.graph import model as models
+from search.graph.model import Model
 from search.values import Assignment, Ranges, Stage
 
 Report = Callable[[str, Any], None]
@@ -41,12 +42,21 @@ class OpenModel:
         self._report = report
         self._said_alive = 0.0
         shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
-        self.model = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        self._given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
+        self.model = self._recovered()
         self.backend = _open_backend(job)
         self.target = self.backend.target()
         self.folder = Path(job.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._builder: Builder | None = None
+
+    @property
+    def given(self) -> Model:
+        """The user's model, clean; `model` is that with what recovery changed of its constants."""
+        return self._given
+
+    def _recovered(self) -> Model:
+        return self._given.scaled(self.ranges.recovery.factors) if self.job.ranges is not None else self._given
 
     @property
     def builder(self) -> Builder:
@@ -72,6 +82,7 @@ class OpenModel:
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None
+            self.model = self._recovered()
         if "options" in changes:
             self.backend.set_options(changes["options"])
 

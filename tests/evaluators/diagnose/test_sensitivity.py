@@ -27,11 +27,11 @@ from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
 from evaluators.diagnose.distributions import Half, Levels, by_channel, channel_noise, distance
 from evaluators.diagnose.local_noise import Local, Network
-from evaluators.diagnose.output_noise import OutputNoise
 from evaluators.diagnose.sensitivity import Measured, estimates, sensitivity
 from evaluators.diagnose.subset import choose
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.measure.output_noise import OutputNoise
 from evaluators.process.evaluator import Evaluator
 from search.graph.model import Model, load
 from search.space.choices import make_space

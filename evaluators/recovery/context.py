@@ -1,0 +1,67 @@
+"""What recovery steps work with: the model, its samples, and INT8 as the target would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
+from evaluators.data import Batch
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import Placement
+from search.graph.model import Model
+from search.values import Assignment, Ranges, Recovery
+
+Samples = Callable[[], Iterable[Batch]]
+"""Gives the same batches in the same order at every call."""
+
+
+class Calibrate(Protocol):
+    """Calibrates a model on the fitting samples."""
+
+    def __call__(self, model: Model, method: str | None = None) -> Ranges:
+        """Ranges without a recovery; by the user's method, or by another one of `calibration.activations.METHODS`."""
+
+
+@dataclass(frozen=True)
+class RecoveryContext:
+    """One model on one target, before any engine is built.
+
+    Attributes:
+        given: the user's clean model, nothing recovered.
+        placement: how the target writes INT8.
+        int8: INT8 for every group that the target offers it for, FP32 for the others.
+        emulator: runs lowered graphs as the target would, for errors.
+        fitting: calibration samples that steps fit to.
+        held_out: calibration samples that decide what is kept.
+        seconds_left: of the time that all steps have together.
+        alive: to be called now and then in long work.
+    """
+
+    given: Model
+    placement: Placement
+    int8: Assignment
+    emulator: Emulator
+    fitting: Samples
+    held_out: Samples
+    calibrate_model: Calibrate
+    seconds_left: Callable[[], float]
+    alive: Callable[[], None]
+
+    def model(self, recovery: Recovery) -> Model:
+        """The float model with the factors of a recovery."""
+        return self.given.scaled(recovery.factors)
+
+    def calibrate(self, recovery: Recovery, method: str | None = None) -> Ranges:
+        """Calibrate the model with the factors of a recovery; its corrections are handed on as they are."""
+        return replace(self.calibrate_model(self.model(recovery), method), recovery=recovery)
+
+    def open_float(self, recovery: Recovery) -> Emulated:
+        """The float model with the factors of a recovery, ready to run."""
+        return self.emulator.open(self.model(recovery).graph)
+
+    def open_int8(self, ranges: Ranges) -> Emulated:
+        """All INT8 under these ranges and what they recovered, ready to run."""
+        model = self.model(ranges.recovery)
+        return self.emulator.open(lower(model, self.int8, ranges, self.placement))

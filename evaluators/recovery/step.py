@@ -1,0 +1,50 @@
+"""What a recovery step is. Another package registers its own by the entry-point group `bitfront.recovery`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from evaluators.recovery.context import RecoveryContext
+from search.values import Ranges
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a step offers to change.
+
+    Attributes:
+        ranges: calibrated ranges, with everything that was recovered so far and what this step adds.
+        notes: what it did and what it left alone, one sentence each.
+    """
+
+    ranges: Ranges
+    notes: tuple[str, ...] = ()
+
+
+class RecoveryStep(ABC):
+    """One way of making INT8 lose less. Deterministic: equal arguments give equal proposals, on one machine.
+
+    A step only proposes. Whether its proposal is kept is decided by what it does to the error of the outputs on
+    held-out calibration samples. What it cannot treat, say a stream with shared weights, it leaves alone and says so in
+    a note.
+    """
+
+    name: ClassVar[str] = ""
+    """As `--recover` and the rescue table name it."""
+    summary: ClassVar[str] = ""
+    """What it does, in one line, for help and reports."""
+    exact: ClassVar[bool] = False
+    """Whether it changes the float model, whose outputs stay equal; else it changes what INT8 alone uses."""
+
+    @abstractmethod
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        """Offer ranges that go on from `ranges`; None where there is nothing for this step to do.
+
+        Args:
+            ranges: of the model as it was recovered so far; `ranges.recovery` says how.
+
+        Raises:
+            EvaluatorError: the emulation cannot run the model.
+        """

@@ -1,0 +1,95 @@
+"""What makes INT8 lose less at no cost in latency: factors of the float model's constants, corrections of INT8's."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.values.digest import digest_of
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """How the constants of one weighted op change where its group runs in INT8, and only there.
+
+    With weight W and bias b of the float model the op computes `scale · (op(x; W) + b) + offset` for each output
+    channel. `rounding` is added to the codes that rounding `scale · W` to the nearest gives.
+
+    Attributes:
+        scale: (channels,) float32, positive; None where it is 1.
+        offset: (channels,) float32, in the unit of the op's output; None where it is 0.
+        rounding: int8, of the shape of the weight, mostly 0 and else 1 or −1; None where all go to the nearest code.
+    """
+
+    scale: Array | None = None
+    offset: Array | None = None
+    rounding: Array | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"scale": self.scale, "offset": self.offset, "rounding": self.rounding}
+        return {name: _text(array) for name, array in parts.items() if array is not None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Correction:
+        return cls(**{name: _array(text) for name, text in data.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """All that recovery steps changed of one model.
+
+    Attributes:
+        factors: name of a constant of the clean model → float32 array that broadcasts to its shape. The constant is
+            multiplied by it wherever it is read, in every precision; the outputs of the float model stay what they are.
+        corrections: name of a weighted op in the clean model → what changes of it in INT8.
+    """
+
+    factors: Mapping[str, Array] = field(default_factory=dict)
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.factors or self.corrections)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recovery) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "factors": {name: _text(array) for name, array in sorted(self.factors.items())},
+            "corrections": {name: each.to_json() for name, each in sorted(self.corrections.items())},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recovery:
+        return cls(
+            {name: _array(text) for name, text in data["factors"].items()},
+            {name: Correction.from_json(each) for name, each in data["corrections"].items()},
+        )
+
+
+def _text(array: Array) -> dict[str, Any]:
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    packed = base64.b64encode(zlib.compress(little.tobytes(), 6)).decode("ascii")
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "zlib": packed}
+
+
+def _array(text: Mapping[str, Any]) -> Array:
+    data = zlib.decompress(base64.b64decode(text["zlib"]))
+    stored = np.frombuffer(data, np.dtype(text["dtype"]).newbyteorder("<"))
+    array: Array = stored.reshape(text["shape"]).astype(text["dtype"])
+    return array

@@ -1,0 +1,47 @@
+"""What recovery changed survives storage, and names itself by its content."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from search.values import Correction, Ranges, Recovery, TensorRange
+
+FACTORS = {"weight": np.array([[2.0], [0.5]], np.float32)}
+CORRECTION = Correction(
+    scale=np.array([1.01, 0.99], np.float32),
+    offset=np.array([0.1, -0.2], np.float32),
+    rounding=np.eye(2, dtype=np.int8),
+)
+
+
+def test_ranges_carry_a_recovery_through_json() -> None:
+    ranges = Ranges(
+        "minmax",
+        {"x": TensorRange(0, 1)},
+        {"x": TensorRange(0, 1)},
+        4,
+        recovery=Recovery(FACTORS, {"conv": CORRECTION}),
+    )
+    again = Ranges.from_json(json.loads(json.dumps(ranges.to_json())))
+    assert again == ranges
+    found = again.recovery.corrections["conv"]
+    for name in ("scale", "offset", "rounding"):
+        wanted = getattr(CORRECTION, name)
+        assert getattr(found, name).dtype == wanted.dtype
+        np.testing.assert_array_equal(getattr(found, name), wanted)
+    np.testing.assert_array_equal(again.recovery.factors["weight"], FACTORS["weight"])
+
+
+def test_nothing_recovered_leaves_ranges_and_their_digest_as_they_were() -> None:
+    ranges = Ranges("minmax", {}, {}, 1)
+    assert not ranges.recovery
+    assert "recovery" not in ranges.to_json()
+    assert ranges.digest != Ranges("minmax", {}, {}, 1, recovery=Recovery(FACTORS)).digest
+
+
+def test_parts_that_are_not_there_stay_away() -> None:
+    again = Recovery.from_json(Recovery({}, {"conv": Correction(offset=np.zeros(1, np.float32))}).to_json())
+    assert again.corrections["conv"].scale is None
+    assert again.corrections["conv"].rounding is None
