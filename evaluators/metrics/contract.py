@@ -44,9 +44,11 @@ class Metric:
         kind: `per_sample` or `accumulating`.
         score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
         make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
-        reads: which outputs a built-in reads: one, which is the first float output, or all float outputs.
+        reads: which outputs a built-in reads: one, which is the first float output, all float outputs, or, where a
+            function of the user's picks what it needs, all.
         fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
             that form, of however many samples.
+        has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
         is_own: the user's: what it reads, and what it raises at, nobody knows but itself.
     """
 
@@ -59,17 +61,18 @@ class Metric:
     kind: Literal["per_sample", "accumulating"]
     score: Callable[[Outputs, Labels, Outputs | None], Any] | None = None
     make: Callable[[], Accumulator] | None = None
-    reads: Literal["one", "floats"] = "one"
+    reads: Literal["one", "floats", "all"] = "one"
     fit: Callable[[Outputs, NDArray[Any]], object] | None = None
+    has_content: Callable[[NDArray[Any]], bool] | None = None
     is_own: bool = False
 
     def outputs_read(self, kinds: Mapping[str, str]) -> list[str]:
-        """Names of the outputs that this metric reads; of the user's own metric all, as nobody knows better.
+        """Names of the outputs that this metric reads; where code of the user's reads them all, as nobody knows better.
 
         Args:
             kinds: numpy's kind of every output's dtype by name, `f` for floats, in the model's order.
         """
-        if self.is_own:
+        if self._reads_all:
             return list(kinds)
         floats = [name for name, kind in kinds.items() if kind == "f"]
         return floats if self.reads == "floats" else (floats or list(kinds))[:1]
@@ -109,9 +112,14 @@ class Metric:
         """How much worse `score` is than `reference`, in the metric's unit; arrays go element by element."""
         return reference - score if self.higher_is_better else score - reference
 
+    @property
+    def _reads_all(self) -> bool:
+        """Whether code of the user's decides which outputs are read."""
+        return self.is_own or self.reads == "all"
+
     def _check_rows(self, outputs: Outputs, count: int) -> None:
         """Refuse what a built-in would read in other rows than the samples'."""
-        if self.is_own:
+        if self._reads_all:
             return
         for name in self.outputs_read({name: array.dtype.kind for name, array in outputs.items()}):
             shape = outputs[name].shape

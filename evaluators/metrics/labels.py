@@ -21,19 +21,25 @@ def check_labels(metric: Metric, outputs: Outputs, dataset: Dataset, indices: In
         split: what they are for, for messages.
 
     Raises:
-        DataError: naming the first such sample by its number in the dataset.
+        DataError: naming the first such sample by its number in the dataset; or no sample has anything to score.
     """
     if metric.fit is None:
         return
     ordered = np.sort(indices)  # every part of the data is read once
+    has_content = metric.has_content is None
     for start in range(0, len(ordered), _SOME):
         some = ordered[start : start + _SOME]
         try:
-            _check(metric, outputs, dataset, some)
+            has_content |= _check(metric, outputs, dataset, some)
         except DataError:
             for number in some:
                 _check_one(metric, outputs, dataset, number, split)
             raise
+    if not has_content:
+        raise DataError(
+            f"checking the labels of the {split} samples: metric {metric.name} finds nothing to score in any of the "
+            f"{len(ordered)}; give samples whose labels hold some"
+        )
 
 
 def _check_one(metric: Metric, outputs: Outputs, dataset: Dataset, number: np.int64, split: str) -> None:
@@ -43,7 +49,10 @@ def _check_one(metric: Metric, outputs: Outputs, dataset: Dataset, number: np.in
         raise DataError(f"checking the labels of the {split} samples: sample {number}: {error}") from error
 
 
-def _check(metric: Metric, outputs: Outputs, dataset: Dataset, indices: NDArray[np.int64]) -> None:
+def _check(metric: Metric, outputs: Outputs, dataset: Dataset, indices: NDArray[np.int64]) -> bool:
+    """Whether the labels, which must be what the metric reads, hold anything to score."""
     labels = dataset.labels(indices)
-    if metric.fit is not None and labels is not None:
-        metric.fit(outputs, labels)
+    if metric.fit is None or labels is None:
+        return True
+    metric.fit(outputs, labels)
+    return metric.has_content is None or metric.has_content(labels)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from evaluators.metrics import classification, distances, mean_iou
+from evaluators.metrics import average_precision, classification, distances, mean_iou
 from evaluators.metrics.contract import Metric
 from evaluators.metrics.own_metric import import_metric
 from search.errors import ConfigError
 
 BUILT_IN: Mapping[str, Metric] = {
-    metric.name: metric for metric in (*classification.METRICS, *distances.METRICS, *mean_iou.METRICS)
+    metric.name: metric
+    for metric in (
+        *classification.METRICS,
+        *distances.METRICS,
+        *mean_iou.METRICS,
+        *average_precision.METRICS,
+    )
 }
 
 
-def get_metric(name: str) -> Metric:
+def get_metric(name: str, decoder: str | None = None) -> Metric:
     """Find a metric by built-in name or `package.module:attribute` (the current folder is searched too).
 
     The attribute is a function `(outputs: dict[str, ndarray], labels) -> (n,) float`, or a class with
@@ -23,9 +29,15 @@ def get_metric(name: str) -> Metric:
     `higher_is_better` (True), `ratio` (False) and `needs_labels` (True: a metric that forgets to say so fails
     before the first trial for want of labels, not in the middle of a search).
 
+    Args:
+        decoder: what gives boxes to a metric that reads boxes, see `detections.get_decoder`; None for the default.
+
     Raises:
-        ConfigError: no such metric, module or attribute, or the attribute is not a metric.
+        ConfigError: no such metric, decoder, module or attribute, the attribute is not a metric, or the metric reads no
+            boxes.
     """
+    if decoder is not None:
+        return average_precision.decoding_metric(name, decoder)
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, colon, attribute = name.partition(":")

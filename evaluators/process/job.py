@@ -19,6 +19,7 @@ class Job:
         options: keyword arguments of the backend.
         split_seed: of the division of the data into calibration, search and final.
         metric: name, or None for the default, which follows the model's outputs and the labels.
+        decode: what gives boxes to a metric that reads boxes; None for its default.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
@@ -35,6 +36,7 @@ class Job:
     device: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    decode: str | None = None
     calibration_data: str | None = None
     final_data: str | None = None
     preprocess: str | None = None

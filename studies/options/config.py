@@ -220,7 +220,10 @@ class SearchConfig:
         from_json=_shapes_from_json,
     )
     metric: str | None = option(
-        kinds.METRIC, "top1 top5 agreement cosine sqnr mse miou module:function", None, panel="Data"
+        kinds.METRIC, "top1 top5 agreement cosine sqnr mse miou map module:function", None, panel="Data"
+    )
+    decode: str | None = option(
+        kinds.METRIC, "How map reads boxes: yolov5, yolov8, module:function.", None, metavar="LAYOUT", panel="Data"
     )
     calibration_data: str | None = option(
         kinds.TEXT,

@@ -15,9 +15,12 @@ from evaluators.data.clusters import check_apart, check_number, count_clusters
 from evaluators.data.prefetch import read_ahead
 from evaluators.measure.score_order import order_scores
 from evaluators.metrics import default_metric
+from evaluators.metrics.contract import Metric
 from evaluators.metrics.registry import get_metric
+from evaluators.process.job import Job
 from evaluators.process.results import DataDescription, MetricDescription
 from evaluators.process.tasks.open_model import OpenModel
+from search.errors import ConfigError
 from search.graph.model import TensorSpec
 
 Indices = NDArray[np.int64]
@@ -40,7 +43,7 @@ class OpenData:
         self._opened = opened
         self._batch = opened.model.batch
         job, inputs = opened.job, opened.model.inputs
-        given = get_metric(job.metric) if job.metric else None
+        given = _get_metric(job)
         labelled = given is not None and given.needs_labels
         self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
         self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()
@@ -178,6 +181,15 @@ class OpenData:
                 f"{', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not scored"
             )
         return notes
+
+
+def _get_metric(job: Job) -> Metric | None:
+    """The metric that a job names, if it names one."""
+    if job.metric:
+        return get_metric(job.metric, job.decode)
+    if job.decode:
+        raise ConfigError(f"--decode {job.decode}: expected a metric that reads boxes; give --metric map with it.")
+    return None
 
 
 def _all(dataset: data.Dataset) -> Indices:

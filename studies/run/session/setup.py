@@ -189,6 +189,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         device=device_of(config),
         options=backend_options(config),
         metric=config.metric,
+        decode=config.decode,
         calibration_data=config.calibration_data,
         final_data=config.final_data,
         preprocess=config.preprocess,

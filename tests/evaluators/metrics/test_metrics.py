@@ -185,7 +185,7 @@ def test_built_ins_refuse_outputs_and_labels_that_do_not_fit() -> None:
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_built_ins_refuse_what_they_read_in_other_rows_than_the_samples(name: str, shape: tuple[int, ...]) -> None:
     array, metric = np.ones(shape, np.float32), BUILT_IN[name]
-    labels = np.zeros((4, 1, 1) if name == "miou" else 4, int)
+    labels = np.zeros((4, 1, 5) if metric.kind == "accumulating" else 4, int)
     words = re.escape(f"output 'y' has shape {shape} for 4 samples")
     gathers = metric.kind == "accumulating"
     given = {"y": array}, labels, *([] if gathers else [{"y": array}])
@@ -221,10 +221,15 @@ def test_metrics_over_classes_read_the_first_float_output() -> None:
     assert BUILT_IN["sqnr"].outputs_read(kinds) == ["probabilities", "features"]
 
 
+AREAS = ("map", "map_small", "map_medium", "map_large")
+
+
 def test_units_and_directions() -> None:
-    assert {name for name, metric in BUILT_IN.items() if metric.ratio} == {"top1", "top5", "agreement", "miou"}
+    assert {name for name, metric in BUILT_IN.items() if metric.ratio} == {
+        "top1", "top5", "agreement", "miou", *AREAS
+    }  # fmt: skip
     assert {name for name, metric in BUILT_IN.items() if not metric.higher_is_better} == {"mse"}
-    assert {name for name, metric in BUILT_IN.items() if metric.needs_labels} == {"top1", "top5", "miou"}
+    assert {name for name, metric in BUILT_IN.items() if metric.needs_labels} == {"top1", "top5", "miou", *AREAS}
     assert BUILT_IN["sqnr"].unit == "dB"
 
 
@@ -273,7 +278,7 @@ def test_own_function_that_fails_is_named_with_the_sample(name: str, words: str)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("top_1", "Did you mean top1.*top1, top5, agreement, cosine, sqnr, mse, miou"),
+        ("top_1", "Did you mean top1.*top1, top5, agreement, cosine, sqnr, mse, miou, map"),
         ("own_metrics:nothing", "has no nothing"),
         ("no_such_module:f", "no_such_module cannot be imported"),
         ("broken_metrics:f", "not_there_at_all"),
