@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.measure.output_noise import relative
+
 Floats = NDArray[np.float64]
 
 _BINS = 16  # of a channel's own range; with a full range of 8 bits, 16 levels fall into each
@@ -128,13 +130,6 @@ def channel_noise(values: NDArray[Any], reference: NDArray[Any]) -> tuple[float,
     power, variance = float(np.square(theirs).mean()), theirs.var(axis=1)
     lost = np.divide(noise, variance, out=(noise > 0).astype(np.float64), where=variance > 0)
     return relative(float(noise.mean()), power), float(np.minimum(lost, 1.0).mean())
-
-
-def relative(noise: float, power: float) -> float:
-    """Noise over power; infinite where there is noise without power, or it is not finite."""
-    if noise == 0:
-        return 0.0
-    return noise / power if power > 0 and math.isfinite(noise) else math.inf
 
 
 def decibels(error: float) -> float | None:

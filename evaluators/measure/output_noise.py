@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.diagnose.distributions import relative
 from evaluators.engine import Arrays
 
 Floats = NDArray[np.float64]
@@ -90,3 +90,10 @@ def _squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Flo
 
 def _row_sums(array: Floats) -> Floats:
     return np.asarray(np.atleast_1d(array).reshape(array.shape[0] if array.ndim else 1, -1).sum(axis=1))
+
+
+def relative(noise: float, power: float) -> float:
+    """Noise over power; infinite where there is noise without power, or it is not finite."""
+    if noise == 0:
+        return 0.0
+    return noise / power if power > 0 and math.isfinite(noise) else math.inf
