@@ -1,9 +1,13 @@
-"""Float activations against what is left of them in a lower precision: histograms, divergence, overlap, saturation."""
+"""Float activations against what is left of them in a lower precision: histograms, divergence, overlap, saturation.
+
+Also what makes a tensor hard to round: values far from all others, and channels of very different ranges.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ _BINS = 16  # of a channel's own range; with a full range of 8 bits, 16 levels f
 _PER_BIN = 8  # values, at least: fewer say nothing about a distribution
 _SMOOTHING = 0.01  # mass spread over all bins, so that a divergence is finite
 _VALUES = 2**18  # of one tensor, at most
+TAIL_SIGMAS = 4.0
 HIGHEST_DB = 150.0  # two float32 that differ at all differ by more
 
 
@@ -60,11 +65,17 @@ class Distance:
         kl: Kullback-Leibler divergence of the rounded histogram from the float one, in nats, mean over channels.
         overlap: mass that both histograms share, mean over channels, 0 to 1.
         saturated: share of values that lie outside of what the precision can hold.
+        tails: share of values more than `TAIL_SIGMAS` standard deviations from the mean of the whole tensor.
+        peak: farthest value from the mean of the whole tensor, in standard deviations.
+        channel_ratio: largest magnitude of the widest channel over that of the median one; 1 for a single channel.
     """
 
     kl: float
     overlap: float
     saturated: float
+    tails: float
+    peak: float
+    channel_ratio: float
 
 
 def distance(rows: NDArray[Any], grid: Levels | Half) -> Distance:
@@ -77,7 +88,21 @@ def distance(rows: NDArray[Any], grid: Levels | Half) -> Distance:
         rows: (channels, values) of finite floats.
     """
     kl, overlap = compared(rows, grid.rounded(rows))
-    return Distance(kl, overlap, grid.saturated(rows))
+    return Distance(kl, overlap, grid.saturated(rows), *tails(rows), channel_ratio(rows))
+
+
+def tails(values: NDArray[Any]) -> tuple[float, float]:
+    """Share of values of any shape beyond `TAIL_SIGMAS` standard deviations from their mean, and the farthest one."""
+    far = np.abs(values.astype(np.float64) - values.mean(dtype=np.float64))
+    sigma = math.sqrt(float(np.square(far).mean()))
+    return float(np.mean(far > TAIL_SIGMAS * sigma)), float(far.max()) / sigma if sigma else 0.0
+
+
+def channel_ratio(rows: NDArray[Any]) -> float:
+    """How much wider the widest of (channels, values) is than the median one; channels of zeros do not count."""
+    reach = np.abs(rows).max(axis=1).astype(np.float64)
+    reach = reach[reach > 0]
+    return float(reach.max() / np.median(reach)) if len(reach) else 1.0
 
 
 def by_channel(values: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -92,9 +117,15 @@ def by_channel(values: NDArray[Any], axis: int) -> NDArray[Any]:
     return thin
 
 
-def compared(rows: NDArray[Any], rounded: Floats) -> tuple[float, float]:
-    """KL divergence and overlap of (channels, values) and their rounded values, mean over the channels that vary."""
-    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+def compared(rows: NDArray[Any], rounded: Floats, cut: float = 0.0) -> tuple[float, float]:
+    """KL divergence and overlap of (channels, values) and their rounded values, mean over the channels that vary.
+
+    Args:
+        cut: share of a channel's values at each end that its outer bins take in, so that a few far ones do not push
+            all others into one bin.
+    """
+    ends = (rows.min, rows.max) if not cut else (partial(np.quantile, rows, cut), partial(np.quantile, rows, 1 - cut))
+    low, high = (end(axis=1, keepdims=True) for end in ends)
     varies = (high > low)[:, 0]
     if not varies.any():
         return 0.0, 1.0
@@ -114,22 +145,38 @@ def _histograms(places: Floats, bins: int) -> Floats:
     return np.asarray(counts.reshape(channels, bins) / max(1, places.shape[1]))
 
 
-def channel_noise(values: NDArray[Any], reference: NDArray[Any]) -> tuple[float, float]:
-    """Noise power of (channels, values) against a reference, both ways of taking it relatively.
+@dataclass(frozen=True)
+class OutputError:
+    """How far the rounded output of a group is from the exact one.
 
-    Returns:
-        Over the whole reference's power; and mean over channels of noise over the channel's own variance, at most 1
-        each: what follows may scale a narrow channel up, so its loss counts like a wide one's. Infinite both where
-        values are not finite.
+    Attributes:
+        mse: mean squared error, in the tensor's own unit; infinite where values are not finite, as all below.
+        relative: that over the mean square of the exact output.
+        by_channel: mean over channels of a channel's error over its own variance, at most 1 each: what follows may
+            scale a narrow channel up, so its loss counts like a wide one's.
+        shift: share of the error that is one constant per channel, 0 to 1.
     """
+
+    mse: float
+    relative: float
+    by_channel: float
+    shift: float
+
+
+def output_error(values: NDArray[Any], reference: NDArray[Any]) -> OutputError:
+    """Compare (channels, values) with the exact values."""
     theirs = reference.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        noise = np.square(values.astype(np.float64) - theirs).mean(axis=1)
+        difference = values.astype(np.float64) - theirs
+        noise = np.square(difference).mean(axis=1)
     if not np.isfinite(noise).all():
-        return math.inf, math.inf
-    power, variance = float(np.square(theirs).mean()), theirs.var(axis=1)
+        return OutputError(math.inf, math.inf, math.inf, 0.0)
+    power, variance, mse = float(np.square(theirs).mean()), theirs.var(axis=1), float(noise.mean())
     lost = np.divide(noise, variance, out=(noise > 0).astype(np.float64), where=variance > 0)
-    return relative(float(noise.mean()), power), float(np.minimum(lost, 1.0).mean())
+    constant = float(np.square(difference.mean(axis=1)).mean())
+    return OutputError(
+        mse, relative(mse, power), float(np.minimum(lost, 1.0).mean()), min(1.0, constant / mse) if mse else 0.0
+    )
 
 
 def decibels(error: float) -> float | None:

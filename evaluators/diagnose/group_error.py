@@ -19,6 +19,13 @@ class GroupError:
         sqnr_db: of the group's own output; None where that is not finite.
         kl, overlap, saturated: of the worst of its activations, `kl` in nats; None where none is rounded.
         samples: that the error was measured on; 0 where it is an estimate.
+        mse: mean squared error of the group's own output, in its unit; None where it is not finite.
+        shift: share of that error which is one constant per channel; None where it is not finite.
+        weight_kl: divergence of its weights from the float ones, in nats; None where it has no constant weight.
+        tails: share of values beyond four standard deviations, of the worst of its activations; None where none is
+            rounded, as `peak` and `channel_ratio`.
+        peak: farthest value from the mean in standard deviations, of the worst of its activations.
+        channel_ratio: range of the widest channel over that of the median one, of the worst of its activations.
     """
 
     group: str
@@ -30,6 +37,12 @@ class GroupError:
     overlap: float | None
     saturated: float | None
     samples: int
+    mse: float | None = None
+    shift: float | None = None
+    weight_kl: float | None = None
+    tails: float | None = None
+    peak: float | None = None
+    channel_ratio: float | None = None
 
 
 @dataclass(frozen=True)

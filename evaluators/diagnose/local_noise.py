@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.diagnose.cut_groups import Piece, cut, grids, lowered
-from evaluators.diagnose.distributions import Distance, by_channel, channel_noise, decibels, distance
+from evaluators.diagnose.distributions import Distance, OutputError, by_channel, distance, output_error
+from evaluators.diagnose.weight_divergence import weight_divergence
 from evaluators.engine import Arrays
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, ModelError
@@ -43,15 +44,19 @@ class Local:
     """One group in one precision on exact inputs.
 
     Attributes:
-        noise: of the group's output, relative to each channel's variance, mean over channels; infinite where it is
-            not finite.
-        sqnr_db: the output's power over the noise's; None where it is not finite.
+        error: of the group's output.
+        weight_kl: of its weights, see `weight_divergence`; None where it has no constant weight.
         distance: of the worst tensor that is rounded; None where none is.
     """
 
-    noise: float
-    sqnr_db: float | None
+    error: OutputError
+    weight_kl: float | None
     distance: Distance | None
+
+    @property
+    def noise(self) -> float:
+        """The error relative to each channel's variance, mean over channels; infinite where it is not finite."""
+        return self.error.by_channel
 
 
 def local_noise(
@@ -100,15 +105,16 @@ def _look_or_note(
 
 def _look(emulator: Emulator, network: Network, piece: Piece, precision: Precision, tensors: Sequence[Arrays]) -> Local:
     graph = lowered(piece, precision, network.ranges, network.placement_of(precision))
+    weight_kl = weight_divergence(piece.model.graph, graph, piece.group.anchors)
     session = emulator.open(graph)
     outputs = [session.run({name: t[name] for name in piece.inputs}, [piece.output])[piece.output] for t in tensors]
-    whole, each = channel_noise(_rows(outputs, piece), _rows([t[piece.output] for t in tensors], piece))
+    error = output_error(_rows(outputs, piece), _rows([t[piece.output] for t in tensors], piece))
     distances = []
     for name, grid in grids(graph, precision, piece).items():
         rows = _rows([t[name] for t in tensors], piece)
         if np.isfinite(rows).all():
             distances.append(distance(rows, grid))
-    return Local(each, decibels(whole), _worst(distances))
+    return Local(error, weight_kl, _worst(distances))
 
 
 def _rows(arrays: Sequence[NDArray[Any]], piece: Piece) -> NDArray[Any]:
@@ -123,6 +129,9 @@ def _worst(distances: Sequence[Distance]) -> Distance | None:
         kl=max(d.kl for d in distances),
         overlap=min(d.overlap for d in distances),
         saturated=max(d.saturated for d in distances),
+        tails=max(d.tails for d in distances),
+        peak=max(d.peak for d in distances),
+        channel_ratio=max(d.channel_ratio for d in distances),
     )
 
 

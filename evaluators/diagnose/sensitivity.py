@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
+from evaluators.diagnose.distributions import decibels
 from evaluators.diagnose.group_error import GroupError, SensitivityPass
 from evaluators.diagnose.local_noise import Local, Network, Pair, local_noise
 from evaluators.diagnose.subset import Batches, Floats, Indices, Subset, choose
@@ -271,15 +272,21 @@ def _first(parts: Sequence[_Part]) -> list[Arrays]:
 
 
 def _row(pair: Pair, local: Local, error: float, measured: Measured | None) -> GroupError:
-    distance = local.distance
+    distance, finite = local.distance, math.isfinite(local.error.mse)
     return GroupError(
         group=pair[0],
         precision=pair[1],
         error=error if math.isfinite(error) else None,
         flipped=measured.flipped if measured is not None else None,
-        sqnr_db=local.sqnr_db,
+        sqnr_db=decibels(local.error.relative),
         kl=distance.kl if distance is not None else None,
         overlap=distance.overlap if distance is not None else None,
         saturated=distance.saturated if distance is not None else None,
         samples=measured.samples if measured is not None else 0,
+        mse=local.error.mse if finite else None,
+        shift=local.error.shift if finite else None,
+        weight_kl=local.weight_kl,
+        tails=distance.tails if distance is not None else None,
+        peak=distance.peak if distance is not None else None,
+        channel_ratio=distance.channel_ratio if distance is not None else None,
     )

@@ -17,6 +17,7 @@ from studies.inspect import comparison
 from studies.inspect import profile as profiles
 from studies.judging.findings import sensitivity_table
 from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import split_thresholds
 from studies.options.read_options import read_changes, read_config
 from studies.run.noise.remeasurement import change_text
 from studies.show import sensitivity_plot
@@ -161,13 +162,6 @@ def compare(
 def sensitivity(
     study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
-    max_kl: Annotated[float, typer.Option("--max-kl", help="Sensitive above, in nats.", metavar="NATS")] = 0.3,
-    min_overlap: Annotated[
-        float, typer.Option("--min-overlap", help="Of histograms; sensitive below.", metavar="SHARE")
-    ] = 0.7,
-    max_error_ratio: Annotated[
-        float, typer.Option("--max-error-ratio", help="Error over its mean; sensitive above.", metavar="RATIO")
-    ] = 2.0,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
     target: WhichTarget = None,
     storage: Storage = None,
@@ -175,20 +169,19 @@ def sensitivity(
     as_csv: Csv = False,
     **options: Any,
 ) -> None:
-    """What each layer alone adds to the error in a lower precision; no engine is built."""
+    """What each layer alone adds to the error in a lower precision, and why; no engine is built."""
     if as_json and as_csv:
         raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
-    thresholds = sensitivity_table.Thresholds(max_kl, min_overlap, max_error_ratio)
+    thresholds, others = split_thresholds(options)
     if plot is not None:
         sensitivity_plot.check_path(plot)
     measure = partial(analyses.sensitivity, thresholds=thresholds, again=again)
     with progress_for(as_json or as_csv) as events:
         if study_or_model.endswith(".onnx") or Path(study_or_model).is_file():
-            thresholds.check()
-            config = _without_study(study_or_model, options, target=target, storage=storage)
+            config = _without_study(study_or_model, others, target=target, storage=storage)
             found = measure(config, events=events)
         else:
-            changes = read_changes(options, "sensitivity")
+            changes = read_changes(others, "sensitivity")
             found = measure(study_or_model, changes=changes, storage=storage, target=target, events=events)
     if plot is not None:
         sensitivity_plot.write_plot(found, plot)
@@ -197,8 +190,19 @@ def sensitivity(
     elif as_csv:
         print_csv(found.table())
     else:
-        print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
-        out.print(found.headline(), markup=False)
+        _print_sensitivities(found)
+
+
+def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
+    print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
+    out.print(found.headline(), markup=False)
+    if rows := found.cause_rows():
+        out.print()
+        print_table(rows, sensitivity_table.CAUSE_COLUMNS)
+    for remedy in found.remedies():
+        count = len(remedy.groups)
+        out.print()
+        out.print(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}", markup=False)
 
 
 def _without_study(model: str, options: Mapping[str, Any], *, target: str | None, storage: str | None) -> SearchConfig:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from studies.options.builder_options import builder_options, export_options
 from studies.options.config import own_options
+from studies.options.diagnosis.thresholds import threshold_options
 from studies.options.limits import limit_options
 from studies.options.option import Option
 
@@ -30,4 +31,4 @@ def option_table() -> Mapping[str, Option]:
 
 def options_of(verb: str) -> tuple[Option, ...]:
     """The rows that a verb takes on the command line."""
-    return tuple(row for row in (*option_rows(), *export_options()) if verb in row.verbs)
+    return tuple(row for row in (*option_rows(), *export_options(), *threshold_options()) if verb in row.verbs)

@@ -12,6 +12,7 @@ from studies.inspect.comparison import DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB, Co
 from studies.judging.search_events import SearchEvents
 from studies.judging.study_lookup import find_target, standing_of
 from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config
 from studies.options.table import option_rows
 from studies.show.layer_table import Layers
@@ -20,7 +21,7 @@ from studies.store.target_options import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
     from studies.inspect.profile import Profile
-    from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
+    from studies.judging.findings.sensitivity_table import Sensitivities
     from studies.run.noise.remeasurement import Remeasured
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -188,7 +189,6 @@ def sensitivity(
         ConfigError: a threshold or an option cannot be used.
         EvaluatorError: the model cannot be run.
     """
-    from studies.judging.findings.sensitivity_table import Thresholds
     from studies.run.guidance import sensitivities
 
     judged, told = thresholds or Thresholds(), events or Quiet()

@@ -23,9 +23,10 @@ from studies import verbs
 from studies.cli.reference import write_reference
 from studies.export.export import Export
 from studies.inspect.profile import Profile
-from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.status.study_status import StudyStatus
 from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.read_options import change_config, check_config, read_config
 from studies.options.table import option_rows, option_table
 from tests.support.docs_pages import FENCE, PROGRAM, VERBS, blocks, parse, read

@@ -1,43 +1,50 @@
-"""Which groups are sensitive, and the table that says so."""
+"""Which groups are sensitive and why, and the tables that say so."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from search.errors import ConfigError
 from search.values import Precision
+from studies.judging.findings.causes import Cause, Finding, find_causes
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_percent
 from studies.store.records import GroupRecord, SensitivityRecord
 
-SENSITIVE = "sensitive"
-COLUMNS = ("group", "node", "op", "precision", "error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "verdict")
+SENSITIVE, TRUNCATED, COARSE = "sensitive", "truncated", "coarse"
+_IDENTITY = ("group", "node", "op", "precision")
+_ACTIVATIONS = ("kl", "overlap", "saturated", "peak", "channel_ratio")
+COLUMNS = (*_IDENTITY, "error", "flipped", "sqnr_db", *_ACTIVATIONS, "weight_kl", "verdict")
+NUMBERS = ("error", "flipped", "sqnr_db", "mse", "shift", *_ACTIVATIONS, "tails", "weight_kl", "samples")
+CAUSE_COLUMNS = ("group", "node", "precision", "cause", "evidence")
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Beyond which a group is sensitive in a precision.
+class Remedy:
+    """What to do about one cause.
 
     Attributes:
-        max_kl: nats.
-        min_overlap: 0 to 1.
-        max_error_ratio: of the error to its mean over the groups in that precision.
+        groups: ids of the groups in which it shows, in the order of the graph.
     """
 
-    max_kl: float = 0.3
-    min_overlap: float = 0.7
-    max_error_ratio: float = 2.0
+    cause: Cause
+    groups: tuple[str, ...]
 
-    def check(self) -> None:
-        """Raises ConfigError naming what is out of range."""
-        for option, value in (("--max-kl", self.max_kl), ("--max-error-ratio", self.max_error_ratio)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{option} {value:g}: expected a number of at least 0. The defaults are 0.3 and 2.")
-        if not 0 <= self.min_overlap <= 1:
-            raise ConfigError(f"--min-overlap {self.min_overlap:g}: expected a number from 0 to 1. The default is 0.7.")
+    @property
+    def text(self) -> str:
+        """What goes on and what to do, in sentences."""
+        cause = self.cause
+        steps = f"Recovery steps that do it: {', '.join(cause.steps)}."
+        return f"{cause.words} {cause.remedy} {steps}"
+
+    def to_json(self) -> dict[str, Any]:
+        cause = self.cause
+        told = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words}
+        return {**told, "remedy": cause.remedy, "steps": list(cause.steps)}
 
 
 @dataclass(frozen=True)
@@ -75,28 +82,74 @@ class Sensitivities:
             found.append(f"overlap < {limits.min_overlap:g}")
         if row.kl is not None and row.kl > limits.max_kl:
             found.append(f"KL > {limits.max_kl:g}")
+        if row.weight_kl is not None and row.weight_kl > limits.max_weight_kl:
+            found.append(f"weight KL > {limits.max_weight_kl:g}")
         if row.error is not None and row.error > limits.max_error_ratio * self.means[row.precision]:
             found.append(f"error > {limits.max_error_ratio:g} × mean")
         return tuple(found)
 
+    def is_truncated(self, row: SensitivityRecord) -> bool:
+        """Whether its activations overlap less than in full, though perhaps not so little that it is sensitive."""
+        return row.overlap is not None and row.overlap < self.thresholds.full_overlap
+
+    def is_coarse(self, row: SensitivityRecord) -> bool:
+        """Whether its own output is noisy, though perhaps no more than that of other groups."""
+        return row.sqnr_db is not None and row.sqnr_db < self.thresholds.min_sqnr_db
+
+    def verdict(self, row: SensitivityRecord) -> str:
+        """`sensitive`, else `truncated`, else `coarse`; empty where a group is none of them."""
+        if self.reasons(row):
+            return SENSITIVE
+        return TRUNCATED if self.is_truncated(row) else COARSE if self.is_coarse(row) else ""
+
+    def findings(self, row: SensitivityRecord) -> tuple[Finding, ...]:
+        """The causes that show in a group that has a verdict, the likeliest first; empty for others."""
+        return find_causes(row, self.thresholds) if self.verdict(row) else ()
+
     def table(self) -> list[dict[str, Any]]:
         """A row per group and precision, the largest error first."""
-        ordered = sorted(self.rows, key=lambda row: -math.inf if row.error is None else -row.error)
-        return [self.row(row) for row in ordered]
+        return [self.row(row) for row in self._by_error()]
+
+    def _by_error(self) -> list[SensitivityRecord]:
+        return sorted(self.rows, key=lambda row: -math.inf if row.error is None else -row.error)
 
     def row(self, row: SensitivityRecord) -> dict[str, Any]:
         """One row of the table."""
         group, reasons = self.groups[row.group], self.reasons(row)
-        numbers = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
         return {
             "group": row.group,
             "node": group.name,
             "op": group.op,
             "precision": row.precision.label,
-            **{name: getattr(row, name) for name in numbers},
+            **{name: getattr(row, name) for name in NUMBERS},
             "sensitive": bool(reasons),
+            "verdict": self.verdict(row),
             "reasons": list(reasons),
+            "causes": [finding.cause.name for finding in self.findings(row)],
         }
+
+    def cause_rows(self) -> list[dict[str, Any]]:
+        """A row per cause that shows in a group and precision, the group with the largest error first."""
+        return [
+            {
+                "group": row.group,
+                "node": self.groups[row.group].name,
+                "precision": row.precision.label,
+                "cause": finding.cause.name,
+                "evidence": finding.evidence,
+            }
+            for row in self._by_error()
+            for finding in self.findings(row)
+        ]
+
+    def remedies(self) -> list[Remedy]:
+        """Every cause that shows somewhere with its remedy, the one that shows in most groups first."""
+        groups: dict[Cause, dict[str, None]] = {}
+        for row in self.rows:
+            for finding in self.findings(row):
+                groups.setdefault(finding.cause, {})[row.group] = None
+        found = [Remedy(cause, tuple(some)) for cause, some in groups.items()]
+        return sorted(found, key=lambda remedy: -len(remedy.groups))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -105,14 +158,17 @@ class Sensitivities:
             "mean_error": {precision.label: mean for precision, mean in self.means.items()},
             "notes": list(self.notes),
             "groups": self.table(),
+            "causes": self.cause_rows(),
+            "remedies": [remedy.to_json() for remedy in self.remedies()],
         }
 
     def headline(self) -> str:
         """The table in one sentence."""
-        sensitive = sum(bool(self.reasons(row)) for row in self.rows)
+        verdicts = Counter(self.verdict(row) for row in self.rows)
         estimated = sum(not row.samples for row in self.rows)
         groups = len({row.group for row in self.rows})
-        text = f"{groups} groups, {len(self.rows)} pairs of group and precision: {sensitive} sensitive"
+        shown = [f"{verdicts[word]} {word}" for word in (SENSITIVE, TRUNCATED, COARSE) if verdicts[word]]
+        text = f"{groups} groups, {len(self.rows)} pairs of group and precision: {', '.join(shown) or '0 sensitive'}"
         return f"{text}; {estimated} errors (≈) are estimates" if estimated else text
 
 
@@ -127,7 +183,10 @@ def text_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "kl": _number(row["kl"]),
         "overlap": _number(row["overlap"]),
         "saturated": "" if row["saturated"] is None else format_percent(row["saturated"]),
-        "verdict": f"{SENSITIVE}: {', '.join(row['reasons'])}" if row["sensitive"] else "",
+        "peak": "" if row["peak"] is None else f"{row['peak']:.1f} σ",
+        "channel_ratio": "" if row["channel_ratio"] is None else f"{row['channel_ratio']:.1f}",
+        "weight_kl": _number(row["weight_kl"]),
+        "verdict": ": ".join(part for part in (row["verdict"], ", ".join(row["reasons"])) if part),
     }
 
 

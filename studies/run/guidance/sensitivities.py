@@ -12,7 +12,8 @@ from evaluators.process.connection import ProcessDiedError
 from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.values import Precision
-from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.store.records import GroupRecord, SensitivityRecord, StudyRecord, TargetRecord
 
 if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna

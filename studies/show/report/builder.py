@@ -10,6 +10,7 @@ from typing import Any
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
+from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.point_lists import front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
@@ -21,10 +22,11 @@ from studies.judging.sentences.slow_precisions import slower_texts
 from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated_text
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
 from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.show.report.target_figures import side_by_side
-from studies.store.records import FAILED, OK, EvaluationRecord
+from studies.store.records import FAILED, OK, EvaluationRecord, GroupRecord
 from studies.store.store import Store
 from studies.trials import forecasts
 
@@ -70,10 +72,16 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
         notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
+        diagnosis=_diagnosis(store, now, groups),
         time_spent=time_rows(times),
         time_text=times_text(times),
         seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),
     )
+
+
+def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:
+    rows = store.spaces.sensitivity_rows(now.target.id)
+    return Sensitivities(now.study.name, rows, {group.id: group for group in groups}, Thresholds()) if rows else None
 
 
 def _target_text(now: Standing) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.limits import Limits, MetricScale
 from studies.show.report.target_figures import SideBySide
 from studies.store.records import FinalLevel
@@ -160,6 +161,7 @@ class ReportData:
         environment: name → value, flat.
         notes: sentences to show first: a budget nobody met, warnings.
         beside: this target beside others of the study; None where it is shown alone.
+        diagnosis: what groups do alone in lower precisions, and why; None where it was not measured.
         time_spent: seconds, share and what they were spent on, in words, the most first.
         time_text: whose time that is, in words.
         seconds: kind of work → seconds, the most first; for the figure.
@@ -186,6 +188,7 @@ class ReportData:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     beside: SideBySide | None = None
+    diagnosis: Sensitivities | None = None
     time_spent: Sequence[tuple[str, str, str]] = ()
     time_text: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)

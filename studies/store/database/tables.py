@@ -313,6 +313,12 @@ class Sensitivity(Base):
     overlap: Mapped[float | None] = _optional(Double)
     saturated: Mapped[float | None] = _optional(Double)
     samples: Mapped[int] = _required(Integer)
+    mse: Mapped[float | None] = _optional(Double)
+    shift: Mapped[float | None] = _optional(Double)
+    weight_kl: Mapped[float | None] = _optional(Double)
+    tails: Mapped[float | None] = _optional(Double)
+    peak: Mapped[float | None] = _optional(Double)
+    channel_ratio: Mapped[float | None] = _optional(Double)
 
 
 class Repeat(Base):

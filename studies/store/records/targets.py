@@ -81,6 +81,12 @@ class SensitivityRecord:
         overlap: of their histograms, 0 to 1; None where none is rounded.
         saturated: share of values outside what the precision can hold; None where none is rounded.
         samples: that the error was measured on; 0 where it is an estimate.
+        mse: mean squared error of the group's own output, in its unit; None where it is not finite.
+        shift: share of that error which is one constant per channel; None where it is not finite.
+        weight_kl: divergence of the rounded from the float weights, in nats; None without constant weights.
+        tails: share of activations beyond four standard deviations; None where none is rounded.
+        peak: farthest activation from the mean, in standard deviations; None where none is rounded.
+        channel_ratio: range of the widest channel over that of the median one; None where none is rounded.
     """
 
     group: str
@@ -92,6 +98,12 @@ class SensitivityRecord:
     overlap: float | None
     saturated: float | None
     samples: int
+    mse: float | None = None
+    shift: float | None = None
+    weight_kl: float | None = None
+    tails: float | None = None
+    peak: float | None = None
+    channel_ratio: float | None = None
 
 
 @dataclass(frozen=True)

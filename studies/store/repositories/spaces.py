@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 
 from sqlalchemy import select, update
 
@@ -82,7 +83,7 @@ class Spaces:
     def sensitivity_rows(self, study_target_id: int) -> tuple[records.SensitivityRecord, ...]:
         """What groups do alone in lower precisions, by group and precision; empty until `set_sensitivities`."""
         s = tables.Sensitivity
-        names = ("error", "flipped", "sqnr_db", "kl", "overlap", "saturated", "samples")
+        names = [field.name for field in fields(records.SensitivityRecord)][2:]
         rows = self._database.rows(table_rows.select_all(s, s.study_target_id == study_target_id).order_by(s.group))
         found = (
             records.SensitivityRecord(r.group, Precision.of_id(r.precision), *(getattr(r, name) for name in names))

@@ -25,7 +25,7 @@ from evaluators import data
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.calibration import activations as calibration
-from evaluators.diagnose.distributions import Half, Levels, by_channel, channel_noise, distance
+from evaluators.diagnose.distributions import Half, Levels, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.local_noise import Local, Network
 from evaluators.diagnose.sensitivity import Measured, estimates, sensitivity
 from evaluators.diagnose.subset import choose
@@ -37,8 +37,9 @@ from search.graph.model import Model, load
 from search.space.choices import make_space
 from search.values import Assignment, Precision
 from studies import verbs
-from studies.judging.findings.sensitivity_table import Sensitivities, Thresholds
+from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.run.guidance import guidance, sensitivities
 from studies.run.pace import Pace
 from studies.show import sensitivity_plot
@@ -153,11 +154,14 @@ def test_noise_of_channels_counts_a_lost_narrow_one_in_full() -> None:
     rng = np.random.default_rng(1)
     reference = np.stack([100 * rng.standard_normal(1000), rng.standard_normal(1000)])
     lost = reference * np.array([[1.0], [0.0]])
-    whole, each = channel_noise(lost, reference)
-    assert whole == pytest.approx(1e-4, rel=0.2)
-    assert each == pytest.approx(0.5, rel=0.01)
-    assert channel_noise(reference, reference) == (0.0, 0.0)
-    assert channel_noise(np.full_like(reference, np.nan), reference) == (np.inf, np.inf)
+    found = output_error(lost, reference)
+    assert found.mse == pytest.approx(0.5, rel=0.2)
+    assert found.relative == pytest.approx(1e-4, rel=0.2)
+    assert found.by_channel == pytest.approx(0.5, rel=0.01)
+    assert found.shift < 0.01
+    assert output_error(reference, reference) == OutputError(0.0, 0.0, 0.0, 0.0)
+    assert output_error(np.full_like(reference, np.nan), reference).relative == np.inf
+    assert output_error(reference + np.array([[3.0], [-3.0]]), reference).shift == pytest.approx(1)
 
 
 def test_output_noise_weighs_samples_and_leaves_padding_out() -> None:
@@ -196,8 +200,8 @@ def test_a_subset_is_half_hard_and_its_weights_give_the_mean_of_the_pool() -> No
 
 def test_estimates_take_the_gain_of_the_groups_around() -> None:
     places = {"a": 0, "b": 1, "c": 2}
-    local = {(g, p): Local(noise, 20.0, None) for g, p, noise in (("a", INT8, 1e-2), ("a", FP16, 1e-6))}
-    local |= {("b", INT8): Local(2e-2, 20.0, None), ("c", INT8): Local(1e-2, 20.0, None)}
+    noises = {("a", INT8): 1e-2, ("a", FP16): 1e-6, ("b", INT8): 2e-2, ("c", INT8): 1e-2}
+    local = {pair: Local(OutputError(noise, 1e-2, noise, 0.0), None, None) for pair, noise in noises.items()}
     known = {("a", INT8): Measured(1e-3, None, 8), ("c", INT8): Measured(1e-5, None, 8)}
     found = estimates(places, local, known)
     assert found["a", INT8] == 1e-3
@@ -497,7 +501,11 @@ def test_verdicts_name_their_reasons_and_follow_the_thresholds() -> None:
     loose = judged(max_kl=0.6, max_error_ratio=4.0, min_overlap=0.5)
     assert [loose.reasons(row) for row in ROWS] == [(), ("not finite",), (), ()]
     assert [row["group"] for row in judged().table()] == ["g001", "g000", "g001", "g002"]
-    assert judged().headline().startswith("3 groups, 4 pairs of group and precision: 3 sensitive; 1 errors (≈)")
+    assert (
+        judged()
+        .headline()
+        .startswith("3 groups, 4 pairs of group and precision: 3 sensitive, 1 truncated; 1 errors (≈)")
+    )
 
 
 def test_the_picture_is_one_file_and_names_are_no_markup(tmp_path: Path) -> None:
@@ -685,8 +693,8 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("small", "--min-overlap", "70"), "--min-overlap 70: expected a number from 0 to 1"),
-        (("small", "--max-kl", "nan"), "--max-kl nan: expected a number of at least 0"),
+        (("small", "--min-overlap", "70"), "--min-overlap: expected a number from 0 to 1, got '70'"),
+        (("small", "--max-kl", "nan"), "--max-kl: expected a number of at least 0, got 'nan'"),
         (("small", "--batch", "8"), "--batch: study 'small' has its own"),
         (("smal",), "Did you mean 'small'"),
         (("model.onnx",), "expected --data"),

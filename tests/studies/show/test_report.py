@@ -13,11 +13,15 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from search.errors import ArtifactError, ConfigError
+from search.values import Precision
+from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import Limits
 from studies.show.report.figures import figures, labels_of, precision_figure
 from studies.show.report.front_figure import count_outside, first_view, front_figure
 from studies.show.report.page import limit_texts, render_report, write_report
 from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.store.records import GroupRecord, SensitivityRecord
 from studies.trials.forecasts import Compared, Forecasts
 
 EVIL = "<script>alert(1)</script>"
@@ -69,9 +73,20 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         failures=[FailureRow(trials, "build", "refused", "No supported formats for /layer1/Conv")],
         hypervolume=[(row.trial, 0.01 * math.log1p(row.trial)) for row in rows],
         forecasts=forecasts_of(rows, generator),
+        diagnosis=diagnosis(groups),
         environment={"python": "3.11", "cpu": "AMD EPYC"},
         notes=["Clocks were not pinned."],
     )
+
+
+def diagnosis(groups):
+    """The last group has channels of very different ranges in INT8."""
+    known = {
+        f"g{i:03}": GroupRecord(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv", (), (), (), (), "") for i in range(groups)
+    }
+    rows = [SensitivityRecord(group, Precision.INT8, 1e-5, 0.0, 35.0, 0.01, 0.98, 0.0, 64) for group in known]
+    rows[-1] = replace(rows[-1], error=0.1, channel_ratio=25.0)
+    return Sensitivities("resnet", tuple(rows), known, Thresholds())
 
 
 def forecasts_of(rows, generator):
@@ -302,3 +317,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         write_report(sample(), path)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == [path.name]
+
+
+def test_causes_stand_with_their_remedy_and_evidence(page):
+    assert "Why layers lose" in page
+    assert "<b>Uneven channels</b>, 1 group" in page
+    assert "Recovery steps that do it: equalize, smooth." in page
+    assert re.search(r"<td>g007</td>.*the widest channel is 25 × as wide as the median one", page)
+    assert "Why layers lose" not in page_of(replace(sample(), diagnosis=None))[0]
+    spoiled = diagnosis(8)
+    evil = {**spoiled.groups, "g007": replace(spoiled.groups["g007"], name=EVIL)}
+    assert EVIL not in page_of(replace(sample(), diagnosis=replace(spoiled, groups=evil)))[0]
