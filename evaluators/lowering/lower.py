@@ -1,6 +1,7 @@
 """Write an assignment into an ONNX graph as Q/DQ and Cast: the only place that writes precision.
 
-Where Q/DQ go is planned first (`placement`). Then every node, in the order of the graph, is given a float type
+What is corrected of INT8 ops is written into their constants first (`corrections`), and where Q/DQ go is planned
+(`placement`). Then every node, in the order of the graph, is given a float type
 (`float_types`), reads its activations in the form that the plan says (`activations`) and its constants as codes
 (`weights`).
 """
@@ -12,6 +13,7 @@ import onnx_ir.passes.common as passes
 from onnx import version_converter
 
 from evaluators.lowering.activations import Activations
+from evaluators.lowering.corrections import correct_constants
 from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, HALF, FloatTypes
 from evaluators.lowering.placement import DATA_ONLY, SAME_SCALE, Placement, becomes_int8, plan
@@ -33,12 +35,13 @@ def lower(model: Model, assignment: Assignment, ranges: Ranges, placement: Place
     Args:
         model: the clean model; not changed.
         assignment: a precision for every group of the model.
-        ranges: calibrated range of every float tensor.
+        ranges: calibrated range of every float tensor, and the corrections of ops whose group runs in INT8. The model
+            already has the factors of their recovery.
         placement: where the target wants Q/DQ.
 
     Raises:
-        ModelError: a tensor that must be quantized has no range, or the model cannot reach the opset that
-            half precision needs.
+        ModelError: a tensor that must be quantized has no range, a correction does not fit its op, or the model cannot
+            reach the opset that half precision needs.
     """
     copy = model.graph.clone()
     uses_half = any(p is Precision.FP16 or (p is Precision.INT8 and placement.half) for p in assignment.values())
@@ -71,13 +74,15 @@ class _Lowering:
         self, copy: ir.Model, model: Model, assignment: Assignment, ranges: Ranges, placement: Placement
     ) -> None:
         self._graph = graph = copy.graph
+        self._edits = Edits(graph)
+        corrections = ranges.recovery.corrections
+        correct_constants(graph, self._edits.constants, model.groups, assignment, corrections)
         self._anchors = {name for group in model.groups for name in group.anchors}
         self._plan = plan(graph, model, assignment, placement)
         owner = {name: group for group in model.groups for name in group.nodes}
-        self._edits = Edits(graph)
         self._types = FloatTypes(graph, owner, assignment, ranges, placement, self._plan)
         self._activations = Activations(graph, self._edits, self._types, self._plan, ranges, placement)
-        self._weights = Weights(self._edits, placement, owner)
+        self._weights = Weights(self._edits, placement, owner, corrections)
 
     def write(self) -> None:
         nodes = list(self._graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from evaluators.lowering.edits import Edits
 from evaluators.lowering.float_types import FLOAT, HALF
 from evaluators.lowering.placement import DATA_ONLY, Placement, activation_indices
 from search.graph.grouping import is_constant
-from search.values import FP16_MAX
+from search.values import FP16_MAX, Correction
 
 _BIAS_LIMIT = 2.0**30  # leaves the INT32 accumulator room for the products
 
@@ -26,12 +26,16 @@ class Weights:
 
     Args:
         owned: names of the nodes of all groups.
+        corrections: of INT8 ops by name, of which the roundings are obeyed here.
     """
 
-    def __init__(self, edits: Edits, placement: Placement, owned: Container[str]) -> None:
+    def __init__(
+        self, edits: Edits, placement: Placement, owned: Container[str], corrections: Mapping[str, Correction]
+    ) -> None:
         self._edits = edits
         self._placement = placement
         self._owned = owned
+        self._corrections = corrections
 
     def quantize(self, node: ir.Node, dtype: ir.DataType) -> None:
         """Read the weight of an INT8 op from INT8 codes, and its bias from INT32 where the placement says so.
@@ -44,17 +48,19 @@ class Weights:
         assert weight is not None
         array = array_of(weight)
         axis = channel_axis(node, array)
-        scales = weight_scales(array, axis, self._placement.weight_bits)
-        if self._placement.half:
-            scales = half_scales(scales)
+        scales = _scales_of(array, axis, self._placement)
         bias = find_bias(node, array, self._owned) if self._placement.int32_bias else None
         if bias is not None:
             others = tuple(i for i in range(array.ndim) if i != axis) if axis is not None else None
             scales = self._quantize_bias(node, bias, scales, np.asarray(~array.any(axis=others)))
         elif len(node.inputs) > 2 and dtype is HALF:
             self.halve(node, [2])
-        limit = 2 ** (self._placement.weight_bits - 1) - 1
-        codes = np.clip(np.rint(array / _along(scales, axis, array.ndim)), -limit, limit).astype(np.int8)
+        correction = self._corrections.get(node.name or "")
+        codes = round_with(
+            np.rint(array / along(scales, axis, array.ndim)),
+            None if correction is None else correction.rounding,
+            self._placement.weight_bits,
+        )
         name = (
             f"{weight.name}/int8" if not self._same_weight_other_scale(weight, scales) else f"{node.name}/weight/int8"
         )
@@ -152,5 +158,29 @@ def half_scales(scales: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(scales > FP16_MAX, scales, half.astype(np.float32)).astype(np.float32)
 
 
-def _along(scales: NDArray[np.float32], axis: int | None, ndim: int) -> NDArray[np.float32]:
+def nearest_codes(
+    node: ir.Node, weight: NDArray[Any], placement: Placement
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The integers that a weight is nearest to, not yet cut to the width of a code, and the scales that they count."""
+    axis = channel_axis(node, weight)
+    scales = _scales_of(weight, axis, placement)
+    return np.rint(weight / along(scales, axis, weight.ndim)), scales
+
+
+def _scales_of(weight: NDArray[Any], axis: int | None, placement: Placement) -> NDArray[np.float32]:
+    scales = weight_scales(weight, axis, placement.weight_bits)
+    return half_scales(scales) if placement.half else scales
+
+
+def round_with(nearest: NDArray[Any], rounding: NDArray[Any] | None, bits: int) -> NDArray[np.int8]:
+    """The codes of a weight: the nearest, changed by a rounding of the same shape where there is one."""
+    limit = 2 ** (bits - 1) - 1
+    codes = np.clip(nearest, -limit, limit)
+    if rounding is not None:
+        codes = np.clip(codes + rounding, -limit, limit)
+    return np.asarray(codes, np.int8)
+
+
+def along(scales: NDArray[Any], axis: int | None, ndim: int) -> NDArray[Any]:
+    """Numbers of the channels on `axis`, shaped so that they broadcast over an array of `ndim` axes."""
     return scales if axis is None else scales.reshape([-1 if i == axis else 1 for i in range(ndim)])

@@ -19,6 +19,7 @@ from evaluators.backends.tensorrt.session import TensorRTSession, new_context
 from evaluators.backends.tensorrt.timing_cache import TimingCache
 from evaluators.cores import usable_processors
 from evaluators.engine import Audit, Engine, OutOfMemoryError, RefusedError
+from evaluators.lowering.corrections import corrected_model
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
@@ -88,8 +89,13 @@ class TensorRTBuilder:
 
     def lower(self, assignment: Assignment) -> Lowered:
         if not self.strong:
-            return Lowered(assignment, self._clean)
+            return Lowered(assignment, self._corrected(assignment))
         return Lowered(assignment, model_bytes(lower(self.model, assignment, self.ranges, TENSORRT)))
+
+    def _corrected(self, assignment: Assignment) -> bytes:
+        """The clean model with the corrections of the groups that this assignment runs in INT8."""
+        graph = corrected_model(self.model, assignment, self.ranges, TENSORRT)
+        return self._clean if graph is self.model.graph else model_bytes(graph)
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         """Write the ONNX file that an assignment's engine is built from."""
@@ -128,7 +134,7 @@ class TensorRTBuilder:
             network, parser = self._parsed(model_bytes(exposed))
             config = self._config()
         else:
-            network, parser = self._parsed(self._clean)
+            network, parser = self._parsed(self._corrected(assignment))
             self._expose(network)
             config = self._config()
             self._constrain(network, config, assignment)
