@@ -3,23 +3,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .peers
 WORKERS ?= 2
 
-.PHONY: demo test test-quick test-gpu lint format bench clean
+.PHONY: demo test test-quick test-gpu test-peers lint format bench clean
 
 demo: $(READY)  ## search the shipped example, export the best mix, write the report
 	rm -rf demo
 	$(BIN)/bitfront demo --out demo
 
 test: $(READY)  ## the whole test suite, on two cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not peers' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-quick: $(READY)  ## the fast tests of every package, in under 90 seconds: for every day
-	$(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not slow and not gpu and not peers' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its builder's, so three go side by side
 	$(BIN)/python -m pip install --quiet --editable '.[tensorrt]'
 	$(BIN)/python -m pytest -m gpu -n 3 --dist loadfile
+
+test-peers: $(READY) $(PEERS)/.ready  ## what is handed over, read by the other tools themselves
+	BITFRONT_PEERS=$(PEERS) $(BIN)/python -m pytest -m peers
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff check .
@@ -40,5 +44,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dashboard,dev]'
 	touch $(READY)
 
+$(PEERS)/.ready: tests/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers/requirements.txt
+	$(PEERS)/bin/python -m pip install --quiet --no-deps 'nvidia-modelopt==0.47.*'
+	touch $(PEERS)/.ready
+
 clean:
-	rm -rf $(VENV) demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -32,6 +32,7 @@ class Extensible(Generic[Kind]):
         error: raised where a name stands for nothing that can be used.
         others: further names that the option takes, for messages.
         facts: attributes that every class has to give a value.
+        noun: what such a class is called in messages; empty where the option's name says it.
     """
 
     option: str
@@ -41,6 +42,7 @@ class Extensible(Generic[Kind]):
     error: type[BitfrontError]
     others: tuple[str, ...] = ()
     facts: tuple[str, ...] = ("name",)
+    noun: str = ""
 
     def names(self) -> tuple[str, ...]:
         """Every name that is registered, those of this project first."""
@@ -60,7 +62,7 @@ class Extensible(Generic[Kind]):
         if name in (registered := _registered(self.group)):
             return self._instance(load_entry_point(registered[name], self.error), name)
         known = ", ".join((*self.others, *self.names()))
-        what = self.option.removeprefix("--")
+        what = self.noun or self.option.removeprefix("--")
         raise self.error(f"{self.option} {name}: there is no such {what}; known are {known}, and package.module:Class.")
 
     def _instance(self, found: Any, name: str) -> Kind:

@@ -55,6 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(parameter in SERVERS for parameter in parameters if isinstance(parameter, str)):
             item.add_marker(pytest.mark.slow)  # the quick layer starts no database server
+    if "BITFRONT_PEERS" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("peers"):
+                item.add_marker(pytest.mark.skip(reason="needs other quantizers: make test-peers"))
     names = [f"test_{name}" for name in SLOWEST]
     items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
 

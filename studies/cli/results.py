@@ -22,6 +22,11 @@ Tolerance = typer.Option(
     help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
     metavar="SHARE",
 )
+Tools = typer.Option(
+    "--for",
+    help="Hand the mix over to other tools: nncf, polygraphy, modelopt, qat; repeated, or with commas.",
+    metavar="TOOL",
+)
 
 
 @verb
@@ -35,6 +40,7 @@ def export(
     triton: Annotated[
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
     ] = None,
+    tools: Annotated[list[str] | None, Tools] = None,
     latency_tolerance: Annotated[str | None, Tolerance] = None,
     target: WhichTarget = None,
     storage: Storage = None,
@@ -42,6 +48,7 @@ def export(
     **options: Any,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
+    from studies.export.export import Extras
     from studies.verbs import deliveries
 
     changes = read_changes(options, "export")
@@ -53,7 +60,7 @@ def export(
             changes,
             pick=pick,
             trial=trial,
-            triton=triton,
+            extras=Extras(triton, tuple(dict.fromkeys(name for text in tools or () for name in text.split(",")))),
             latency_tolerance=tolerance,
             storage=storage,
             target=target,

@@ -4,7 +4,7 @@
 means. Changes nothing of a search, but may build, measure and score an engine again, which is stored.
 """
 
-from studies.export.export import Export, Request, check_folder, confirm_pick, export_evaluation
+from studies.export.export import Export, Extras, Request, check_folder, confirm_pick, export_evaluation
 from studies.export.selection import find_row
 
-__all__ = ["Export", "Request", "check_folder", "confirm_pick", "export_evaluation", "find_row"]
+__all__ = ["Export", "Extras", "Request", "check_folder", "confirm_pick", "export_evaluation", "find_row"]

@@ -25,6 +25,8 @@ from studies.export.checks import (
     moved_text,
 )
 from studies.export.folder import fill_folder
+from studies.export.handover import check_mix, gather_mix, write_handovers
+from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.manifest import manifest
 from studies.export.selection import find_row
 from studies.judging.points import Point
@@ -36,6 +38,7 @@ from studies.run.work import Work
 from studies.trials.ledger import Ledger
 
 MANIFEST = "manifest.json"
+HANDOVER = "handover"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,22 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Extras:
+    """What is written beside an engine for other programs.
+
+    Attributes:
+        triton: name of a Triton model to write as well.
+        tools: to hand the mix over to: `nncf`, `polygraphy`, `modelopt`, `qat`, or `package.module:Class`.
+    """
+
+    triton: str | None = None
+    tools: tuple[str, ...] = ()
+
+
+NO_EXTRAS = Extras()
+
+
+@dataclass(frozen=True)
 class Request:
     """What is to be exported, and how.
 
@@ -61,7 +80,7 @@ class Request:
         trial: number of the chosen trial.
         pick: how it was chosen, for the manifest: `best`, `accurate`, `fast`, `knee` or `trial 17`.
         options: of the backend that builds exports.
-        triton: name of a Triton model to write as well.
+        extras: what is written beside the engine.
         latency_tolerance: how far the latency of what was written may be from that of the engine that was measured,
             relative; None for the study's tie band, at least 1 %.
     """
@@ -69,7 +88,7 @@ class Request:
     trial: int
     pick: str
     options: Mapping[str, Any]
-    triton: str | None = None
+    extras: Extras = NO_EXTRAS
     latency_tolerance: float | None = None
 
 
@@ -120,6 +139,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     if note:
         work.events.note(note)
     chosen = _confirm(final, number, request.trial)
+    mix = _mix_to_hand_over(final, chosen, request)
     found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +147,9 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     except OSError as error:
         raise ArtifactError(f"exporting to {folder}: {error}.") from error
     try:
-        fill_folder(staging, final, chosen.engine, chosen.assignment, request.triton)
+        fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)
+        if mix is not None:
+            found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         _write_manifest(staging, found)
         staging.chmod(0o755)
@@ -140,6 +162,28 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         shutil.rmtree(staging, ignore_errors=True)
     notes, warning = (note,) if note else (), failure_text(found["latency_check"])
     return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
+
+
+def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:
+    """The mix for other tools; None where it is for none.
+
+    Raises:
+        ConfigError: it has nothing for one of them.
+    """
+    if not request.extras.tools:
+        return None
+    mix = gather_mix(work, chosen.assignment, request.trial)
+    check_mix(mix, request.extras.tools)
+    return mix
+
+
+def _hand_over(work: Work, mix: Mix, folder: Path, tools: tuple[str, ...]) -> dict[str, Any]:
+    """Write the mix for other tools: `handover` of the manifest."""
+    texts = (lost_text(mix) if mix.lost else "", rescaled_text(mix), *write_handovers(folder, mix, tools))
+    notes = [text for text in texts if text]
+    for note in notes:
+        work.events.note(note)
+    return {"handover": {"tools": tools, "without_counterpart": mix.lost, "notes": notes}}
 
 
 def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | None) -> dict[str, Any]:

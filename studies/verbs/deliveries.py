@@ -12,7 +12,8 @@ from search.errors import ConfigError
 from studies.artifacts.shipping import here
 from studies.events import Quiet
 from studies.export import export as exports
-from studies.export.export import Export
+from studies.export.export import NO_EXTRAS, Export, Extras
+from studies.export.handover import check_tools
 from studies.export.selection import find_row
 from studies.export.triton import check_triton_name, check_triton_platform
 from studies.judging.search_events import SearchEvents
@@ -43,7 +44,7 @@ def export(
     *,
     pick: str | None = None,
     trial: int | None = None,
-    triton: str | None = None,
+    extras: Extras = NO_EXTRAS,
     latency_tolerance: float | None = None,
     storage: str | None = None,
     target: str | None = None,
@@ -54,7 +55,7 @@ def export(
     Args:
         pick: `best` (the default), `accurate`, `fast` or `knee`; or give a trial. A pick that was not scored on the
             final split is scored first, and where it fails the limits there, the pick that takes its place.
-        triton: name of a Triton model repository entry to write as well.
+        extras: what is written beside the engine: a Triton model repository entry, files for other tools.
         changes: limits, what this engine is built with (`final_optimization_level`), and `model`, `data` where files
             have moved; as `resume` takes them.
         storage: URL of the database; None for the default one.
@@ -65,24 +66,24 @@ def export(
 
     Raises:
         StudyError: nothing keeps the limits, or no such study, target, trial or pick.
-        ConfigError: the folder is not empty or cannot be written, or the backend has no optimization levels.
+        ConfigError: the folder is not empty or cannot be written, the backend has no optimization levels, there is no
+            such tool, or the mix has nothing for it.
         ArtifactError: what was written does not work.
     """
     exports.check_folder(out)
-    if triton is not None:
-        check_triton_name(triton)
+    _check_extras(extras)
     url = storage or default_url()
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _change_export(config_of(now.study, now.target, url), changes)
-        with checked(_prepare_config(store, now.study, config, triton)) as good:
+        with checked(_prepare_config(store, now.study, config, extras)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
                 now, row, how = _confirm(work, now, row, pick, trial)
                 request = exports.Request(
-                    int(now.table.trial[row]), how, final_options(good.config), triton, latency_tolerance
+                    int(now.table.trial[row]), how, final_options(good.config), extras, latency_tolerance
                 )
                 return exports.export_evaluation(work, now, row, request, out)
 
@@ -96,14 +97,21 @@ def _confirm(work: Work, now: Standing, row: int, pick: str | None, trial: int |
     return now, row, how
 
 
-def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, triton: str | None) -> SearchConfig:
+def _check_extras(extras: Extras) -> None:
+    """Refuse what cannot be written for other programs, before anything is opened."""
+    if extras.triton is not None:
+        check_triton_name(extras.triton)
+    check_tools(extras.tools)
+
+
+def _prepare_config(store: Store, study: StudyRecord, config: SearchConfig, extras: Extras) -> SearchConfig:
     """What an engine is exported by, with the study's files where this host has them.
 
     Raises:
         ConfigError: the study's backend has no engines for Triton, or the artifacts cannot be reached.
     """
     check_artifacts(config)
-    if triton is not None:
+    if extras.triton is not None:
         check_triton_platform(config.backend)
     return here(store, study, config)
 

@@ -36,7 +36,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "development" / "tour.md"]  # for those who carry on
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
-TOPICS |= {"options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes"}
+TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
@@ -50,8 +50,10 @@ OTHER_PROGRAMS |= {
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
 OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
 OTHER_PROGRAMS |= {"--tiny", "--even", "--name"}  # benchmarks/h200
+OTHER_PROGRAMS |= {"--precision-constraints", "--trt-network-postprocess-script", "--nodes", "--calibration", "--high"}
 OTHER_PROGRAMS |= {"--quick", "--table", "--docs"}  # benchmarks/samplers and benchmarks/trust
 USERS_OWN = (
+    "handover/",
     "engine",
     "demo",
     "bitfront.db",

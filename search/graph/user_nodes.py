@@ -1,0 +1,152 @@
+"""Which nodes of the user's file a node of the clean graph stands for: other tools know only those."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+# What these give says nothing of the values that go in, so the way of the data does not lead through them.
+_MEASURES = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True)
+class UserNode:
+    """A node of the main graph of the user's file.
+
+    Attributes:
+        name: its own where it has one that no node before it has; else one made of its op type and first output.
+        op: op type.
+        output: its first output, which is unique in the graph.
+        constants: for each input, the initializer or Constant that it is computed from; empty for an activation, for an
+            input that is left out, and for what is computed from several.
+        own: whether the file has this name for it.
+    """
+
+    name: str
+    op: str
+    output: str
+    constants: tuple[str, ...]
+    own: bool
+
+
+@dataclass(frozen=True)
+class UserNodes:
+    """The counterpart of the clean graph in the user's file.
+
+    Attributes:
+        of: node of the clean graph, by name → the nodes that it stands for, in the order of the file; several where
+            nodes were folded into one, none where there is no counterpart.
+        every: all nodes of the main graph, in the order of the file.
+    """
+
+    of: Mapping[str, tuple[UserNode, ...]]
+    every: tuple[UserNode, ...]
+
+    @property
+    def new_names(self) -> dict[str, str]:
+        """First output → name, of the nodes whose name is not their own."""
+        return {node.output: node.name for node in self.every if not node.own}
+
+
+def read_user_nodes(path: Path, graph: ir.Graph) -> UserNodes:
+    """Find the counterpart of a clean graph in the file that it was loaded from.
+
+    Weights are not read. A clean node is found again by the tensor that it makes: the nodes behind that tensor, up to
+    the tensors that other clean nodes make, are the nodes that it stands for. What is computed from constants alone is
+    left out. A clean node whose tensor the main graph of the file does not make is found by its name, where exactly one
+    node has it; else it has no counterpart, as what was inside a function of the file.
+    """
+    proto = onnx.load(str(path), load_external_data=False)
+    every = tuple(_named(proto.graph))
+    return UserNodes(_Counterparts(proto.graph, every, graph).find(), every)
+
+
+def _named(graph: onnx.GraphProto) -> Iterator[UserNode]:
+    taken = {node.name for node in graph.node}
+    seen: set[str] = set()
+    constants = {name: name for name in _initializers(graph)}  # tensor → the one constant that it is computed from
+    for node in graph.node:
+        own = bool(node.name) and node.name not in seen
+        output = next(filter(None, node.output), "")
+        name = node.name if own else _fresh(f"{node.op_type}_{output or 'node'}", taken)
+        seen.add(name)
+        taken.add(name)
+        read = tuple(constants.get(tensor, "") for tensor in node.input)
+        if node.op_type == "Constant":
+            constants[output] = output
+        elif len(sources := {*read} - {""}) == 1 and all(map(constants.__contains__, filter(None, node.input))):
+            constants.update(dict.fromkeys(node.output, sources.pop()))
+        yield UserNode(name, node.op_type, output, read, own)
+
+
+def _fresh(wanted: str, taken: set[str]) -> str:
+    return next(name for i in count() if (name := f"{wanted}_{i}" if i else wanted) not in taken)
+
+
+class _Counterparts:
+    """Looks for the nodes of one file."""
+
+    def __init__(self, proto: onnx.GraphProto, every: tuple[UserNode, ...], graph: ir.Graph) -> None:
+        self._graph = graph
+        self._every = every
+        self._makers = {output: place for place, node in enumerate(proto.node) for output in node.output if output}
+        counts = Counter(node.name for node in proto.node)
+        self._places = {node.name: place for place, node in enumerate(every) if counts[node.name] == 1}
+        self._reads = [_all_inputs(node) for node in proto.node]
+        self._outputs = [set(node.output) for node in proto.node]
+        self._carrying = self._data_nodes({value.name for value in proto.input} - _initializers(proto))
+        self._made = {value.name for node in graph for value in node.outputs}
+        self._claimed: set[int] = set()
+
+    def find(self) -> dict[str, tuple[UserNode, ...]]:
+        found = {}
+        for node in self._graph:
+            places = sorted(self._behind(node))
+            self._claimed.update(places)
+            found[node.name or ""] = tuple(self._every[place] for place in places)
+        return found
+
+    def _data_nodes(self, reached: set[str]) -> set[int]:
+        """Places of the nodes that values of the inputs reach; in a file, nodes stand in topological order."""
+        places = set[int]()
+        for place, node in enumerate(self._every):
+            if node.op not in _MEASURES and not reached.isdisjoint(self._reads[place]):
+                places.add(place)
+                reached |= self._outputs[place]
+        return places
+
+    def _behind(self, node: ir.Node) -> set[int]:
+        """Places of the nodes that a clean node stands for."""
+        outputs = [value.name or "" for value in node.outputs]
+        start = next(
+            (self._makers[name] for name in outputs if name in self._makers), self._places.get(node.name or "")
+        )
+        found = set[int]()
+        waiting = [] if start is None else [start]
+        while waiting:
+            place = waiting.pop()
+            if place in found or place in self._claimed or place not in self._carrying:
+                continue
+            found.add(place)
+            others = [name for name in self._reads[place] if name not in self._made]
+            waiting += [self._makers[name] for name in others if name in self._makers]
+        return found
+
+
+def _all_inputs(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, what its bodies take from outside included."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            names += [name for inner in body.node for name in _all_inputs(inner)]
+    return names
+
+
+def _initializers(proto: onnx.GraphProto) -> set[str]:
+    return {tensor.name for tensor in proto.initializer}

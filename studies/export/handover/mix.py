@@ -1,0 +1,177 @@
+"""What is handed over: which nodes of the user's file run in which precision, and the constants of INT8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from search.graph.model import Group
+from search.graph.user_nodes import UserNode, UserNodes
+from search.values import Assignment, Precision
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A group of layers, as the user's file has it.
+
+    Attributes:
+        group: as `layers` and `show` name it.
+        op: of its weighted ops.
+        precision: that it runs in.
+        weighted: its weighted ops: name in the clean graph → the node, where the file has it.
+        nodes: all of its nodes that the file has, in the order of the file; what was folded into others included.
+        lost: names of its weighted ops, in the clean graph, that the file does not have.
+    """
+
+    group: str
+    op: str
+    precision: Precision
+    weighted: Mapping[str, UserNode]
+    nodes: tuple[UserNode, ...]
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a mix comes from.
+
+    Attributes:
+        study: name of the study.
+        trial: number of the trial in it.
+        target: what it was measured on, in words.
+        version: of bitfront.
+        rescaled: whether exact recovery steps changed the float model, so that ranges are not those of the user's file.
+    """
+
+    study: str
+    trial: int
+    target: str
+    version: str
+    rescaled: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bitfront": self.version,
+            "study": self.study,
+            "trial": self.trial,
+            "target": self.target,
+            "rescaled": self.rescaled,
+        }
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What a tool has to feed the model with to calibrate it.
+
+    Attributes:
+        inputs: names of the model's inputs.
+        batch: samples in one inference.
+        samples: that ranges were calibrated from.
+    """
+
+    inputs: tuple[str, ...]
+    batch: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A mix of precisions in terms of the user's file; all that a writer is given.
+
+    Attributes:
+        layers: in topological order.
+        between: nodes outside all groups that stay float: those that a float group feeds, or that feed float groups
+            alone.
+        new_names: first output → name, of nodes that the file has no name for, or one that another node has too.
+        lower: makes the graph that was measured, with quantization and casts in it.
+        weight_bits: of the codes of INT8 weights: 8, or 7 on processors that would saturate.
+    """
+
+    source: Source
+    feed: Feed
+    layers: tuple[Layer, ...]
+    between: tuple[UserNode, ...]
+    new_names: Mapping[str, str]
+    lower: Callable[[], ir.Graph]
+    weight_bits: int = 8
+
+    def layers_in(self, precision: Precision) -> tuple[Layer, ...]:
+        return tuple(layer for layer in self.layers if layer.precision is precision)
+
+    @property
+    def float_nodes(self) -> tuple[UserNode, ...]:
+        """Every node that must not be quantized, once each: those of float groups, and what is between them."""
+        groups = (node for layer in self.layers if not layer.precision.scaled for node in layer.nodes)
+        return tuple(dict.fromkeys((*groups, *self.between)))
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Weighted ops that have no counterpart in the file."""
+        return tuple(name for layer in self.layers for name in layer.lost)
+
+
+def lost_text(mix: Mix) -> str:
+    """Which layers of the mix the user's file does not have."""
+    shown = ", ".join(repr(name) for name in mix.lost[:5]) + (", …" if len(mix.lost) > 5 else "")
+    one = len(mix.lost) == 1
+    has, are = ("layer has", "is") if one else ("layers have", "are")
+    return (
+        f"{len(mix.lost)} {has} no counterpart among the nodes of the model file's main graph, as what is inside its "
+        f"functions, and {are} not handed over: {shown}"
+    )
+
+
+def rescaled_text(mix: Mix) -> str:
+    """Which file the ranges belong to, where that is not the user's; empty where it is."""
+    if not mix.source.rescaled:
+        return ""
+    return (
+        "recovery rescaled channels of the float model, so the ranges handed over are those of model.float.onnx: give "
+        "the tools that file, whose layers have the same names"
+    )
+
+
+def match_layers(groups: Sequence[Group], assignment: Assignment, nodes: UserNodes) -> tuple[Layer, ...]:
+    """The groups of a model in terms of the user's file."""
+    return tuple(_layer(group, assignment[group.id], nodes) for group in groups)
+
+
+def _layer(group: Group, precision: Precision, nodes: UserNodes) -> Layer:
+    weighted = {name: _weighted(group, name, nodes) for name in group.anchors}
+    members = {node for name in group.nodes for node in nodes.of.get(name, ())}
+    return Layer(
+        group=group.id,
+        op=group.op,
+        precision=precision,
+        weighted={name: node for name, node in weighted.items() if node is not None},
+        nodes=tuple(node for node in nodes.every if node in members),
+        lost=tuple(name for name, node in weighted.items() if node is None),
+    )
+
+
+def _weighted(group: Group, name: str, nodes: UserNodes) -> UserNode | None:
+    """The weighted op itself among the nodes that were folded into one."""
+    return next((node for node in nodes.of.get(name, ()) if node.op == group.op), None)
+
+
+def float_between(
+    graph: ir.Graph, groups: Sequence[Group], assignment: Assignment, nodes: UserNodes
+) -> tuple[UserNode, ...]:
+    """Nodes outside all groups that stay float: a float group feeds them, or no INT8 group reads what they make."""
+    owner = {name: assignment[group.id].scaled for group in groups for name in group.nodes}
+    fed: dict[ir.Value, bool] = {}  # whether all that reaches a value comes from INT8 groups
+    for node in graph:
+        quantized = owner.get(node.name or "", all(fed.get(v, True) for v in node.inputs if v is not None))
+        fed.update((value, quantized) for value in node.outputs)
+    read: dict[ir.Value, bool] = {}  # whether an INT8 group reads it, also behind other nodes outside all groups
+    for node in reversed(graph):
+        quantized = owner.get(node.name or "", any(read.get(value, False) for value in node.outputs))
+        for value in node.inputs:
+            if value is not None:
+                read[value] = read.get(value, False) or quantized
+    outside = [node for node in graph if node.name not in owner]
+    floats = [node for node in outside if not (fed[node.outputs[0]] and any(read.get(v, False) for v in node.outputs))]
+    return tuple(user for node in floats for user in nodes.of.get(node.name or "", ()))
