@@ -115,7 +115,7 @@ FLOORS = {
         *("diagnose recovery", "process"),
     ),
     "studies": (
-        *("environment events interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
+        *("environment events guard interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
         *("run show", "export fleet inspect", "verbs", "cli"),
     ),
 }

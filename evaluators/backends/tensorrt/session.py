@@ -5,14 +5,25 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.backends.tensorrt.device import OUT_OF_MEMORY, checked, cudart, no_context
+from evaluators.backends.nvidia import discovery
+from evaluators.backends.tensorrt import api
+from evaluators.backends.tensorrt.device import (
+    OUT_OF_MEMORY,
+    check_device,
+    checked,
+    cudart,
+    import_cuda,
+    no_context,
+    select,
+)
 from evaluators.engine import Arrays, DeviceError, RefusedError
-from search.errors import DataError
+from search.errors import DataError, TargetError
 
 _AROUND_COUNT = 20
 _PROFILE_WARM_UP = 3
@@ -288,3 +299,34 @@ def _scratch_bytes(engine: Any) -> int:
     """Activations and scratch; version 10.1 widened the type under a new name, and 11 dropped the old one."""
     wide = getattr(engine, "device_memory_size_v2", None)
     return int(engine.device_memory_size if wide is None else wide)
+
+
+def open_plan(path: Path, device: str) -> TensorRTSession:
+    """Open a plan of fixed shapes.
+
+    Args:
+        device: `cuda` or `cuda:N`.
+
+    Raises:
+        TargetError: TensorRT or the CUDA bindings are not installed, or there is no such GPU.
+        RefusedError: the plan is cut short, of another version or of another device, or its shapes are dynamic.
+    """
+    index = discovery.cuda_index(device)
+    if index is None:
+        raise TargetError(f"opening {path.name}: expected a device cuda or cuda:N, got {device}.")
+    trt, cuda = api.import_tensorrt(), import_cuda()
+    select(cuda, index)
+    log = api.shared_log(trt)
+    api.load_plugins(trt, log, ())
+    runtime = api.make_runtime(trt, log, lambda: check_device(cuda))
+    log.clear()
+    data = path.read_bytes()
+    engine = runtime.deserialize_cuda_engine(data)
+    if engine is None:
+        raise RefusedError(f"the plan {path.name} cannot be loaded: {log.first_error()}")
+    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+    shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
+    dynamic = next((name for name, shape in shapes.items() if -1 in shape), None)
+    if dynamic is not None:
+        raise RefusedError(f"the plan {path.name} has dynamic shapes, that of {dynamic!r} first: open it yourself")
+    return TensorRTSession(trt, engine, shapes, len(data), log)

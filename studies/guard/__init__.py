@@ -1,0 +1,13 @@
+"""Guards an engine while it serves: compares it with a safe one beside the requests, and falls back when it goes wrong.
+
+A small library for the serving process. It searches nothing, opens no database and imports neither SQLAlchemy, Optuna
+nor Plotly.
+"""
+
+from __future__ import annotations
+
+from studies.guard.guard import Guard
+from studies.guard.options import GuardError, GuardOptions
+from studies.guard.state import BreakerState, GuardState
+
+__all__ = ["BreakerState", "Guard", "GuardError", "GuardOptions", "GuardState"]

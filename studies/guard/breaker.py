@@ -1,0 +1,73 @@
+"""The circuit breaker as pure functions of its state: no clock, no thread, no file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from studies.guard.options import GuardOptions
+from studies.guard.state import Breaker, BreakerState
+
+_LONGEST_REST = 16
+
+
+def add_sample(breaker: Breaker, agreement: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
+    """The breaker after one more compared sample.
+
+    Args:
+        agreement: of the two engines on it, 1 for equal.
+        threshold: least mean of a window.
+        now: time of the clock in seconds.
+    """
+    filled = replace(breaker, samples=breaker.samples + 1, agreement=breaker.agreement + agreement)
+    if filled.samples < options.window:
+        return filled
+    mean = filled.agreement / filled.samples
+    fresh = replace(filled, samples=0, agreement=0.0)
+    if breaker.state is BreakerState.CLOSED:
+        return _judge_serving(fresh, mean, threshold, options, now)
+    if breaker.state is BreakerState.HALF_OPEN:
+        return _judge_probe(fresh, mean, threshold, options, now)
+    return fresh
+
+
+def _judge_serving(breaker: Breaker, mean: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
+    if mean >= threshold:
+        return replace(breaker, bad=0, trials=0)
+    bad = replace(breaker, bad=breaker.bad + 1)
+    if bad.bad < options.windows:
+        return bad
+    why = f"{options.windows} windows of {options.window} samples in a row agreed less than {threshold:g}"
+    return leave(bad, f"{why}; the last one {mean:.3g}", options, now)
+
+
+def _judge_probe(breaker: Breaker, mean: float, threshold: float, options: GuardOptions, now: float) -> Breaker:
+    if mean < return_threshold(threshold):
+        return leave(breaker, f"tried again, the fast engine agreed {mean:.3g} in a window", options, now)
+    good = replace(breaker, good=breaker.good + 1)
+    if good.good < options.good_windows:
+        return good
+    return replace(good, state=BreakerState.CLOSED, good=0, bad=0)
+
+
+def return_threshold(threshold: float) -> float:
+    """Least mean of a window to come back: higher than the one to leave, so that the guard does not go to and fro."""
+    return threshold + (1 - threshold) / 4
+
+
+def leave(breaker: Breaker, reason: str, options: GuardOptions, now: float) -> Breaker:
+    """Leave the fast engine for a while: longer each time, until it has served well again."""
+    rest = options.probe_after_s * min(2**breaker.trials, _LONGEST_REST)
+    return Breaker(BreakerState.OPEN, probe_at=now + rest, trials=breaker.trials + 1, reason=reason)
+
+
+def at(breaker: Breaker, options: GuardOptions, now: float) -> Breaker:
+    """The breaker at a time: open, it becomes half open when it has rested.
+
+    A clock that was set back does not prolong the rest beyond the longest one.
+    """
+    if breaker.state is not BreakerState.OPEN:
+        return breaker
+    longest = options.probe_after_s * _LONGEST_REST
+    if now < breaker.probe_at <= now + longest:
+        return breaker
+    return replace(breaker, state=BreakerState.HALF_OPEN, samples=0, agreement=0.0, good=0)

@@ -1,0 +1,92 @@
+"""Opens exported folders for a guard: ONNX Runtime and TensorRT, each through its backend's own session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from numpy.typing import NDArray
+
+from studies.guard.options import GuardError
+
+Arrays = dict[str, NDArray[Any]]
+Run = Callable[[Mapping[str, NDArray[Any]]], Arrays]
+
+
+def open_pair(fast: Path, safe: Path, device: str | None, threads: int | None) -> tuple[Run, Run]:
+    """Open two exported folders of one model.
+
+    Args:
+        device: `cpu`, `cuda` or `cuda:N`; None for the processor, or the first GPU with TensorRT.
+        threads: of ONNX Runtime on the processor; None for those of the export.
+
+    Raises:
+        GuardError: a folder is no export, or they are of different models.
+        BitfrontError: the backend cannot open an engine here.
+    """
+    manifests = [_manifest(folder) for folder in (fast, safe)]
+    digests = [manifest["model"]["digest"] for manifest in manifests]
+    if digests[0] != digests[1]:
+        raise GuardError(
+            f"opening a guard: expected two exports of one model, but {fast} is of {digests[0][:12]} and {safe} of "
+            f"{digests[1][:12]}. Export both from the same study."
+        )
+    one, two = (open_engine(f, m, device, threads) for f, m in zip((fast, safe), manifests, strict=True))
+    return one, two
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        for key in ("model", "target", "files"):
+            manifest[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GuardError(
+            f"opening a guard: expected a folder that `bitfront export` wrote, but {path} cannot be used: "
+            f"{type(error).__name__}: {error}."
+        ) from error
+    return dict(manifest)
+
+
+def open_engine(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> Run:
+    """The engine of an exported folder, as a function that several threads may call."""
+    backend = manifest["target"]["backend"]
+    if backend == "onnxruntime":
+        return _open_onnxruntime(folder, manifest, device, threads)
+    if backend == "tensorrt":
+        return _open_tensorrt(folder, device)
+    raise GuardError(f"opening a guard: {folder} is an export of backend {backend}, whose engines it cannot run.")
+
+
+def _open_onnxruntime(folder: Path, manifest: Mapping[str, Any], device: str | None, threads: int | None) -> Run:
+    from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+    from evaluators.backends.onnxruntime.session import meaning_of, open_session
+
+    opened = OnnxRuntimeDevice(device or "cpu", threads or int(manifest["target"]["options"].get("threads", 1)))
+    session = open_session(opened, folder / "model.onnx", opened.session_options())
+    outputs = session.outputs
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        try:
+            return dict(zip(outputs, session.session.run(outputs, dict(inputs)), strict=True))
+        except Exception as error:
+            raise meaning_of(error) from error
+
+    return run
+
+
+def _open_tensorrt(folder: Path, device: str | None) -> Run:
+    from evaluators.backends.tensorrt.session import open_plan
+
+    session = open_plan(folder / "model.plan", device or "cuda")
+    lock = Lock()
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        with lock:
+            return session.run(inputs)
+
+    return run

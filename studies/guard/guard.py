@@ -1,0 +1,275 @@
+"""The guard itself: answers requests, compares a share of them, and changes engines."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.guard import breaker as circuit
+from studies.guard.agreement import agreement, all_finite, default_threshold, looks_like_classes
+from studies.guard.compensation import Compensation
+from studies.guard.engines import Arrays, Run, open_pair
+from studies.guard.options import GuardError, GuardOptions
+from studies.guard.shadow import Sample, Shadow
+from studies.guard.state import Breaker, BreakerState, GuardState
+from studies.guard.state_file import StateKeeper
+
+FAST, SAFE = "fast", "safe"
+_LOG = logging.getLogger("bitfront.guard")
+_NO_ENGINES: Mapping[str, Run] = MappingProxyType({})
+
+Inputs = Mapping[str, NDArray[Any]]
+Policy = Callable[[GuardState], str]
+Sensor = Callable[[], Mapping[str, float]]
+
+
+class Guard:
+    """Serves with a fast engine as long as it agrees with a safe one. Any thread may call `run`.
+
+    The fast engine answers. A share of its answers is compared with the safe engine's, in a thread of its own. After
+    several windows in a row that agree too little, all requests go to the safe engine. The fast one is tried again
+    later, on a share of the requests and without answering any, until it has agreed well for some windows. A fast
+    engine that raises, or gives NaN or Inf where the safe one gives numbers, is left at once, and the request is
+    answered by the safe engine.
+
+    Example:
+        >>> guard = Guard.open("export/fast", "export/fp16", state="guard.json")  # doctest: +SKIP
+        >>> outputs = guard.run({"image": image})  # doctest: +SKIP
+
+    Args:
+        fast, safe: functions from inputs by name to outputs by name, which several threads may call.
+        options: see `GuardOptions`.
+        state: a file in which the state of the breaker survives a restart, and which several processes may share; None
+            to keep it in memory.
+        policy: given the guard's state, names the engine that is to answer: `fast`, `safe` or one of `engines`. Asked
+            beside the requests. The breaker outranks it.
+        engines: further engines by name, compared with the safe one like the fast one.
+        sensor: gives what `GuardState.sensors` holds, say `temperature_c`; asked before every call of the policy.
+        tell: told in a sentence what happens; None to log it as a warning of the logger `bitfront.guard`.
+        seed: of the choice of samples.
+
+    Raises:
+        GuardError: the state file is none.
+    """
+
+    def __init__(
+        self,
+        fast: Run,
+        safe: Run,
+        options: GuardOptions | None = None,
+        *,
+        state: str | Path | None = None,
+        policy: Policy | None = None,
+        engines: Mapping[str, Run] = _NO_ENGINES,
+        sensor: Sensor | None = None,
+        tell: Callable[[str], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self._options = options = options or GuardOptions()
+        self._engines = {**engines, FAST: fast, SAFE: safe}
+        self._policy, self._sensor = policy, sensor
+        self._tell = tell or _LOG.warning
+        self._random = random.Random(seed)
+        self._keeper = StateKeeper(None if state is None else Path(state), self._tell)
+        self._classes = options.classes
+        self._compensation = Compensation(options.compensate) if options.compensate else None
+        self._chosen, self._sensors = FAST, dict[str, float]()
+        self._next_policy = 0.0
+        self._window: list[float] = []
+        self._agreement: float | None = None
+        self._counts = {name: count() for name in ("requests", "compared", "dropped")}
+        self._seen = dict.fromkeys(self._counts, 0)
+        self._shadow = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
+
+    @classmethod
+    def open(
+        cls,
+        fast: str | Path,
+        safe: str | Path,
+        options: GuardOptions | None = None,
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+        **others: Any,
+    ) -> Guard:
+        """A guard over two exported folders: the mix, and the FP16 or FP32 export of the same study.
+
+        Args:
+            device, threads: see `studies.guard.engines.open_pair`.
+            others: as the class takes them.
+
+        Raises:
+            GuardError: a folder is no export, or they are of different models.
+        """
+        return cls(*open_pair(Path(fast), Path(safe), device, threads), options, **others)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Inputs) -> Arrays:
+        """Answer one request.
+
+        Args:
+            inputs: by name, as the engines take them.
+
+        Returns:
+            Outputs by name.
+
+        Raises:
+            GuardError: the safe engine was needed and failed.
+        """
+        self._count("requests")
+        name = self._serving()
+        if name == SAFE:
+            return self._sampled(inputs, self._answer_safely(inputs), SAFE)
+        try:
+            outputs = self._engines[name](inputs)
+        except Exception as error:
+            answer = self._answer_safely(inputs, error)
+            self._leave(f"the {name} engine raised {type(error).__name__}: {error}")
+            return answer
+        if not all_finite(outputs):
+            return self._replace_non_finite(inputs, name)
+        self._sampled(inputs, outputs, name)
+        return outputs if self._compensation is None else self._compensation.apply(outputs)
+
+    def _serving(self) -> str:
+        return self._chosen if self._keeper.breaker.state is BreakerState.CLOSED else SAFE
+
+    def _answer_safely(self, inputs: Inputs, first: Exception | None = None) -> Arrays:
+        try:
+            return self._engines[SAFE](inputs)
+        except Exception as error:
+            before = "" if first is None else f"the fast engine raised {type(first).__name__}: {first}; "
+            raise GuardError(
+                f"answering a request: {before}the safe engine raised {type(error).__name__}: {error}. No engine can "
+                "answer it: look at the inputs, then at the device."
+            ) from error
+
+    def _replace_non_finite(self, inputs: Inputs, name: str) -> Arrays:
+        """Inputs that hold NaN give NaN in every engine: that is no fault of the fast one."""
+        answer = self._answer_safely(inputs)
+        if all_finite(answer):
+            self._leave(f"the {name} engine gave NaN or Inf where the safe one gave numbers")
+        return answer
+
+    def _sampled(self, inputs: Inputs, outputs: Arrays, engine: str) -> Arrays:
+        """The same outputs; a share of the requests is handed to the comparison."""
+        resting = engine == SAFE and self._keeper.breaker.state is not BreakerState.HALF_OPEN
+        taken = not resting and self._random.random() < self._options.share
+        if taken and not self._shadow.offer(Sample(_copy(inputs), _copy(outputs), engine)):
+            self._count("dropped")
+        return outputs
+
+    # -- beside the requests ---------------------------------------------------------------------------------------
+
+    def _compare(self, sample: Sample) -> None:
+        probing = sample.engine == SAFE
+        try:
+            other = self._engines[FAST if probing else SAFE](sample.inputs)
+        except Exception as error:
+            if not probing:
+                raise
+            self._leave(f"tried again, the fast engine raised {type(error).__name__}: {error}")
+            return
+        fast, safe = (other, sample.outputs) if probing else (sample.outputs, other)
+        if self._classes is None:
+            self._classes = looks_like_classes(dict(safe))
+        found = agreement(fast, safe, classes=self._classes)
+        if self._compensation is not None and sample.engine == FAST:
+            self._compensation.add(fast, safe)
+        self._count("compared")
+        self._remember(found)
+        self._change(lambda b, now: circuit.add_sample(b, found, self._threshold(), self._options, now))
+
+    def _threshold(self) -> float:
+        given = self._options.threshold
+        return default_threshold(bool(self._classes)) if given is None else given
+
+    def _remember(self, found: float) -> None:
+        self._window.append(found)
+        if len(self._window) == self._options.window:
+            self._agreement = float(np.mean(self._window))
+            self._window.clear()
+
+    def _leave(self, reason: str) -> None:
+        self._change(lambda b, now: circuit.leave(b, reason, self._options, now))
+
+    def _change(self, change: Callable[[Breaker, float], Breaker]) -> None:
+        now = time.time()
+        before, after = self._keeper.change(lambda b: change(circuit.at(b, self._options, now), now))
+        if before.state is not after.state:
+            self._tell(_transition(after))
+
+    def _look_around(self) -> None:
+        """What other processes did, what time it is, and what the policy says."""
+        self._keeper.refresh()
+        if self._keeper.breaker.state is BreakerState.OPEN:
+            self._change(lambda b, now: b)
+        if self._policy is not None and time.monotonic() >= self._next_policy:
+            self._next_policy = time.monotonic() + self._options.policy_every_s
+            self._ask_policy(self._policy)
+
+    def _ask_policy(self, policy: Policy) -> None:
+        if self._sensor is not None:
+            self._sensors = dict(self._sensor())
+        chosen = policy(self.state())
+        if chosen not in self._engines:
+            known = ", ".join(self._engines)
+            raise GuardError(f"asking the policy: expected one of {known}, got {chosen!r}. {self._chosen} goes on.")
+        self._chosen = chosen
+
+    def _tell_failure(self, error: Exception) -> None:
+        self._tell(f"beside the requests: {type(error).__name__}: {error}")
+
+    # -- looking at it ---------------------------------------------------------------------------------------------
+
+    def state(self) -> GuardState:
+        """What the guard knows now."""
+        breaker = self._keeper.breaker
+        return GuardState(
+            breaker.state,
+            breaker.reason,
+            self._serving(),
+            **self._seen,
+            agreement=self._agreement,
+            sensors=self._sensors,
+        )
+
+    def drain(self) -> None:
+        """Wait until all samples that were taken are compared: for tests, and before a process ends."""
+        self._shadow.drain()
+
+    def close(self) -> None:
+        """End the thread beside the requests."""
+        self._shadow.close()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _count(self, name: str) -> None:
+        self._seen[name] = next(self._counts[name]) + 1
+
+
+def _copy(arrays: Inputs) -> Arrays:
+    """The caller may write into its arrays as soon as it has its answer."""
+    return {name: np.array(array) for name, array in arrays.items()}
+
+
+def _transition(breaker: Breaker) -> str:
+    if breaker.state is BreakerState.OPEN:
+        return f"the safe engine answers all requests now: {breaker.reason}"
+    if breaker.state is BreakerState.HALF_OPEN:
+        return "the fast engine is tried again on a share of the requests; the safe one answers"
+    return "the fast engine answers again"

@@ -1,0 +1,82 @@
+"""Runs the other engine on sampled requests, in a thread of its own, off the way of the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+
+from studies.guard.agreement import Arrays
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request and the answer it got.
+
+    Attributes:
+        engine: name of the engine that gave the answer.
+    """
+
+    inputs: Arrays
+    outputs: Arrays
+    engine: str
+
+
+class Shadow:
+    """A queue of samples and the thread that works it off.
+
+    Args:
+        compare: called with each sample; what it raises is passed to `failed`.
+        idle: called between samples, and every 50 ms.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        compare: Callable[[Sample], None],
+        failed: Callable[[Exception], None],
+        idle: Callable[[], None],
+    ) -> None:
+        self._queue: Queue[Sample] = Queue(size)
+        self._compare = compare
+        self._failed = failed
+        self._idle = idle
+        self._stop = Event()
+        self._thread = Thread(target=self._work, name="bitfront guard", daemon=True)
+        self._thread.start()
+
+    def offer(self, sample: Sample) -> bool:
+        """Whether there was room for it; never waits."""
+        try:
+            self._queue.put_nowait(sample)
+        except Full:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Wait until everything that was offered has been compared."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """End the thread; what still waits is left out."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            self._attempt(self._idle)
+            with suppress(Empty):
+                sample = self._queue.get(timeout=_POLL_S)
+                self._attempt(self._compare, sample)
+                self._queue.task_done()
+
+    def _attempt(self, action: Callable[..., None], *arguments: Sample) -> None:
+        """The thread outlives whatever fails in it."""
+        try:
+            action(*arguments)
+        except Exception as error:
+            self._failed(error)

@@ -1,0 +1,69 @@
+"""What a guard knows: the state of its circuit breaker, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class BreakerState(Enum):
+    """Which engine answers: the fast one while closed, else the safe one."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True)
+class Breaker:
+    """The circuit breaker, as it is stored and shared.
+
+    Attributes:
+        samples, agreement: of the window that is being filled: how many, and the sum of their agreements.
+        bad, good: windows in a row below the threshold; above the one to come back.
+        probe_at: time of the clock, in seconds, at which an open breaker is half open.
+        trials: how often the fast engine was left since it last served for good.
+        reason: why it was left.
+    """
+
+    state: BreakerState = BreakerState.CLOSED
+    samples: int = 0
+    agreement: float = 0.0
+    bad: int = 0
+    good: int = 0
+    probe_at: float = 0.0
+    trials: int = 0
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "state": self.state.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Breaker:
+        return cls(**{**data, "state": BreakerState(data["state"])})
+
+
+@dataclass(frozen=True)
+class GuardState:
+    """What a policy and a monitoring system are told.
+
+    Attributes:
+        breaker: state of the circuit breaker.
+        reason: why the fast engine was left last; empty where it was not.
+        engine: name of the engine that answers.
+        requests, compared, dropped: requests answered; samples compared; samples that were left out, because the
+            comparison did not keep up.
+        agreement: mean of the last full window; None before there was one.
+        sensors: what the sensor said, say `temperature_c`.
+    """
+
+    breaker: BreakerState
+    reason: str
+    engine: str
+    requests: int
+    compared: int
+    dropped: int
+    agreement: float | None
+    sensors: Mapping[str, float] = field(default_factory=dict)
