@@ -1,0 +1,110 @@
+"""What every channel of some tensors reaches: one pass of the float model, of which only small arrays leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from evaluators.calibration.graph_sessions import open_session, run_guarded
+from evaluators.calibration.reductions import values_by_name
+from evaluators.data import Batch
+
+_AXES_AS_INPUT = 18  # the first opset in which these reductions read their axes from an input
+_OPS = ("ReduceMin", "ReduceMax", "ReduceSumSquare")
+
+
+@dataclass(frozen=True)
+class ChannelValues:
+    """Of one tensor, arrays of its rank: of full size along the axes that are kept, 1 along the others.
+
+    Attributes:
+        low, high: least and largest value; NaN where there was one.
+        square: mean square.
+    """
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    square: NDArray[np.float64]
+
+    @property
+    def magnitude(self) -> NDArray[np.float32]:
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+
+def observe_channels(
+    graph: ir.Model,
+    kept: Mapping[str, tuple[int, ...]],
+    batches: Iterable[Batch],
+    *,
+    threads: int = 1,
+    alive: Callable[[], None] = lambda: None,
+) -> dict[str, ChannelValues]:
+    """Least, largest and mean square value of every channel of some tensors over some samples.
+
+    Args:
+        graph: the clean float model; not changed.
+        kept: the axes along which channels are told apart, by name of a float32 tensor.
+        batches: of the samples, at least one; rows that fill a batch up count as the last sample once more.
+        alive: called after every run.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+        TargetError: ONNX Runtime is not installed.
+    """
+    copy = graph.clone()
+    elements = _append_reductions(copy, kept)
+    found = {name: (np.array(np.inf, np.float32), np.array(-np.inf, np.float32), np.zeros(())) for name in kept}
+    counts = dict.fromkeys(kept, 0)
+    with open_session(copy, threads) as session:
+        names = [output.name for output in session.get_outputs()]
+        for batch in batches:
+            arrays = dict(zip(names, run_guarded(session.run, names, batch.inputs), strict=True))
+            for number, name in enumerate(kept):
+                low, high, square = (arrays[_name(number, op)] for op in _OPS)
+                old = found[name]
+                found[name] = np.minimum(old[0], low), np.maximum(old[1], high), old[2] + square.astype(np.float64)
+                counts[name] += int(arrays[elements[number]]) // low.size
+            alive()
+    return {name: ChannelValues(low, high, square / counts[name]) for name, (low, high, square) in found.items()}
+
+
+def _append_reductions(graph: ir.Model, kept: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Make the reductions of every tensor the only outputs; returns the names of those that count elements."""
+    values = values_by_name(graph)
+    as_input = graph.graph.opset_imports.get("", 0) >= _AXES_AS_INPUT
+    outputs: list[ir.Value] = []
+    for number, (name, axes) in enumerate(kept.items()):
+        value, before = values[name], values[name].producer()
+        rank = len(value.shape) if value.shape is not None else max(axes) + 1
+        others = [axis for axis in range(rank) if axis not in axes]
+        nodes = [_reduction(graph, value, number, op, others, as_input) for op in _OPS]
+        nodes.append(ir.node("Size", [value], name=_name(number, "Size")))
+        for node in nodes:
+            node.outputs[0].name = node.name
+        outputs += [node.outputs[0] for node in nodes]
+        if before is None:
+            graph.graph.extend(nodes)
+        else:
+            graph.graph.insert_after(before, nodes)
+    graph.graph.outputs.clear()
+    graph.graph.outputs.extend(outputs)
+    return [_name(number, "Size") for number in range(len(kept))]
+
+
+def _reduction(graph: ir.Model, value: ir.Value, number: int, op: str, axes: list[int], as_input: bool) -> ir.Node:
+    name = _name(number, op)
+    if not as_input:
+        return ir.node(op, [value], {"axes": axes, "keepdims": 1}, name=name)
+    tensor = ir.tensor(np.array(axes, np.int64), name=f"{name}/axes")
+    constant = ir.Value(name=tensor.name, type=ir.TensorType(ir.DataType.INT64), const_value=tensor)
+    constant.shape = ir.Shape([len(axes)])
+    graph.graph.register_initializer(constant)
+    return ir.node(op, [value, constant], {"keepdims": 1}, name=name)
+
+
+def _name(number: int, op: str) -> str:
+    return f"bitfront.channels.{number}.{op}"

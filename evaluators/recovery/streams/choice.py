@@ -1,0 +1,95 @@
+"""Choose powers of two for the channels of a stream, so that one INT8 scale for each of its tensors wastes least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.calibration.channels import ChannelValues
+from evaluators.recovery.streams.layers import Floats, Layer
+from evaluators.recovery.streams.result import Exponents
+from evaluators.recovery.streams.slots import PINNED, Slot
+
+STRENGTHS = (1.0, 0.75, 0.5, 0.25)
+"""How far activations are evened out; the rest of the way weights are."""
+_MOST = 12  # of an exponent either way: 8-bit codes tell 2**7 apart
+_HIGHEST = 512.0  # where a scaled stream is to end at most; data may exceed the samples by 2**7 then
+_DEAD = 2.0**-40  # of the largest channel: such a channel keeps its factor
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Slots that are chosen for together.
+
+    Attributes:
+        slots: all of them, ascending.
+        layers: the weighted ops that read tensors of theirs.
+        magnitudes: (slots,) largest value of each slot in any tensor.
+    """
+
+    slots: Sequence[int]
+    layers: Sequence[Layer]
+    magnitudes: Floats
+
+    def noise(self, exponents: Exponents) -> float:
+        """Sum of the noise that all its layers have, each over its output's power."""
+        return sum(layer.noise(np.ldexp(1.0, exponents[layer.slots])) for layer in self.layers)
+
+    def candidates(self, count: int) -> Iterator[tuple[float, Exponents]]:
+        """Strength and exponents of all slots of the model, `count` of them, that are zero outside this stream."""
+        inputs, weights = self._read_magnitudes()
+        known = np.isfinite(inputs) & np.isfinite(weights)
+        for strength in STRENGTHS:
+            logs = np.where(known, strength * inputs - (1 - strength) * weights, np.nan)
+            yield strength, self._settle(logs, count)
+        yield STRENGTHS[0] / 2, self._settle(np.where(known, inputs / 2, np.nan), count)
+
+    def _read_magnitudes(self) -> tuple[Floats, Floats]:
+        """(slots,) logarithms of what layers read, over the largest of each layer, and of the weights that read it."""
+        inputs, weights = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        for layer in self.layers:
+            here = np.searchsorted(self.slots, layer.slots)
+            here[layer.slots == PINNED] = 0
+            free = layer.slots != PINNED
+            size = layer.magnitude / max(float(layer.magnitude.max()), np.finfo(np.float64).tiny)
+            np.maximum.at(inputs, here[free], size[free])
+            np.add.at(weights, here[free], layer.gain[free])
+        with np.errstate(divide="ignore"):
+            inputs = np.where(inputs > _DEAD, np.log2(inputs), np.nan)
+            return inputs, np.log2(weights) / 2
+
+    def _settle(self, logs: Floats, count: int) -> Exponents:
+        """Round, and move all together so that the largest value of the stream stays below what it was."""
+        found = np.zeros(count, np.int64)
+        known = np.isfinite(logs)
+        if not known.any():
+            return found
+        powers = np.rint(logs[known])
+        sizes = self.magnitudes[known]
+        after = float((sizes * np.exp2(-powers)).max())
+        wanted = min(float(self.magnitudes.max()), _HIGHEST)
+        powers += np.ceil(np.log2(after / wanted))
+        found[np.array(self.slots)[known]] = np.clip(powers, -_MOST, _MOST).astype(np.int64)
+        return found
+
+
+def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValues], count: int) -> Floats:
+    """(count,) largest value of every slot in any tensor; NaN where a tensor holds one."""
+    found = np.zeros(count)
+    for name, seen in values.items():
+        slots = tensors[name]
+        size = np.broadcast_to(seen.magnitude, slots.shape).astype(np.float64)
+        np.maximum.at(found, slots.reshape(-1), size.reshape(-1))
+    return found
+
+
+def kept_axes(slots: Slot) -> tuple[int, ...]:
+    """The axes along which slots of a tensor vary."""
+    return tuple(axis for axis, size in enumerate(slots.shape) if size > 1)
+
+
+def free_slots(layer: Layer) -> NDArray[np.int64]:
+    return np.unique(layer.slots[layer.slots != PINNED])

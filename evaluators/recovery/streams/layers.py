@@ -1,0 +1,122 @@
+"""How much INT8 disturbs one weighted op, as a function of the factors of what it reads. Arithmetic alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from evaluators.calibration.channels import ChannelValues
+from evaluators.lowering.placement import Placement
+from evaluators.recovery.streams.result import Reader
+from evaluators.recovery.streams.tracker import integer
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weighted op as rounding sees it. Each output counts by its own power, whatever its unit is.
+
+    Attributes:
+        slots: (channels,) of what it reads.
+        low, high, square: (channels,) least, largest and mean square value of what it reads.
+        gain: (channels,) mean over the outputs of squared weights over the output's power.
+        peaks: (outputs, inputs) largest weight of each pair over the root of the output's power.
+        inputs: (outputs or 1, inputs) channel of each pair.
+        kernel: weights of each pair.
+        symmetric: whether activations are.
+        weight_levels: largest code of a weight.
+    """
+
+    slots: NDArray[np.int64]
+    low: Floats
+    high: Floats
+    square: Floats
+    gain: Floats
+    peaks: NDArray[np.float32]
+    inputs: NDArray[np.int64]
+    kernel: int
+    symmetric: bool
+    weight_levels: int
+
+    @property
+    def magnitude(self) -> Floats:
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    def noise(self, factors: Floats) -> float:
+        """Noise over power of the op's output when channel c of the input is divided by `factors[c]` beforehand.
+
+        Rounding errors count as uniform in one step and independent.
+        """
+        low, high = min(0.0, float((self.low / factors).min())), max(0.0, float((self.high / factors).max()))
+        step = 2 * max(-low, high) / 254 if self.symmetric else (high - low) / 255
+        of_inputs = step**2 * float(np.square(factors) @ self.gain)
+        by_pair = factors.astype(np.float32)[self.inputs]
+        steps = (self.peaks * by_pair).max(axis=1, initial=0).astype(np.float64) / self.weight_levels
+        powers = (self.square / np.square(factors))[self.inputs].sum(axis=1)
+        return (of_inputs + float(np.mean(np.square(steps) * powers * self.kernel))) / 12
+
+
+def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, placement: Placement) -> Layer:
+    """What the noise of a weighted op depends on.
+
+    Args:
+        node: in the float model, with its weight.
+        values: of the tensor that it reads, told apart along the axis of its channels.
+    """
+    matrix, inputs = _pairs(node)
+    square = _by_channel(values.square, reader)
+    energy = np.square(matrix, dtype=np.float32).sum(axis=2)
+    power = (energy * square.astype(np.float32)[inputs]).sum(axis=1, dtype=np.float64)
+    weight = np.where(power > 0, 1 / np.where(power > 0, power, 1), 0.0)
+    gain = np.zeros(len(reader.slots))
+    np.add.at(gain, np.broadcast_to(inputs, energy.shape), energy * weight[:, np.newaxis] / len(power))
+    low, high = (
+        np.broadcast_to(a.reshape(-1), reader.slots.shape).astype(np.float64) for a in (values.low, values.high)
+    )
+    return Layer(
+        slots=reader.slots,
+        low=low,
+        high=high,
+        square=square,
+        gain=gain,
+        peaks=np.abs(matrix).max(axis=2) * np.sqrt(weight)[:, np.newaxis].astype(np.float32),
+        inputs=inputs,
+        kernel=matrix.shape[2],
+        symmetric=placement.symmetric,
+        weight_levels=2 ** (placement.weight_bits - 1) - 1,
+    )
+
+
+def _by_channel(array: NDArray[Any], reader: Reader) -> Floats:
+    return np.broadcast_to(array.reshape(-1), reader.slots.shape).astype(np.float64)
+
+
+def _pairs(node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The weight as (outputs, inputs, kernel), and (outputs or 1, inputs) the channel that each pair reads."""
+    array = _weight(node)
+    if node.op_type in ("Gemm", "MatMul"):
+        transposed = node.op_type == "Gemm" and integer(node, "transB", 0)
+        matrix = array if transposed else np.moveaxis(array, -1, -2).reshape(-1, array.shape[-2])
+        return matrix[:, :, np.newaxis], np.arange(matrix.shape[1])[np.newaxis]
+    groups = integer(node, "group", 1)
+    if node.op_type == "ConvTranspose":
+        inputs, width = array.shape[:2]
+        parts = array.reshape(groups, inputs // groups, width, -1)
+        array = np.moveaxis(parts, 2, 1).reshape(groups * width, inputs // groups, -1)
+    outputs, width = array.shape[:2]
+    if groups == 1:
+        return array.reshape(outputs, width, -1), np.arange(width)[np.newaxis]
+    first = np.arange(outputs) // (outputs // groups) * width
+    return array.reshape(outputs, width, -1), first[:, np.newaxis] + np.arange(width)
+
+
+def _weight(node: ir.Node) -> NDArray[Any]:
+    value = node.inputs[1]
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()

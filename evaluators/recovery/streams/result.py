@@ -1,0 +1,94 @@
+"""What the search for streams finds: the slots of every tensor and which constants their factors move into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.recovery.streams.slots import PINNED, Slot
+
+Exponents = NDArray[np.int64]
+"""(slots,) powers of two by which tensors are divided, 0 for slots that stay as they are."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A constant that factors move into: it is multiplied by those of `read` and divided by those of `written`.
+
+    Attributes:
+        constant: its name in the clean model; no other node reads it.
+        read, written: slots that broadcast to its shape; None where it has no such side.
+        is_weight: whether sums of its products make the output, so that it should not become too small for FP16.
+    """
+
+    constant: str
+    read: Slot | None
+    written: Slot | None
+    is_weight: bool = False
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A weighted op with a constant weight that reads a tensor: `slots` of its (channels,)."""
+
+    node: str
+    tensor: str
+    slots: Slot
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Channels that may take factors.
+
+    Attributes:
+        count: of slots, among them the one that is pinned.
+        tensors: slots of each tensor that has free ones, by name.
+        scalings: of constants.
+        readers: weighted ops that read free slots.
+        normalized: slots that a normalization writes.
+        notes: what was left alone, and why, one sentence each.
+    """
+
+    count: int
+    tensors: Mapping[str, Slot]
+    scalings: Sequence[Scaling]
+    readers: Sequence[Reader]
+    normalized: frozenset[int]
+    notes: tuple[str, ...]
+
+    def components(self) -> list[list[int]]:
+        """Free slots in sets that share tensors: what is chosen for one matters to the others of its set."""
+        parent = list(range(self.count))
+
+        def root(slot: int) -> int:
+            while parent[slot] != slot:
+                parent[slot] = parent[parent[slot]]
+                slot = parent[slot]
+            return slot
+
+        for slots in self.tensors.values():
+            members = [int(slot) for slot in np.unique(slots) if slot != PINNED]
+            for slot in members[1:]:
+                parent[root(slot)] = root(members[0])
+        used = {int(slot) for slots in self.tensors.values() for slot in np.unique(slots)} - {PINNED}
+        found: dict[int, list[int]] = {}
+        for slot in sorted(used):
+            found.setdefault(root(slot), []).append(slot)
+        return list(found.values())
+
+
+def shift_of(scaling: Scaling, exponents: Exponents) -> NDArray[np.int64]:
+    """The power of two by which a constant is multiplied, in an array that broadcasts to its shape."""
+    read = exponents[scaling.read] if scaling.read is not None else np.zeros((), np.int64)
+    written = exponents[scaling.written] if scaling.written is not None else np.zeros((), np.int64)
+    return np.asarray(read - written)
+
+
+def factors_of(scalings: Sequence[Scaling], exponents: Exponents) -> dict[str, NDArray[Any]]:
+    """The factors of all constants that change, float32, by name."""
+    shifts = {scaling.constant: shift_of(scaling, exponents) for scaling in scalings}
+    return {name: np.ldexp(np.float32(1), shift).astype(np.float32) for name, shift in shifts.items() if shift.any()}

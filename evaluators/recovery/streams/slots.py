@@ -1,0 +1,119 @@
+"""Slots: which channels of which tensors have to take one factor together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Slot = NDArray[np.int64]
+"""Slots of a tensor's elements: of the tensor's rank, each dimension of its size, or 1 where all along it are alike."""
+
+PINNED = 0
+"""The slot whose factor is 1."""
+
+
+class Slots:
+    """Disjoint sets of slots. All slots of a set take one factor; those of the set of `PINNED` take none."""
+
+    def __init__(self) -> None:
+        self._parent = [PINNED]
+
+    def make(self, *shape: int) -> Slot:
+        """New slots, each a set of its own."""
+        start = len(self._parent)
+        count = int(np.prod(shape))
+        self._parent.extend(range(start, start + count))
+        return np.arange(start, start + count, dtype=np.int64).reshape(shape)
+
+    def unite(self, first: Slot, second: Slot) -> Slot:
+        """Make slots equal, element by element of two arrays that broadcast; returns the broadcast array."""
+        left, right = np.broadcast_arrays(first, second)
+        pairs = np.unique(np.stack([left.ravel(), right.ravel()]), axis=1) if left.size else np.empty((2, 0), np.int64)
+        for one, other in pairs.T.tolist():
+            low, high = sorted((self._root(one), self._root(other)))
+            self._parent[high] = low  # the pinned slot is the lowest of all
+        return left
+
+    def pin(self, slots: Slot) -> None:
+        """Let these slots, and all that are equal to one of them, have the factor 1."""
+        self.unite(slots, np.array(PINNED))
+
+    def roots(self, slots: Slot) -> Slot:
+        """The one slot that stands for each slot's set."""
+        different, place = np.unique(slots, return_inverse=True)
+        found = np.array([self._root(slot) for slot in different.tolist()], np.int64)
+        return found[place].reshape(np.shape(slots))
+
+    def merge_axes(self, slots: Slot, axes: Iterable[int]) -> Slot:
+        """Make slots equal along some axes, which become 1."""
+        for axis in axes:
+            if slots.shape[axis] > 1:
+                first = np.take(slots, [0], axis)
+                self.unite(slots, first)
+                slots = first
+        return slots
+
+    def merge_all(self, slots: Slot, rank: int) -> Slot:
+        """Make all these slots equal; the one slot as an array of a rank."""
+        return self.merge_axes(slots.reshape(-1), [0]).reshape((1,) * rank)
+
+    def _root(self, slot: int) -> int:
+        parent = self._parent
+        while parent[slot] != slot:
+            parent[slot] = parent[parent[slot]]
+            slot = parent[slot]
+        return slot
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+
+def with_rank(slots: Slot, rank: int) -> Slot:
+    """The slots with leading dimensions of 1 added."""
+    return slots.reshape((1,) * (rank - slots.ndim) + slots.shape)
+
+
+def reshape_slots(sets: Slots, slots: Slot, old: Sequence[int], new: Sequence[int], *, regroup: bool) -> Slot:
+    """Follow slots through a reshape from shape `old` to shape `new`, neither of which is empty.
+
+    Dimensions are matched in the smallest blocks of equal size, so that (batch, channels, 1, 1) → (batch, channels)
+    keeps one slot a channel whatever the batch is.
+
+    Args:
+        sets: where slots are made equal that cannot be told apart.
+        regroup: whether a block of several dimensions may vary, as it may where sizes never change.
+    """
+    axes = [axis for axis, size in enumerate(old) if size > 1]
+    targets = [axis for axis, size in enumerate(new) if size > 1]
+    slots = slots.reshape([slots.shape[axis] for axis in axes])
+    full, shape = list(slots.shape), [1] * len(new)
+    for before, after in _blocks([old[axis] for axis in axes], [new[axis] for axis in targets]):
+        varied = [axis for axis in before if slots.shape[axis] > 1]
+        if varied and not regroup and len(before) + len(after) > 2:
+            slots = sets.merge_axes(slots, varied)
+            varied = []
+        for axis in before:
+            full[axis] = old[axes[axis]] if varied else 1
+        for axis in after:
+            shape[targets[axis]] = new[targets[axis]] if varied else 1
+    return np.broadcast_to(slots, full).reshape(shape)
+
+
+def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Consecutive axes of both shapes that hold equally many elements, as few as can be; all sizes are above 1."""
+    i = j = 0
+    while i < len(old):
+        before, after, left, right = [i], [j], old[i], new[j]
+        while left != right:
+            if left < right:
+                i += 1
+                before.append(i)
+                left *= old[i]
+            else:
+                j += 1
+                after.append(j)
+                right *= new[j]
+        yield before, after
+        i, j = i + 1, j + 1
