@@ -127,6 +127,13 @@ def plan(graph: ir.Graph, model: Model, assignment: Assignment, placement: Place
     return result
 
 
+def quantized_tensors(model: Model, assignment: Assignment, placement: Placement) -> frozenset[str]:
+    """Names of the tensors that some op reads as INT8 codes when an assignment is lowered for a target."""
+    found = plan(model.graph.graph, model, assignment, placement)
+    read = [node.inputs[index] for node, index in found.reads]
+    return frozenset(_name(value) for value in (*read, *found.stored))
+
+
 def activation_indices(anchor: ir.Node) -> list[int]:
     """Which of the two factors of a weighted op are activations."""
     return [i for i, value in enumerate(anchor.inputs[:2]) if not is_constant(value)]

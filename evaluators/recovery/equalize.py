@@ -9,12 +9,13 @@ import numpy as np
 
 from evaluators.calibration.channels import ChannelValues, observe_channels
 from evaluators.cores import usable_processors
+from evaluators.lowering.placement import quantized_tensors
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal, RecoveryStep
 from evaluators.recovery.streams.choice import Stream, kept_axes, magnitudes_of
 from evaluators.recovery.streams.find import find_streams
 from evaluators.recovery.streams.fp16_limits import limit_exponents
-from evaluators.recovery.streams.layers import Layer, describe_layer
+from evaluators.recovery.streams.layers import Layer, describe_layer, describe_tensor
 from evaluators.recovery.streams.result import Exponents, Streams, factors_of
 from search.graph.model import Model
 from search.values import Precision, Ranges
@@ -54,13 +55,17 @@ def observe_streams(
     kept = {name: kept_axes(slots) for name, slots in tensors.items()}
     threads = usable_processors()
     values = observe_channels(model.graph, kept, context.fitting(), threads=threads, alive=context.alive)
-    layers = [layer for layer in _describe_layers(context, model, streams, values) if _is_finite(layer)]
+    layers = _describe_layers(context, model, streams, values)
+    names = quantized_tensors(model, context.int8, context.placement)
+    symmetric = context.placement.symmetric
+    rounded = [describe_tensor(tensors[n], values[n], symmetric=symmetric) for n in tensors if n in names]
     magnitudes = magnitudes_of(tensors, values, streams.count)
     found = []
     for slots in wanted:
-        readers = tuple(layer for layer in layers if np.isin(layer.slots, slots).any())
-        if readers and np.isfinite(magnitudes[slots]).all():
-            found.append(Stream(slots, readers, magnitudes[slots]))
+        mine = [layer for layer in layers if np.isin(layer.slots, slots).any()]
+        parts = [tensor for tensor in rounded if np.isin(tensor.slots, slots).any()]
+        if mine and np.isfinite(magnitudes[slots]).all():
+            found.append(Stream(slots, mine, parts, magnitudes[slots]))
     return found
 
 
@@ -70,11 +75,8 @@ def _describe_layers(
     quantized = {name for g in model.groups if context.int8[g.id] is Precision.INT8 for name in g.anchors}
     read = [reader for reader in streams.readers if reader.node in quantized and reader.tensor in values]
     nodes = {node.name: node for node in model.graph.graph}
-    return [describe_layer(nodes[r.node], r, values[r.tensor], context.placement) for r in read]
-
-
-def _is_finite(layer: Layer) -> bool:
-    return all(bool(np.isfinite(array).all()) for array in (layer.low, layer.high, layer.square))
+    bits = context.placement.weight_bits
+    return [describe_layer(nodes[r.node], r, values[r.tensor], bits) for r in read]
 
 
 def _best(stream: Stream, count: int) -> Exponents:

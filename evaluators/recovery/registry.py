@@ -8,7 +8,11 @@ from evaluators.recovery.step import RecoveryStep
 from search.errors import ConfigError
 from search.extensions import Extensible
 
-SHIPPED = MappingProxyType[str, str]({})
+SHIPPED = MappingProxyType(
+    {
+        "equalize": "evaluators.recovery.equalize:Equalize",
+    }
+)
 """Name → `package.module:Class`. Exact steps first: what INT8 constants fit depends on them."""
 
 STEPS: Extensible[RecoveryStep] = Extensible(

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluators.calibration.channels import ChannelValues
-from evaluators.recovery.streams.layers import Floats, Layer
+from evaluators.recovery.streams.layers import Floats, Layer, RoundedTensor
 from evaluators.recovery.streams.result import Exponents
 from evaluators.recovery.streams.slots import PINNED, Slot
 
@@ -27,39 +26,40 @@ class Stream:
     Attributes:
         slots: all of them, ascending.
         layers: the weighted ops that read tensors of theirs.
+        rounded: tensors of theirs that INT8 rounds.
         magnitudes: (slots,) largest value of each slot in any tensor.
     """
 
     slots: Sequence[int]
     layers: Sequence[Layer]
+    rounded: Sequence[RoundedTensor]
     magnitudes: Floats
 
     def noise(self, exponents: Exponents) -> float:
         """Sum of the noise that all its layers have, each over its output's power."""
-        return sum(layer.noise(np.ldexp(1.0, exponents[layer.slots])) for layer in self.layers)
+        steps = sum(tensor.step(exponents) ** 2 for tensor in self.rounded)
+        return sum(layer.noise(exponents, steps) for layer in self.layers)
 
     def candidates(self, count: int) -> Iterator[tuple[float, Exponents]]:
         """Strength and exponents of all slots of the model, `count` of them, that are zero outside this stream."""
-        inputs, weights = self._read_magnitudes()
+        inputs, weights = self._log_sizes()
         known = np.isfinite(inputs) & np.isfinite(weights)
         for strength in STRENGTHS:
             logs = np.where(known, strength * inputs - (1 - strength) * weights, np.nan)
             yield strength, self._settle(logs, count)
-        yield STRENGTHS[0] / 2, self._settle(np.where(known, inputs / 2, np.nan), count)
 
-    def _read_magnitudes(self) -> tuple[Floats, Floats]:
-        """(slots,) logarithms of what layers read, over the largest of each layer, and of the weights that read it."""
+    def _log_sizes(self) -> tuple[Floats, Floats]:
+        """(slots,) logarithms of what is rounded, over the largest of its tensor, and of the weights that read it."""
         inputs, weights = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        for tensor in self.rounded:
+            free = tensor.slots != PINNED
+            size = tensor.magnitude / max(float(tensor.magnitude.max()), np.finfo(np.float64).tiny)
+            np.maximum.at(inputs, np.searchsorted(self.slots, tensor.slots[free]), size[free])
         for layer in self.layers:
-            here = np.searchsorted(self.slots, layer.slots)
-            here[layer.slots == PINNED] = 0
             free = layer.slots != PINNED
-            size = layer.magnitude / max(float(layer.magnitude.max()), np.finfo(np.float64).tiny)
-            np.maximum.at(inputs, here[free], size[free])
-            np.add.at(weights, here[free], layer.gain[free])
+            np.add.at(weights, np.searchsorted(self.slots, layer.slots[free]), layer.gain[free])
         with np.errstate(divide="ignore"):
-            inputs = np.where(inputs > _DEAD, np.log2(inputs), np.nan)
-            return inputs, np.log2(weights) / 2
+            return np.where(inputs > _DEAD, np.log2(inputs), np.nan), np.log2(weights) / 2
 
     def _settle(self, logs: Floats, count: int) -> Exponents:
         """Round, and move all together so that the largest value of the stream stays below what it was."""
@@ -89,7 +89,3 @@ def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValue
 def kept_axes(slots: Slot) -> tuple[int, ...]:
     """The axes along which slots of a tensor vary."""
     return tuple(axis for axis, size in enumerate(slots.shape) if size > 1)
-
-
-def free_slots(layer: Layer) -> NDArray[np.int64]:
-    return np.unique(layer.slots[layer.slots != PINNED])

@@ -10,11 +10,37 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.calibration.channels import ChannelValues
-from evaluators.lowering.placement import Placement
-from evaluators.recovery.streams.result import Reader
+from evaluators.recovery.streams.result import Exponents, Reader
+from evaluators.recovery.streams.slots import Slot
 from evaluators.recovery.streams.tracker import integer
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RoundedTensor:
+    """An activation that INT8 rounds with one scale.
+
+    Attributes:
+        slots: of its elements that can differ in their factor, in one dimension.
+        low, high: least and largest value of each.
+        symmetric: whether zero is the middle of its codes.
+    """
+
+    slots: NDArray[np.int64]
+    low: Floats
+    high: Floats
+    symmetric: bool
+
+    @property
+    def magnitude(self) -> Floats:
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    def step(self, exponents: Exponents) -> float:
+        """Distance of two codes once it is divided by the powers of two of its slots."""
+        factors = np.ldexp(1.0, exponents[self.slots])
+        low, high = min(0.0, float((self.low / factors).min())), max(0.0, float((self.high / factors).max()))
+        return 2 * max(-low, high) / 254 if self.symmetric else (high - low) / 255
 
 
 @dataclass(frozen=True)
@@ -23,45 +49,39 @@ class Layer:
 
     Attributes:
         slots: (channels,) of what it reads.
-        low, high, square: (channels,) least, largest and mean square value of what it reads.
+        square: (channels,) mean square of what it reads.
         gain: (channels,) mean over the outputs of squared weights over the output's power.
         peaks: (outputs, inputs) largest weight of each pair over the root of the output's power.
         inputs: (outputs or 1, inputs) channel of each pair.
         kernel: weights of each pair.
-        symmetric: whether activations are.
         weight_levels: largest code of a weight.
     """
 
     slots: NDArray[np.int64]
-    low: Floats
-    high: Floats
     square: Floats
     gain: Floats
     peaks: NDArray[np.float32]
     inputs: NDArray[np.int64]
     kernel: int
-    symmetric: bool
     weight_levels: int
 
-    @property
-    def magnitude(self) -> Floats:
-        return np.maximum(np.abs(self.low), np.abs(self.high))
-
-    def noise(self, factors: Floats) -> float:
-        """Noise over power of the op's output when channel c of the input is divided by `factors[c]` beforehand.
+    def noise(self, exponents: Exponents, step_square: float) -> float:
+        """Noise over power of the op's output when its input is divided by powers of two, and rounded.
 
         Rounding errors count as uniform in one step and independent.
+
+        Args:
+            step_square: sum of the squared steps of what was rounded before the op reads it.
         """
-        low, high = min(0.0, float((self.low / factors).min())), max(0.0, float((self.high / factors).max()))
-        step = 2 * max(-low, high) / 254 if self.symmetric else (high - low) / 255
-        of_inputs = step**2 * float(np.square(factors) @ self.gain)
+        factors = np.ldexp(1.0, exponents[self.slots])
         by_pair = factors.astype(np.float32)[self.inputs]
         steps = (self.peaks * by_pair).max(axis=1, initial=0).astype(np.float64) / self.weight_levels
         powers = (self.square / np.square(factors))[self.inputs].sum(axis=1)
-        return (of_inputs + float(np.mean(np.square(steps) * powers * self.kernel))) / 12
+        of_weights = float(np.mean(np.square(steps) * powers * self.kernel))
+        return (step_square * float(np.square(factors) @ self.gain) + of_weights) / 12
 
 
-def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, placement: Placement) -> Layer:
+def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_bits: int) -> Layer:
     """What the noise of a weighted op depends on.
 
     Args:
@@ -75,20 +95,14 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, placeme
     weight = np.where(power > 0, 1 / np.where(power > 0, power, 1), 0.0)
     gain = np.zeros(len(reader.slots))
     np.add.at(gain, np.broadcast_to(inputs, energy.shape), energy * weight[:, np.newaxis] / len(power))
-    low, high = (
-        np.broadcast_to(a.reshape(-1), reader.slots.shape).astype(np.float64) for a in (values.low, values.high)
-    )
     return Layer(
         slots=reader.slots,
-        low=low,
-        high=high,
         square=square,
         gain=gain,
         peaks=np.abs(matrix).max(axis=2) * np.sqrt(weight)[:, np.newaxis].astype(np.float32),
         inputs=inputs,
         kernel=matrix.shape[2],
-        symmetric=placement.symmetric,
-        weight_levels=2 ** (placement.weight_bits - 1) - 1,
+        weight_levels=2 ** (weight_bits - 1) - 1,
     )
 
 
@@ -120,3 +134,9 @@ def _weight(node: ir.Node) -> NDArray[Any]:
     assert value is not None
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def describe_tensor(slots: Slot, values: ChannelValues, *, symmetric: bool) -> RoundedTensor:
+    """A tensor with these slots as INT8 rounds it."""
+    low, high = (np.broadcast_to(array, slots.shape).astype(np.float64) for array in (values.low, values.high))
+    return RoundedTensor(slots.reshape(-1), low.reshape(-1), high.reshape(-1), symmetric)

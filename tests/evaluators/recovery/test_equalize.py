@@ -1,0 +1,116 @@
+"""Equalization wins back what uneven channels lose in INT8, and changes nothing else."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from evaluators.lowering.half import spelled_out
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.equalize import Equalize
+from evaluators.recovery.step import Proposal
+from search.graph.model import Model, load
+from search.values import Assignment, Precision, Ranges, Recovery
+from tests.support.networks import Net, images, residual_cnn, sqnr_db
+from tests.support.paths import ROOT
+from tests.support.recovery_contexts import context_for, run_over
+from tests.support.stream_graphs import loaded_from
+
+DIGITS = ROOT / "examples" / "digits"
+
+
+def propose(context: RecoveryContext) -> tuple[Ranges, Proposal]:
+    plain = context.calibrate(Recovery())
+    proposal = Equalize().propose(context, plain)
+    assert proposal is not None
+    return plain, proposal
+
+
+def initializer(proto: onnx.ModelProto, name: str) -> onnx.TensorProto:
+    return next(tensor for tensor in proto.graph.initializer if tensor.name == name)
+
+
+def multiply(proto: onnx.ModelProto, name: str, factor: NDArray[Any]) -> None:
+    tensor = initializer(proto, name)
+    array = (numpy_helper.to_array(tensor) * factor).astype(np.float32)
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+
+
+@functools.cache
+def uneven() -> Model:
+    """A residual network whose channels inside a block, and behind it, differ by up to 2**8."""
+    proto, factors = residual_cnn(seed=5), 2.0 ** -(np.arange(32) % 9)
+    for name in ("block.0/conv1.w", "block.0/conv1.b"):
+        multiply(proto, name, factors[:16].reshape(-1, *(1,) * (3 if name.endswith("w") else 0)))
+    multiply(proto, "block.0/conv2.w", 1 / factors[:16].reshape(1, -1, 1, 1))
+    for name in ("block.1/conv2", "block.1/down"):
+        multiply(proto, f"{name}.w", factors.reshape(-1, 1, 1, 1))
+        multiply(proto, f"{name}.b", factors)
+    multiply(proto, "fc.w", 1 / factors)
+    return loaded_from(proto)
+
+
+@pytest.mark.parametrize("placement", [ONNXRUNTIME_CPU, TENSORRT])
+def test_uneven_channels_lose_nothing_then(placement: Placement) -> None:
+    context = context_for(uneven(), {"image": images(16)}, {"image": images(16, 1)}, placement=placement)
+    plain, proposal = propose(context)
+    exact = run_over(context.open_float(Recovery()), context)["logits"]
+    before = sqnr_db(exact, run_over(context.open_int8(plain), context)["logits"])
+    after = sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"])
+    assert after > before + 6
+    np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
+
+
+def test_the_example_loses_nothing_in_int8_then() -> None:
+    model = load(DIGITS / "digits.onnx", batch=16)
+    with np.load(DIGITS / "digits.npz") as data:
+        pixels, labels, clusters = data["image"], data["labels"], data["clusters"]
+    fit, others = pixels[clusters < 20], slice(-400, None)
+    context = context_for(model, {"image": fit}, {"image": pixels[others]})
+    plain, proposal = propose(context)
+
+    def share_right(ranges: Ranges | None) -> float:
+        opened = context.open_float(Recovery()) if ranges is None else context.open_int8(ranges)
+        return float((run_over(opened, context)["logits"].argmax(axis=1) == labels[others]).mean())
+
+    exact = share_right(None)
+    assert share_right(plain) < exact - 0.05
+    assert share_right(proposal.ranges) > exact - 0.01
+
+
+def test_scaled_streams_run_in_fp16() -> None:
+    context = context_for(uneven(), {"image": images(16)})
+    plain, proposal = propose(context)
+    halves = Assignment(dict.fromkeys(context.int8, Precision.FP16))
+    errors = []
+    for ranges in (plain, proposal.ranges):
+        graph = spelled_out(lower(context.model(ranges.recovery), halves, ranges, TENSORRT))
+        exact = run_over(context.open_float(Recovery()), context)["logits"]
+        errors.append(sqnr_db(exact, run_over(context.emulator.open(graph), context)["logits"]))
+    assert errors[1] > min(50, errors[0] - 3)
+
+
+def test_even_channels_are_left_alone() -> None:
+    net = Net(3)
+    x = net.op("Relu", [net.conv("image", "first", 3, 16)], "first/relu")
+    net.head(net.op("Relu", [net.conv(x, "second", 16, 16)], "second/relu"), 16)
+    model = loaded_from(net.model([4, 3, 8, 8], "logits", [4, 10]))
+    weight = model.graph.graph.initializers["first.w"].const_value
+    assert weight is not None
+    context = context_for(model, {"image": images(8, shape=(3, 8, 8))})
+    plain = context.calibrate(Recovery())
+    proposal = Equalize().propose(context, plain)
+    exact = run_over(context.open_float(Recovery()), context)["logits"]
+    before = sqnr_db(exact, run_over(context.open_int8(plain), context)["logits"])
+    after = (
+        before if proposal is None else sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"])
+    )
+    assert after > before - 1
