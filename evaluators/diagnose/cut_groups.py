@@ -1,58 +1,17 @@
-"""Single groups cut out of a model: small graphs that show what a precision does to one group alone."""
+"""Single groups in a lower precision: small graphs that show what it does to one group alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import onnx_ir as ir
-from onnx_ir.convenience import extract
 
 from evaluators.diagnose.distributions import Half, Levels
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
-from search.graph.grouping import is_constant
-from search.graph.model import Group, Model
+from evaluators.measure.group_tensors import Piece
 from search.values import Assignment, Precision, Ranges
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One group as a model of its own.
-
-    Attributes:
-        inputs: tensors of the whole model that it reads, by name; every one has to be fed.
-        output: the tensor that leaves the group.
-    """
-
-    group: Group
-    model: Model
-    inputs: tuple[str, ...]
-    output: str
-
-    @property
-    def axis(self) -> int:
-        """Which axis of its activations counts channels."""
-        return -1 if self.group.op in ("Gemm", "MatMul") else 1
-
-
-def cut(model: Model, group: Group) -> Piece:
-    """Cut a group out of the clean model; the model is not changed."""
-    graph = model.graph.graph
-    nodes = [graph.node(name) for name in group.nodes]
-    made = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(
-        value for node in nodes for value in node.inputs if value is not None and not is_constant(value)
-    )
-    inputs = [value for value in read if value not in made]
-    inside = set(nodes)
-    # An anchor whose result also leaves the group is quantized elsewhere than one whose result does not.
-    leaving = [v.name or "" for v in made if v.is_graph_output() or any(n not in inside for n in v.consumers())]
-    alone = extract(graph, inputs, sorted(leaving))
-    small = ir.Model(alone, ir_version=model.graph.ir_version)
-    names = tuple(value.name or "" for value in inputs)
-    return Piece(group, replace(model, graph=small, groups=(group,), edges=()), names, group.output)
 
 
 def lowered(piece: Piece, precision: Precision, ranges: Ranges, placement: Placement) -> ir.Model:

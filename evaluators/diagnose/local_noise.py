@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
-import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.diagnose.cut_groups import Piece, cut, grids, lowered
+from evaluators.diagnose.cut_groups import grids, lowered
 from evaluators.diagnose.distributions import Distance, OutputError, by_channel, distance, output_error
 from evaluators.diagnose.weight_divergence import weight_divergence
 from evaluators.engine import Arrays
 from evaluators.lowering.placement import Placement
+from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
 from search.errors import EvaluatorError, ModelError
 from search.graph.model import Model
 from search.values import Precision, Ranges
 
 Pair = tuple[str, Precision]
-_HELD_BYTES = 256 * 2**20  # of activations at a time
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def local_noise(
     for group, precision in pairs:
         wanted.setdefault(group, []).append(precision)
     pieces = [cut(network.model, group) for group in network.model.groups if group.id in wanted]
-    for piece, tensors in _with_tensors(emulator, network.model, pieces, batches):
+    for piece, tensors in tensors_of_pieces(emulator, network.model, pieces, batches):
         for precision in wanted[piece.group.id]:
             seen = _look_or_note(emulator, network, piece, precision, tensors, notes)
             if seen is not None:
@@ -133,43 +130,3 @@ def _worst(distances: Sequence[Distance]) -> Distance | None:
         peak=max(d.peak for d in distances),
         channel_ratio=max(d.channel_ratio for d in distances),
     )
-
-
-def _with_tensors(
-    emulator: Emulator, model: Model, pieces: Sequence[Piece], batches: Sequence[Arrays]
-) -> Iterator[tuple[Piece, list[Arrays]]]:
-    """Every piece with the float tensors that it reads and makes, batch by batch; few are held at a time."""
-    made = dict.fromkeys(name for piece in pieces for name in _tensors(piece) if name not in batches[0])
-    session = emulator.open(_exposing(model, list(made)))
-    for some in _chunks(model.shapes, pieces, len(batches)):
-        names = list(dict.fromkeys(name for piece in some for name in _tensors(piece) if name in made))
-        tensors = [{**inputs, **session.run(inputs, names)} for inputs in batches]
-        for piece in some:
-            yield piece, tensors
-
-
-def _tensors(piece: Piece) -> tuple[str, ...]:
-    return (*piece.inputs, piece.output)
-
-
-def _exposing(model: Model, names: Sequence[str]) -> ir.Model:
-    """A copy of the float model whose outputs are those tensors."""
-    copy = model.graph.clone()
-    values = {value.name: value for node in copy.graph for value in node.outputs}
-    copy.graph.outputs.clear()
-    copy.graph.outputs.extend(values[name] for name in names)
-    return passes.RemoveUnusedNodesPass()(copy).model
-
-
-def _chunks(shapes: Mapping[str, tuple[int, ...]], pieces: Sequence[Piece], batches: int) -> Iterator[list[Piece]]:
-    some: list[Piece] = []
-    held = 0
-    for piece in pieces:
-        size = 4 * batches * sum(math.prod(shapes.get(name, ())) for name in _tensors(piece))
-        if some and held + size > _HELD_BYTES:
-            yield some
-            some, held = [], 0
-        some.append(piece)
-        held += size
-    if some:
-        yield some
