@@ -11,6 +11,7 @@ from search.extensions import Extensible
 SHIPPED = MappingProxyType(
     {
         "equalize": "evaluators.recovery.equalize:Equalize",
+        "bias": "evaluators.recovery.int8.bias:BiasStep",
     }
 )
 """Name → `package.module:Class`. Exact steps first: what INT8 constants fit depends on them."""

@@ -1,0 +1,144 @@
+"""Sequential correction of biases and scales of channels: what it wins, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT
+from evaluators.recovery.int8.bias import BiasStep, correct_means
+from evaluators.recovery.step import Proposal
+from search.graph.model import Model, load
+from search.values import Assignment, Correction, Precision, Ranges, Recovery
+from tests.support.networks import Net, feeds, loaded, observed, save
+from tests.support.recovery_context import Arrays, context_of, output_error
+
+# With weights of four bits the means of channels are lost as those of hard networks are with eight.
+COARSE = replace(ONNXRUNTIME_CPU, weight_bits=4)
+COARSE_TENSORRT = replace(TENSORRT, weight_bits=4)
+
+
+def proposed(model: Model, ranges: Ranges, **options: Any) -> Proposal:
+    found = BiasStep().propose(context_of(model, **{"placement": COARSE, **options}), ranges)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("placement", [COARSE, COARSE_TENSORRT], ids=lambda placement: placement.name)
+@pytest.mark.parametrize("name", ["mobile", "transformer"])
+def test_corrected_means_lower_the_error_of_the_outputs(name: str, placement: Any) -> None:
+    model = loaded(name)
+    ranges = observed(model)
+    context = context_of(model, placement=placement)
+    found = proposed(model, ranges, placement=placement)
+    assert output_error(context, found.ranges) < 0.8 * output_error(context, ranges)
+    assert found.ranges == BiasStep().propose(context, ranges).ranges, "equal arguments give equal proposals"  # type: ignore[union-attr]
+
+
+def test_the_mean_of_each_channel_is_that_of_the_float_model() -> None:
+    model = loaded("residual")
+    ranges = observed(model)
+    context = context_of(model, placement=COARSE)
+    found = proposed(model, ranges)
+
+    def bias(ranges: Ranges) -> NDArray[np.float64]:
+        exact, rough = context.open_float(Recovery()), context.open_int8(ranges)
+        given = [batch.inputs for batch in context.fitting()]
+        return np.mean([rough.run(i)["logits"] - exact.run(i)["logits"] for i in given], axis=(0, 1), dtype=np.float64)
+
+    assert np.abs(bias(found.ranges)).mean() < 0.5 * np.abs(bias(ranges)).mean()
+
+
+def test_a_tenth_of_garbage_costs_little_of_what_is_won() -> None:
+    model = loaded("mobile")
+    ranges = observed(model)
+
+    def spoil(number: int, inputs: Arrays) -> Arrays:
+        noise = 100 * np.random.default_rng(number).standard_normal(inputs["image"].shape)
+        return {"image": noise.astype(np.float32)} if number % 10 == 3 else inputs
+
+    context = context_of(model, placement=COARSE)
+    plain, clean, spoilt = (
+        output_error(context, each)
+        for each in (
+            ranges,
+            proposed(model, ranges, batches=10).ranges,
+            proposed(model, ranges, batches=10, spoil=spoil).ranges,
+        )
+    )
+    assert spoilt < plain - 0.5 * (plain - clean)
+
+
+def test_only_ops_that_a_mix_runs_in_int8_are_corrected_and_roundings_stay() -> None:
+    model = loaded("residual")
+    first, second = model.groups[:2]
+    mix = Assignment({g.id: Precision.FP32 for g in model.groups}).replace({first.id: Precision.INT8})
+    rounding = np.ones((16, 3, 3, 3), np.int8)
+    earlier = {
+        first.anchors[0]: Correction(np.full(16, 3, np.float32), None, rounding),
+        second.anchors[0]: Correction(offset=np.ones(16, np.float32)),
+    }
+    ranges = replace(observed(model), recovery=Recovery({}, earlier))
+    corrections = correct_means(context_of(model, placement=COARSE), ranges, mix).ranges.recovery.corrections
+    assert set(corrections) == {first.anchors[0]}
+    np.testing.assert_array_equal(corrections[first.anchors[0]].rounding, rounding)
+    scale = corrections[first.anchors[0]].scale
+    assert scale is None or scale.max() < 3
+
+
+def awkward(folder: Path, opset: int = 17) -> Model:
+    """Dead and constant channels, tied weights, a computed bias and a product that nothing is added to."""
+    n = Net(3, opset)
+    weight = (n.rng.standard_normal((6, 4, 3, 3)) / 6).astype(np.float32)
+    weight[1] = 0  # constant
+    bias = n.rng.standard_normal(6).astype(np.float32)
+    bias[2] = -1e3  # dead behind the Relu
+    x = n.op("Conv", ["image", n.const("dead.w", weight), n.const("dead.b", bias)], "dead", pads=[1] * 4)
+    x = n.op("Relu", [x], "relu")
+    tied = n.random("tied.w", 6, 6, 1, 1, fan_in=6)
+    x = n.op("Relu", [n.op("Conv", [x, tied], "tied1")], "relu1")
+    x = n.op("Relu", [n.op("Conv", [x, tied], "tied2")], "relu2")
+    computed = n.op("Mul", [n.const("c", np.ones(6, np.float32)), "factor"], "computed")
+    x = n.op("Relu", [n.op("Conv", [x, n.random("w", 6, 6, 1, 1, fan_in=6), computed], "open")], "relu3")
+    rows = n.op("Flatten", [n.op("GlobalAveragePool", [x], "pool")], "flatten")
+    n.op("MatMul", [rows, n.random("product.w", 6, 5, fan_in=6)], "product")
+    from tests.support.networks import finish
+
+    proto = finish(n, {"image": [4, 4, 8, 8], "factor": [1]}, {"product_out": [4, 5]})
+    return load(save(proto, folder / "awkward.onnx"))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 21])
+def test_what_cannot_be_corrected_is_left_alone_with_a_note(tmp_path: Path, opset: int) -> None:
+    model = awkward(tmp_path, opset)
+    ranges = observed(model)
+    context = context_of(model, placement=COARSE)
+    found = proposed(model, ranges)
+    assert "open is left alone: its weight or its bias is computed" in found.notes
+    corrections = found.ranges.recovery.corrections
+    assert "open" not in corrections
+    tied = [corrections[name] for name in ("tied1", "tied2") if name in corrections]
+    assert all(each.scale is None for each in tied), "a scale of its own would copy the weight"
+    assert all(np.isfinite(a).all() for c in corrections.values() for a in (c.scale, c.offset) if a is not None)
+    assert corrections.get("product", Correction()).offset is None
+    assert output_error(context, found.ranges) <= 1.1 * output_error(context, ranges)
+
+
+def test_without_time_nothing_is_changed() -> None:
+    model = loaded("residual")
+    assert BiasStep().propose(context_of(model, placement=COARSE, seconds=0.0), observed(model)) is None
+
+
+def test_ranges_of_samples_that_are_not_finite_correct_nothing() -> None:
+    model = loaded("residual")
+
+    def spoil(number: int, inputs: Arrays) -> Arrays:
+        return {"image": np.full_like(inputs["image"], np.nan)}
+
+    assert BiasStep().propose(context_of(model, placement=COARSE, spoil=spoil), observed(model)) is None
+    assert np.isfinite(feeds(model)["image"]).all()

@@ -1,0 +1,66 @@
+"""Contexts for tests of recovery steps: a network with samples, all of it in INT8 on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.data import Batch
+from evaluators.lowering.placement import Placement
+from evaluators.measure.output_noise import sample_noise
+from evaluators.recovery import RecoveryContext
+from search.graph.model import Model
+from search.values import Assignment, Precision, Ranges, Recovery, TensorRange
+from tests.support.networks import feeds, observed
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def context_of(
+    model: Model,
+    *,
+    batches: int = 6,
+    placement: Placement | None = None,
+    spoil: Callable[[int, Arrays], Arrays] = lambda number, inputs: inputs,
+    seconds: float = 1000.0,
+) -> RecoveryContext:
+    """A context whose samples are `feeds` of the model.
+
+    Args:
+        batches: to fit to, and as many that decide.
+        spoil: changes some batches, by their numbers.
+    """
+    backend = OnnxRuntimeBackend("cpu", threads=1)
+    given = [Batch(spoil(number, feeds(model, number)), None, model.batch) for number in range(2 * batches)]
+    wanted = placement or backend.placement
+    return RecoveryContext(
+        given=model,
+        placement=wanted,
+        int8=Assignment({g.id: Precision.FP32 if g.pinned else Precision.INT8 for g in model.groups}),
+        emulator=Emulator(backend, wanted),
+        fitting=lambda: given[:batches],
+        held_out=lambda: given[batches:],
+        calibrate_model=lambda scaled, method=None: observed(scaled),
+        seconds_left=lambda: seconds,
+        alive=lambda: None,
+    )
+
+
+def output_error(context: RecoveryContext, ranges: Ranges, numbers: Sequence[int] = range(100, 108)) -> float:
+    """Mean relative error of the outputs of all INT8, on batches that no step has seen."""
+    exact, rough = context.open_float(Recovery()), context.open_int8(ranges)
+    given = [feeds(context.given, number) for number in numbers]
+    noise = [sample_noise(rough.run(inputs), exact.run(inputs), context.given.batch) for inputs in given]
+    return float(np.mean(noise))
+
+
+def widen(ranges: Ranges, factor: float) -> Ranges:
+    """The same ranges, each so many times as far."""
+    wide = {name: TensorRange(r.low * factor, r.high * factor) for name, r in ranges.tensors.items()}
+    return replace(ranges, tensors=wide)
