@@ -5,17 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
+from numpy.typing import NDArray
 from onnx_ir.convenience import extract
 
-from evaluators.backends.onnxruntime.emulation import Emulator
 from evaluators.engine import Arrays
 from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
 
 _HELD_BYTES = 256 * 2**20  # of activations at a time
+
+
+class Runnable(Protocol):
+    """A graph that is ready to run, as `Emulated` is."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], names: Sequence[str] | None = None) -> Arrays:
+        """Outputs by name; with `names` only these."""
+
+
+class Opener(Protocol):
+    """What makes graphs ready to run, as `Emulator` does."""
+
+    def open(self, graph: ir.Model) -> Runnable:
+        """Raises EvaluatorError where the graph is refused."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ def cut(model: Model, group: Group) -> Piece:
 
 
 def tensors_of_pieces(
-    emulator: Emulator, model: Model, pieces: Sequence[Piece], batches: Sequence[Arrays]
+    emulator: Opener, model: Model, pieces: Sequence[Piece], batches: Sequence[Arrays]
 ) -> Iterator[tuple[Piece, list[Arrays]]]:
     """Every piece with the float tensors that it reads and makes, batch by batch; few are held at a time."""
     made = dict.fromkeys(name for piece in pieces for name in _tensors(piece) if name not in batches[0])
