@@ -22,11 +22,13 @@ class RoundedTensor:
     """An activation that INT8 rounds with one scale.
 
     Attributes:
+        name: of the tensor.
         slots: of its elements that can differ in their factor, in one dimension.
         low, high: least and largest value of each.
         symmetric: whether zero is the middle of its codes.
     """
 
+    name: str
     slots: NDArray[np.int64]
     low: Floats
     high: Floats
@@ -48,6 +50,7 @@ class Layer:
     """A weighted op as rounding sees it. Each output counts by its own power, whatever its unit is.
 
     Attributes:
+        node, tensor: its name, and that of what it reads.
         slots: (channels,) of what it reads.
         square: (channels,) mean square of what it reads.
         gain: (channels,) mean over the outputs of squared weights over the output's power.
@@ -57,6 +60,8 @@ class Layer:
         weight_levels: largest code of a weight.
     """
 
+    node: str
+    tensor: str
     slots: NDArray[np.int64]
     square: Floats
     gain: Floats
@@ -96,6 +101,8 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_
     gain = np.zeros(len(reader.slots))
     np.add.at(gain, np.broadcast_to(inputs, energy.shape), energy * weight[:, np.newaxis] / len(power))
     return Layer(
+        node=reader.node,
+        tensor=reader.tensor,
         slots=reader.slots,
         square=square,
         gain=gain,
@@ -136,7 +143,7 @@ def _weight(node: ir.Node) -> NDArray[Any]:
     return value.const_value.numpy()
 
 
-def describe_tensor(slots: Slot, values: ChannelValues, *, symmetric: bool) -> RoundedTensor:
+def describe_tensor(name: str, slots: Slot, values: ChannelValues, *, symmetric: bool) -> RoundedTensor:
     """A tensor with these slots as INT8 rounds it."""
     low, high = (np.broadcast_to(array, slots.shape).astype(np.float64) for array in (values.low, values.high))
-    return RoundedTensor(slots.reshape(-1), low.reshape(-1), high.reshape(-1), symmetric)
+    return RoundedTensor(name, slots.reshape(-1), low.reshape(-1), high.reshape(-1), symmetric)

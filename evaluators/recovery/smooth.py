@@ -1,0 +1,88 @@
+"""Smoothing: outlier channels before matrix products move into their weights, as far as that makes INT8 better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.matrix_error import Product, read_rows, right_factor
+from evaluators.recovery.step import Proposal, RecoveryStep
+from evaluators.recovery.stream_factors import observe_streams, propose_factors
+from evaluators.recovery.streams.choice import Stream
+from evaluators.recovery.streams.find import find_streams
+from evaluators.recovery.streams.result import Exponents
+from search.graph.model import Model
+from search.values import Ranges
+
+_WORTH = 0.95  # of the error: a smaller gain is left alone
+
+
+class Smooth(RecoveryStep):
+    """SmoothQuant's folds into LayerNormalization and linear layers, their strength measured for every stream.
+
+    Factors are powers of two, so that the float outputs stay equal bit by bit; rounding a factor to the next power of
+    two costs INT8 nothing that can be measured.
+    """
+
+    name = "smooth"
+    summary = "moves outlier channels before matrix products into their weights, as strongly as helps each layer"
+    exact = True
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        """Try every strength on streams that matrix products alone read, on the layers' own inputs."""
+        model = context.model(ranges.recovery)
+        streams = find_streams(model)
+        matrices = {reader.node for reader in streams.readers if _is_matrix(model, reader.node)}
+        others = {slot for r in streams.readers if r.node not in matrices for slot in np.unique(r.slots).tolist()}
+        wanted = [slots for slots in streams.components() if len(slots) > 1 and not others & set(slots)]
+        found = [stream for stream in observe_streams(context, model, streams, wanted) if _is_read_alone(stream)]
+        if not found:
+            return None
+        tensors = list(dict.fromkeys(layer.tensor for stream in found for layer in stream.layers))
+        rows = read_rows(context.emulator, model, tensors, iter(context.fitting()))
+        exponents, notes = np.zeros(streams.count, np.int64), list[str]()
+        for number, stream in enumerate(found):
+            if context.seconds_left() <= 0:
+                notes.append(f"time was over before {len(found) - number} of {len(found)} streams were tried")
+                break
+            exponents += _best(stream, _products(stream, model, rows), context, streams.count)
+            context.alive()
+        return propose_factors(context, ranges, streams, exponents, notes)
+
+
+def _is_matrix(model: Model, node: str) -> bool:
+    return right_factor(model.graph.graph.node(node)) is not None
+
+
+def _is_read_alone(stream: Stream) -> bool:
+    """Whether INT8 rounds nothing of the stream but what its matrix products read."""
+    return {tensor.name for tensor in stream.rounded} <= {layer.tensor for layer in stream.layers}
+
+
+def _products(stream: Stream, model: Model, rows: dict[str, np.ndarray]) -> list[tuple[Product, np.ndarray]]:
+    bounds = {tensor.name: tensor for tensor in stream.rounded}
+    found = []
+    for layer in stream.layers:
+        weight = right_factor(model.graph.graph.node(layer.node))
+        assert weight is not None
+        seen = bounds[layer.tensor]
+        spread = [np.broadcast_to(array, layer.slots.shape) for array in (seen.low, seen.high)]
+        found.append((Product(rows[layer.tensor], weight, *spread), layer.slots))
+    return found
+
+
+def _best(
+    stream: Stream, products: Sequence[tuple[Product, np.ndarray]], context: RecoveryContext, count: int
+) -> Exponents:
+    def error(exponents: Exponents) -> float:
+        return sum(product.error(exponents[slots], context.placement) for product, slots in products)
+
+    found = np.zeros(count, np.int64)
+    least = error(found) * _WORTH
+    for _, exponents in stream.candidates(count):
+        measured = error(exponents)
+        if measured < least:
+            found, least = exponents, measured
+    return found
