@@ -7,12 +7,9 @@ import numpy as np
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.step import Proposal, RecoveryStep
 from evaluators.recovery.stream_factors import observe_streams, propose_factors
-from evaluators.recovery.streams.choice import Stream
+from evaluators.recovery.streams.choice import choose_exponents
 from evaluators.recovery.streams.find import find_streams
-from evaluators.recovery.streams.result import Exponents
 from search.values import Ranges
-
-_WORTH = 0.95  # of the noise: a smaller gain is left alone
 
 
 class Equalize(RecoveryStep):
@@ -29,15 +26,6 @@ class Equalize(RecoveryStep):
         wanted = [slots for slots in streams.components() if len(slots) > 1 and not streams.normalized & set(slots)]
         exponents = np.zeros(streams.count, np.int64)
         for stream in observe_streams(context, model, streams, wanted):
-            exponents += _best(stream, streams.count)
+            exponents += choose_exponents(stream, streams.count, stream.noise)
+            context.alive()
         return propose_factors(context, ranges, streams, exponents)
-
-
-def _best(stream: Stream, count: int) -> Exponents:
-    found = np.zeros(count, np.int64)
-    least = stream.noise(found) * _WORTH
-    for _, exponents in stream.candidates(count):
-        noise = stream.noise(exponents)
-        if noise < least:
-            found, least = exponents, noise
-    return found

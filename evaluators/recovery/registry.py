@@ -11,6 +11,7 @@ from search.extensions import Extensible
 SHIPPED = MappingProxyType(
     {
         "equalize": "evaluators.recovery.equalize:Equalize",
+        "smooth": "evaluators.recovery.smooth:Smooth",
         "bias": "evaluators.recovery.int8.bias:BiasStep",
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ from evaluators.recovery.streams.slots import PINNED, Slot
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.25)
 """How far activations are evened out; the rest of the way weights are."""
+_PHASES = (-1 / 3, 1 / 3)
+_WORTH = 0.95  # of the error: a smaller gain is left alone
 _MOST = 12  # of an exponent either way: 8-bit codes tell 2**7 apart
 _HIGHEST = 512.0  # where a scaled stream is to end at most; data may exceed the samples by 2**7 then
 _DEAD = 2.0**-40  # of the largest channel: such a channel keeps its factor
@@ -40,13 +42,15 @@ class Stream:
         steps = sum(tensor.step(exponents) ** 2 for tensor in self.rounded)
         return sum(layer.noise(exponents, steps) for layer in self.layers)
 
-    def candidates(self, count: int) -> Iterator[tuple[float, Exponents]]:
-        """Strength and exponents of all slots of the model, `count` of them, that are zero outside this stream."""
+    def candidate(self, strength: float, phase: float, count: int) -> Exponents:
+        """Exponents of all slots of the model, `count` of them, that are zero outside this stream.
+
+        Args:
+            phase: is added to all logarithms before they are rounded, so that another channel is the largest.
+        """
         inputs, weights = self._log_sizes()
         known = np.isfinite(inputs) & np.isfinite(weights)
-        for strength in STRENGTHS:
-            logs = np.where(known, strength * inputs - (1 - strength) * weights, np.nan)
-            yield strength, self._settle(logs, count)
+        return self._settle(np.where(known, strength * inputs - (1 - strength) * weights + phase, np.nan), count)
 
     def _log_sizes(self) -> tuple[Floats, Floats]:
         """(slots,) logarithms of what is rounded, over the largest of its tensor, and of the weights that read it."""
@@ -74,6 +78,22 @@ class Stream:
         powers += np.ceil(np.log2(after / wanted))
         found[np.array(self.slots)[known]] = np.clip(powers, -_MOST, _MOST).astype(np.int64)
         return found
+
+
+def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents], float]) -> Exponents:
+    """The candidate with the least error; zero throughout where none is clearly better than that."""
+    best, least = np.zeros(count, np.int64), error(np.zeros(count, np.int64)) * _WORTH
+    chosen = None
+    for strength in STRENGTHS:
+        found = stream.candidate(strength, 0.0, count)
+        if (measured := error(found)) < least:
+            best, least, chosen = found, measured, strength
+    for phase in _PHASES if chosen is not None else ():
+        assert chosen is not None
+        found = stream.candidate(chosen, phase, count)
+        if (measured := error(found)) < least:
+            best, least = found, measured
+    return best
 
 
 def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValues], count: int) -> Floats:
