@@ -91,8 +91,8 @@ def seconds(load: Load) -> float:
     """What an evaluation's scoring takes: finite or not, the metric, and whether outputs resemble FP32's."""
     metric = BUILT_IN[load.metric]
     with tempfile.TemporaryDirectory() as folder:
-        fp32 = reference(Given(load.fp32), metric, load.batches(), Path(folder))  # type: ignore[arg-type]
-        return evaluate(Given(load.mine), metric, load.batches(), fp32).score_s  # type: ignore[arg-type]
+        fp32 = reference(Given(load.fp32), metric, load.batches(), Path(folder))
+        return evaluate(Given(load.mine), metric, load.batches(), fp32).score_s
 
 
 def plain_seconds(load: Load) -> float:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.engine import Arrays, Session
+from evaluators.engine import Arrays
 from evaluators.measure import resemblance
 from evaluators.measure.intervals import Z99, bootstrap_interval, paired_interval
 from evaluators.measure.scoring import Batch, Tally
@@ -29,6 +29,13 @@ SUBSET_SHARE = 0.2
 SUBSET_SAMPLES = 64
 MANIFEST = "reference.json"
 EXCERPT = "excerpt.npz"
+
+
+class Runner(Protocol):
+    """What is scored: an engine, or a graph that stands for one."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """One inference; every model input by name. Outputs by name."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Reference:
 
 
 def reference(
-    session: Session,
+    session: Runner,
     metric: Metric,
     batches: Iterable[Batch],
     folder: Path,
@@ -126,7 +133,7 @@ def subset_size(total: int, share: float = SUBSET_SHARE, least: int = SUBSET_SAM
 
 
 def evaluate(
-    session: Session,
+    session: Runner,
     metric: Metric,
     batches: Iterable[Batch],
     reference: Reference,
@@ -216,7 +223,7 @@ class _End:
         return bool(low > self._allowed_drop)
 
 
-def _run(session: Session, batch: Batch) -> Arrays:
+def _run(session: Runner, batch: Batch) -> Arrays:
     """Outputs of one batch, real rows only."""
     rows = len(next(iter(batch.inputs.values())))
     return {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}

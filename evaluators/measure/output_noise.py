@@ -26,7 +26,7 @@ def sample_noise(outputs: Arrays, reference: Arrays, rows: int) -> Floats:
     for name in compared_names(reference):
         array = reference[name]
         if array.ndim and len(array) == rows:
-            noise, power = _squares(outputs[name], array)
+            noise, power = row_squares(outputs[name], array)
             found += noise / max(float(power.mean()), np.finfo(np.float64).tiny)
     return np.where(np.isfinite(found), found, np.inf)
 
@@ -49,7 +49,7 @@ class OutputNoise:
         rows = max((len(array) for array in reference.values() if array.ndim), default=0)
         names = compared_names(reference)
         for name in names:
-            noise, power = _squares(outputs[name], reference[name])
+            noise, power = row_squares(outputs[name], reference[name])
             each = np.full(len(noise), weights.sum() / max(1, len(noise)))
             if len(noise) == rows:
                 noise, power, each = noise[: len(weights)], power[: len(weights)], weights
@@ -75,7 +75,7 @@ class OutputNoise:
         return self._flipped / self._classified if self._classified else None
 
 
-def _squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
+def row_squares(values: NDArray[Any], reference: NDArray[Any]) -> tuple[Floats, Floats]:
     """(rows,) squared differences and squares; of what is no number, whether it differs and one."""
     if reference.dtype.kind not in "fiu":
         differs = (values != reference).astype(np.float64)

@@ -39,7 +39,7 @@ class Setup:
         opened, data = self._opened, self._data
         found = Description(
             target=opened.target,
-            model=opened.model.digest,
+            model=opened.given.digest,
             capability=opened.backend.capability(),
             knobs=self.knobs(),
             engine_file=kind_named(opened.job.backend).engine_file,

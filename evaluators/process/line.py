@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.process.job import Job, Limits
-from evaluators.process.results import Built, Calibrated, Description, FinalScores, LatencyComparison
-from search.values import Assignment, Evaluation, Latency, LayerTime, Precision
+from evaluators.process.results import Built, Calibrated, Description, FinalScores, LatencyComparison, Recovered
+from search.values import Assignment, Evaluation, Latency, LayerTime, Precision, Ranges
 
 # Events that a process reports while it answers a request, each with a value.
 STAGE = "stage"  # the value of the `Stage` that an evaluation enters
@@ -177,16 +177,37 @@ class ScoreRequests(Protocol):
 
 
 class CalibrationRequests(Protocol):
-    """Ranges of the model's tensors."""
+    """Ranges of the tensors of the user's model, and what makes INT8 lose less under them."""
 
-    def find_key(self, method: str, cache: Mapping[str, float] | None = None) -> str:
-        """Names the result of `calibrate` by its inputs' content."""
+    def find_key(self, method: str, cache: Mapping[str, float] | None = None, steps: str = "none") -> str:
+        """Names the result of `calibrate`, followed by `recover` where there are steps, by its inputs' content.
+
+        Args:
+            steps: as `--recover` takes it.
+
+        Raises:
+            ConfigError: there is no such step.
+        """
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
         """Ranges of every float tensor.
 
         Args:
             cache: magnitudes from a calibration cache; only tensors that it lacks are calibrated then.
+        """
+
+    def recover(self, ranges: Ranges, method: str, steps: str, seconds: float) -> Recovered:
+        """Try recovery steps on all INT8; builds no engine.
+
+        Args:
+            ranges: of the user's model, calibrated on all calibration samples.
+            method: of calibration.
+            steps: as `--recover` takes it.
+            seconds: of wall time for everything.
+
+        Raises:
+            ConfigError: there is no such step.
+            EvaluatorError: ONNX Runtime cannot run the model, or a step that was named fails.
         """
 
 

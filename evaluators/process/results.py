@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.values import Accuracy, Capability, Evaluation, Latency, Ranges, Target
+from search.values import Accuracy, Capability, Evaluation, Latency, Ranges, RecoveryRecord, Target
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,14 @@ class Calibrated:
 
     ranges: Ranges
     notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Ranges with what recovery changed, and what it tried."""
+
+    ranges: Ranges
+    record: RecoveryRecord
 
 
 @dataclass(frozen=True)

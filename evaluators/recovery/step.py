@@ -37,6 +37,8 @@ class RecoveryStep(ABC):
     """What it does, in one line, for help and reports."""
     exact: ClassVar[bool] = False
     """Whether it changes the float model, whose outputs stay equal; else it changes what INT8 alone uses."""
+    version: ClassVar[int] = 1
+    """Raised where the same model and samples would now get another proposal: stored ranges are not reused then."""
 
     @abstractmethod
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:

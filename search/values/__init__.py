@@ -17,6 +17,7 @@ from search.values.evaluation import (
 from search.values.precision import Precision
 from search.values.ranges import FP16_MAX, Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
+from search.values.recovery_record import LossEstimate, RecoveryRecord, StepRecord
 from search.values.target import Capability, Target, flatten
 
 __all__ = [
@@ -33,10 +34,13 @@ __all__ = [
     "FailureKind",
     "Latency",
     "LayerTime",
+    "LossEstimate",
     "Precision",
     "Ranges",
     "Recovery",
+    "RecoveryRecord",
     "Stage",
+    "StepRecord",
     "Target",
     "TensorRange",
     "digest_of",

@@ -55,6 +55,7 @@ def join(
         stored = config_of(study, meant, url)
         config, slots = crew_of(change_config(stored, changes))
         _check_split_seed(config, stored)
+        _check_recover(config, stored)
         if meant is not None and not which.new and len(store.targets.of_study(study.id)) == 1:
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
@@ -85,6 +86,19 @@ def _check_split_seed(config: SearchConfig, stored: SearchConfig) -> None:
         raise ConfigError(
             f"--split-seed {config.split_seed}: expected {stored.split_seed}, with which the study divided its data. "
             "Leave it out to go on, or start a new study with the other one."
+        )
+
+
+def _check_recover(config: SearchConfig, stored: SearchConfig) -> None:
+    """Refuse other recovery steps: what was evaluated so far has the ranges that these gave.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if config.recover != stored.recover:
+        raise ConfigError(
+            f"--recover {config.recover}: expected {stored.recover}, with which the study was made: INT8 would be "
+            "another one. Leave it out to go on, or start a new study."
         )
 
 

@@ -263,6 +263,9 @@ class SearchConfig:
     calibration_cache: str | None = option(
         kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
     )
+    recover: str = option(
+        kinds.STEPS, "auto, none, or steps: equalize,bias.", "auto", metavar="STEPS", verbs=CONTINUING, panel="Data"
+    )
     sampler: str = option(
         kinds.SAMPLER,
         f"{', '.join(SAMPLERS)}, or module:Class.",

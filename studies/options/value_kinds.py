@@ -72,6 +72,16 @@ def _read_sampler(text: str, option: str) -> str:
     return _read_function(text, option) if ":" in text else one_of(*names).read(text, option)
 
 
+def _read_steps(text: str, option: str) -> str:
+    """Which steps there are is known when they are made."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(re.fullmatch(r"[\w.:-]+", name) for name in names):
+        raise refusal(option, "auto, none, or names of steps with commas between them", text, "write equalize,bias")
+    if len(names) > 1 and {"auto", "none"} & set(names):
+        raise refusal(option, "auto or none alone, or names of steps", text, "leave the word or the names out")
+    return ",".join(names)
+
+
 def _read_named_value(text: str, option: str) -> str:
     """Which names there are is known with the backend."""
     name, equals, value = text.partition("=")
@@ -166,6 +176,7 @@ FUNCTION = ValueKind(_read_function)
 METRIC = ValueKind(_read_metric)
 BACKEND = ValueKind(_read_backend)
 SAMPLER = ValueKind(_read_sampler, choices=tuple(SHIPPED))
+STEPS = ValueKind(_read_steps)
 NAMED_VALUE = ValueKind(_read_named_value)
 GPUS = ValueKind(read_gpus)
 KEEP = ValueKind(lambda text, _: KeepRule.parse(text), lambda rule: f"{rule.pattern}={rule.precision.label}")

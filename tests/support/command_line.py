@@ -24,6 +24,7 @@ from search.graph.model import load
 from studies.cli.main import program_for
 from studies.export import export
 from studies.run.noise import remeasurement
+from studies.run.session import calibration
 from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
 from tests.support.networks import Net, images, save
@@ -67,8 +68,10 @@ def ok(*arguments: Any) -> str:
     return result.stdout
 
 
+RECOVER = "BITFRONT_TEST_RECOVER"  # names the steps that `--recover auto` tries in tests; none where it is not set
 QUICKLY = (
-    "from studies.export import export; from studies.run.noise import remeasurement; "
+    "import os; from studies.export import export; from studies.run.noise import remeasurement; "
+    f"from studies.run.session import calibration; calibration.BY_DEFAULT = os.environ.get({RECOVER!r}, 'none'); "
     "from studies.store.reading import repeats; repeats.BUILDS = 1; remeasurement.TRIES = 0; "
     "repeats.PROCESSES = 0; export.default_tolerance = lambda band: 1e9; "
 )
@@ -108,10 +111,12 @@ def quick() -> Iterator[None]:
     """Searches in this process measure quickly, and repeat the baseline once instead of three times.
 
     Nor do they start fresh processes to time it there, which takes longer than the rest: test_repeatability.py does.
-    What is measured that quickly is too rough for an export to be held to it, and for doubts to be settled.
+    What is measured that quickly is too rough for an export to be held to it, and for doubts to be settled. By default
+    INT8 stays as calibration makes it, which is the same whatever recovery steps there are; see `RECOVER`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        patch.setattr(calibration, "BY_DEFAULT", os.environ.get(RECOVER, "none"))
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
         patch.setattr(remeasurement, "TRIES", 0)

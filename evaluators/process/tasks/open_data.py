@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class OpenData:
     """Data, splits and metric of one job.
 
     Attributes:
+        batch: samples in a batch.
         metric: what scores outputs.
         data, final_data, calibration_data: one and the same data set unless the job names several.
         search_indices, final_indices, calibration_indices: samples of each split, of its own data set.
@@ -41,7 +42,7 @@ class OpenData:
 
     def __init__(self, opened: OpenModel) -> None:
         self._opened = opened
-        self._batch = opened.model.batch
+        self.batch = opened.model.batch
         job, inputs = opened.job, opened.model.inputs
         given = _get_metric(job)
         labelled = given is not None and given.needs_labels
@@ -69,7 +70,7 @@ class OpenData:
         if all(spec.shape for spec in known):
             return known
         with closing(opened.backend.float_session(opened.model)) as session:
-            found = session.run(self.data.batch(np.zeros(self._batch, np.int64))[0])
+            found = session.run(self.data.batch(np.zeros(self.batch, np.int64))[0])
         return [replace(spec, shape=spec.shape or found[spec.name].shape) for spec in known]
 
     def _check_clusters(self) -> None:
@@ -98,7 +99,7 @@ class OpenData:
         order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(splits.search))
         self.search_indices = splits.search[order]
         self.score_orders = {
-            split: order_scores(dataset, indices, self._batch, accumulating=self.metric.kind == "accumulating")
+            split: order_scores(dataset, indices, self.batch, accumulating=self.metric.kind == "accumulating")
             for split, dataset, indices in (
                 ("search", self.data, self.search_indices),
                 ("final", self.final_data, self.final_indices),
@@ -109,15 +110,20 @@ class OpenData:
 
     def search_batches(self, indices: Indices) -> Generator[data.Batch, None, None]:
         """Whole batches of some samples of the study's data."""
-        yield from self._tell_alive(data.batches(self.data, indices, self._batch))
+        yield from self._tell_alive(data.batches(self.data, indices, self.batch))
 
     def final_batches(self, count: int) -> Generator[data.Batch, None, None]:
         """Whole batches of the first final samples."""
-        yield from self._tell_alive(data.batches(self.final_data, self.final_indices[:count], self._batch))
+        yield from self._tell_alive(data.batches(self.final_data, self.final_indices[:count], self.batch))
+
+    @property
+    def final_samples(self) -> FinalSplit:
+        """The final split, whole or some of it."""
+        return FinalSplit(self)
 
     def scored_batches(self, split: str) -> Generator[data.Batch, None, None]:
         """Those of a whole split, in the order in which they are scored, read while the engine runs."""
-        with closing(read_ahead(self.score_orders[split].batches(self._batch))) as batches:
+        with closing(read_ahead(self.score_orders[split].batches(self.batch))) as batches:
             yield from self._tell_alive(batches)
 
     def first_batch(self) -> dict[str, NDArray[Any]]:
@@ -190,6 +196,40 @@ def _get_metric(job: Job) -> Metric | None:
     if job.decode:
         raise ConfigError(f"--decode {job.decode}: expected a metric that reads boxes; give --metric map with it.")
     return None
+
+
+class FinalSplit:
+    """Implements `recovery.final_losses.FinalSamples`: all of the split in the order in which it is scored, or some."""
+
+    def __init__(self, opened: OpenData) -> None:
+        self._opened = opened
+        self._indices = opened.final_indices
+
+    @property
+    def count(self) -> int:
+        return len(self._indices)
+
+    @contextmanager
+    def open(self, count: int) -> Iterator[Iterator[data.Batch]]:
+        opened = self._opened
+        if count < self.count:
+            yield data.batches(opened.final_data, self._drawn(count), opened.batch)
+            return
+        with closing(opened.scored_batches("final")) as batches:
+            yield batches
+
+    def clusters(self, count: int) -> Indices | None:
+        opened, known = self._opened, self._opened.final_data.clusters
+        if count >= self.count:
+            return opened.score_orders["final"].clusters
+        if known is None or opened.metric.kind == "accumulating":
+            return None
+        found = np.unique(known[self._drawn(count)], return_inverse=True)[1].astype(np.int64)
+        return found if found.max(initial=0) > 0 else None
+
+    def _drawn(self, count: int) -> Indices:
+        random = np.random.RandomState(int(self._opened.final_data.digest[:8], 16))
+        return self._indices[random.permutation(self.count)[:count]]
 
 
 def _all(dataset: data.Dataset) -> Indices:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 
 from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError, StudyError
@@ -22,9 +21,10 @@ from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.backend_values import runs_on_gpu
-from studies.run.session.setup import Checked, calibration_cache_of
+from studies.run.session.calibration import calibrated
+from studies.run.session.setup import Checked
 from studies.run.work import Bench, Problem, Work
-from studies.store.records import Choice, StudyRecord, TargetRecord
+from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
 from studies.store.target_names import foreign, own
 from studies.trials.ledger import Ledger
@@ -129,7 +129,8 @@ def _settled(
 
 def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: SearchEvents) -> Space:
     """Let the evaluator process have the ranges; the space that they leave, which has to be the study's own."""
-    digest = _ranges(store, artifacts, good, target, progress)
+    calibration = calibrated(store, artifacts, good, target, progress)
+    digest = calibration.ranges_digest
     data = artifacts.read_bytes(digest)
     ranges = Ranges.from_json(json.loads(data))
     path = good.folder / "ranges.json"
@@ -137,52 +138,14 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     good.keeper.adopt(ranges=str(path))
     config = good.config
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-    _fix_space(store, target, space, digest)
+    _fix_space(store, target, space, calibration)
     if digest not in artifacts:  # another study that had the same may have let go of them before we had them
         store.files.add(digest, "ranges", len(data))
         artifacts.put_bytes(data, "ranges")
     return space
 
 
-def _ranges(store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: SearchEvents) -> str:
-    """Digest of the ranges: the study's own, those of an earlier study of the same content, or new ones."""
-    if target.ranges_digest is not None and target.ranges_digest in artifacts:
-        return target.ranges_digest
-    cache = calibration_cache_of(good.config)
-    key = good.keeper.ask().calibrations.find_key(good.config.calibration, cache)
-    cached = store.files.find(key)
-    if cached is not None and cached.digest in artifacts:
-        progress.note("calibration: ranges of an earlier study with the same model and data")
-        digest = cached.digest
-    else:
-        digest = _calibrate(store, artifacts, good, cache, key, progress)
-    if target.ranges_digest not in (None, digest):
-        raise StudyError(
-            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
-            "the calibration cache or this bitfront is another one. Start a new study."
-        )
-    return digest
-
-
-def _calibrate(
-    store: Store,
-    artifacts: Artifacts,
-    good: Checked,
-    cache: Mapping[str, float] | None,
-    key: str,
-    progress: SearchEvents,
-) -> str:
-    line = good.keeper.ask("calibrating", partial(progress.step, "calibrating"))
-    found = line.calibrations.calibrate(good.config.calibration, cache)
-    for note in found.notes:
-        progress.note(f"calibration: {note}")
-    data = json.dumps(found.ranges.to_json(), sort_keys=True).encode()
-    digest = artifacts.put_bytes(data, "ranges")
-    store.files.add(digest, "ranges", len(data), key=key)
-    return digest
-
-
-def _fix_space(store: Store, target: TargetRecord, space: Space, ranges_digest: str) -> None:
+def _fix_space(store: Store, target: TargetRecord, space: Space, calibration: CalibrationRecord) -> None:
     """Store ranges and space of a new study; refuse another space for a study that has one.
 
     Another worker may have stored its own meanwhile, having taken this one for lost: those stay.
@@ -200,7 +163,7 @@ def _fix_space(store: Store, target: TargetRecord, space: Space, ranges_digest: 
             for group, choices in space.choices.items()
             for choice in choices
         ]
-        store.spaces.set_choices(target.id, space.digest, rows, ranges_digest)
+        store.spaces.set_choices(target.id, space.digest, rows, calibration)
     elif target.space_digest != space.digest:
         raise StudyError(
             "resuming: the search space is not the one the study was made with: other --keep rules, granularity, "

@@ -112,11 +112,30 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
     run_checks(
         *more,
         lambda: sampler_named(config.sampler),
+        lambda: check_steps(config),
         lambda: check_backend_options(config),
         lambda: loaded.append(load_model(config)),
         *(partial(check_source, source) for source in sources),
     )
     return loaded[0]
+
+
+def check_steps(config: SearchConfig) -> None:
+    """Refuse recovery steps that there are not, or that do not go with other options.
+
+    Raises:
+        ConfigError, DataError: naming them.
+    """
+    if config.recover in ("auto", "none"):
+        return
+    from evaluators.recovery.registry import steps_of  # it imports what runs models
+
+    steps_of(config.recover)
+    if config.calibration_cache is not None:
+        raise ConfigError(
+            f"--recover {config.recover} and --calibration-cache: give one. Recovery calibrates anew, and the ranges "
+            "of a cache would not hold any more."
+        )
 
 
 def load_model(config: SearchConfig) -> Model:

@@ -21,7 +21,15 @@ from studies.store.records.evaluations import (
 )
 from studies.store.records.statistics import Counts, DeathRecord, FinishedRow, FinishRecord, Tally, WorkerTime
 from studies.store.records.studies import ArtifactRecord, FileRecord, GroupRecord, NewStudy, StudyRecord, StudySummary
-from studies.store.records.targets import PROCESS, REBUILD, Choice, RepeatRecord, SensitivityRecord, TargetRecord
+from studies.store.records.targets import (
+    PROCESS,
+    REBUILD,
+    CalibrationRecord,
+    Choice,
+    RepeatRecord,
+    SensitivityRecord,
+    TargetRecord,
+)
 from studies.store.records.workers import TaskRecord, WorkerRecord
 
 __all__ = [
@@ -35,6 +43,7 @@ __all__ = [
     "RUNNING",
     "ArtifactRecord",
     "Assignments",
+    "CalibrationRecord",
     "Choice",
     "Counts",
     "DeathRecord",

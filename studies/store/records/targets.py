@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from search.values import Capability, Precision, Target
+from search.values import Capability, Precision, RecoveryRecord, Target
 
 REBUILD, PROCESS = "rebuild", "process"  # kinds of a repetition
 
@@ -22,6 +22,8 @@ class TargetRecord:
         provisional_band: what counts until then.
         optimization_level: of TensorRT's builder, once for all workers of the target; None before it is settled, and
             on other backends. `details["level_reason"]` says why.
+        recovery: what was tried to make INT8 lose less, and kept in the ranges; None before calibration, and where the
+            study was told to recover nothing.
         options: what was given for this target alone, as in `SearchConfig.to_json`; they go over the study's own. None
             for the study's first target.
     """
@@ -37,6 +39,7 @@ class TargetRecord:
     details: dict[str, Any]
     options: dict[str, Any] | None = None
     optimization_level: int | None = None
+    recovery: RecoveryRecord | None = None
     provisional_band: float = 0.0
 
     @property
@@ -48,6 +51,21 @@ class TargetRecord:
     def band_is_provisional(self) -> bool:
         """Whether the study has not measured its own tie band on this target yet."""
         return self.latency_band is None
+
+
+@dataclass(frozen=True)
+class CalibrationRecord:
+    """What a target is calibrated with.
+
+    Attributes:
+        ranges_digest: of the artifact with the ranges.
+        recovery: as in `TargetRecord`.
+        recovery_key: names what recovery came from by content, for other studies; None where there was none.
+    """
+
+    ranges_digest: str
+    recovery: RecoveryRecord | None = None
+    recovery_key: str | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import select, update
 
@@ -38,14 +39,15 @@ class Spaces:
         study_target_id: int,
         space_digest: str,
         choices: Sequence[records.Choice],
-        ranges_digest: str | None = None,
+        calibration: records.CalibrationRecord | None = None,
     ) -> None:
         """Store what each group may take, with the digest of that space, unless the target has a space already.
 
         Args:
-            ranges_digest: of the ranges that the space is made with, stored with it; nothing is stored where the target
-                has others.
+            calibration: that the space is made with, stored with it; nothing is stored where the target has other
+                ranges.
         """
+        ranges_digest = None if calibration is None else calibration.ranges_digest
         t = tables.StudyTarget
         with self._database.writing("store the search space") as connection:
             table_rows.lock(connection, t, study_target_id)
@@ -58,7 +60,11 @@ class Spaces:
                 connection.execute(ranges.with_for_update()).all()
             rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
             table_rows.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
-            values = {"space_digest": space_digest, "ranges_digest": ranges_digest}
+            values: dict[str, Any] = {"space_digest": space_digest, "ranges_digest": ranges_digest}
+            if calibration is not None:
+                record = calibration.recovery
+                values["recovery"] = None if record is None else record.to_json()
+                values["recovery_key"] = calibration.recovery_key
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:

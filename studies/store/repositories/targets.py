@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from search.values import Capability, Latency, Target
+from search.values import Capability, Latency, RecoveryRecord, Target
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
@@ -37,6 +37,15 @@ class Targets:
 
     def _provisional_band(self, target: Row) -> float:
         return provisional_band(self.repeats(target.id)) if target.latency_band is None else 0.0
+
+    def find_recovery(self, key: str) -> records.CalibrationRecord | None:
+        """What a target of any study is calibrated with that recovered the same from the same; None where none is."""
+        t = tables.StudyTarget
+        query = select(t.ranges_digest, t.recovery).where(t.recovery_key == key, t.ranges_digest.is_not(None)).limit(1)
+        row = next(iter(self._database.rows(query)), None)
+        if row is None:
+            return None
+        return records.CalibrationRecord(row.ranges_digest, RecoveryRecord.from_json(row.recovery), key)
 
     @retried
     def add(
@@ -123,7 +132,8 @@ class Targets:
 def _target(row: Row, provisional: float) -> records.TargetRecord:
     fields = dict(row._mapping)
     description, capability = fields.pop("description"), fields.pop("capability")
-    del fields["target_id"], fields["revision"]
+    del fields["target_id"], fields["revision"], fields["recovery_key"]
     known = None if capability is None else Capability.from_json(capability)
     fields |= {"target": Target.from_json(description), "capability": known, "provisional_band": provisional}
+    fields["recovery"] = None if fields["recovery"] is None else RecoveryRecord.from_json(fields["recovery"])
     return records.TargetRecord(**fields)

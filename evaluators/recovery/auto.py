@@ -1,0 +1,165 @@
+"""Which recovery steps are kept: each is tried on all INT8, on top of those that were kept before it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from evaluators.measure import accuracy
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.held_out import HeldOut, Outcome
+from evaluators.recovery.step import Proposal, RecoveryStep
+from search.errors import BitfrontError, EvaluatorError
+from search.values import Ranges, Recovery, StepRecord
+
+EQUAL_DB = 80.0  # signal to noise, from which on two float models are equal but for rounding
+
+Done = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Ranges with all that was kept.
+
+    Attributes:
+        ranges: of the last kept proposal; those that recovery began with where none was kept.
+        steps: every step that was tried, in their order.
+        stages: the ranges after each kept step, in their order.
+        notes: what holds for all of it.
+    """
+
+    ranges: Ranges
+    steps: tuple[StepRecord, ...]
+    stages: tuple[Ranges, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Progress:
+    """What is kept so far."""
+
+    ranges: Ranges
+    outcome: Outcome
+    records: list[StepRecord] = field(default_factory=list)
+    stages: list[Ranges] = field(default_factory=list)
+
+
+class Trials:
+    """Tries steps on one model.
+
+    Args:
+        context: what steps work with.
+        held_out: the samples that decide.
+        forced: whether every step is kept that proposes something, whatever it does to the error.
+        done: told how many of how many steps are tried.
+    """
+
+    def __init__(self, context: RecoveryContext, held_out: HeldOut, *, forced: bool, done: Done) -> None:
+        self._context = context
+        self._held_out = held_out
+        self._forced = forced
+        self._done = done
+
+    def run(self, steps: Sequence[RecoveryStep], ranges: Ranges) -> Recovered:
+        """Try steps in this order and keep those that lower the error of the outputs.
+
+        Args:
+            ranges: of plain INT8, calibrated on the samples that steps fit to.
+
+        Raises:
+            EvaluatorError: ONNX Runtime cannot run plain INT8, or a step that is forced fails.
+        """
+        plain = self._held_out.measure(self._context.open_int8(ranges))
+        now = _Progress(ranges, plain)
+        for place, step in enumerate(steps):
+            self._done(place, len(steps))
+            start = time.monotonic()
+            record = self._try(step, now)
+            now.records.append(replace(record, seconds=time.monotonic() - start))
+            self._context.alive()
+        self._done(len(steps), len(steps))
+        notes = list(self._held_out.notes)
+        if not self._forced and now.stages and self._held_out.is_worse(plain, now.outcome):
+            notes.append("nothing is kept: all steps together make the loss larger by more than chance")
+            return Recovered(ranges, tuple(map(_dropped, now.records)), (), tuple(notes))
+        return Recovered(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
+
+    def _try(self, step: RecoveryStep, now: _Progress) -> StepRecord:
+        """One step; what it proposes becomes part of `now` where it is kept."""
+        before = now.outcome
+        if self._context.seconds_left() <= 0 and not self._forced:
+            return _record(step, before, "not tried: the time for recovery was over")
+        try:
+            proposal = step.propose(self._context, now.ranges)
+            if proposal is None:
+                return _record(step, before, "there is nothing for it to do")
+            self._check_exact(proposal.ranges, now.ranges)
+            after = self._held_out.measure(self._context.open_int8(proposal.ranges))
+        except BitfrontError as error:
+            if self._forced:
+                raise EvaluatorError(f"recovering with --recover {step.name}: {error}") from error
+            return _record(step, before, f"it failed: {error}")
+        found = self._held_out.compare(before, after)
+        kept = self._forced or found.better
+        if kept:
+            now.ranges, now.outcome = proposal.ranges, after
+            now.stages.append(proposal.ranges)
+        reason = f"as asked for; {found.reason}" if self._forced else found.reason
+        return _record(step, before, reason, after, proposal, kept=kept)
+
+    def _check_exact(self, proposed: Ranges, known: Ranges) -> None:
+        """Refuse factors that change the outputs of the float model by more than rounding.
+
+        Raises:
+            EvaluatorError: they do.
+        """
+        if Recovery(proposed.recovery.factors) == Recovery(known.recovery.factors):
+            return
+        check_equal(self._context.open_float(proposed.recovery), self._held_out)
+
+
+def check_equal(session: accuracy.Runner, held_out: HeldOut) -> None:
+    """Refuse a float model whose outputs are not those of the user's within rounding.
+
+    Raises:
+        EvaluatorError: they differ.
+    """
+    error = held_out.measure(session).error
+    if not error <= 10 ** (-EQUAL_DB / 10):
+        level = f"{-10 * math.log10(error):.0f} dB" if math.isfinite(error) else "not finite"
+        raise EvaluatorError(
+            f"its float model does not give the outputs of the model it was made of: expected a signal-to-noise ratio "
+            f"of {EQUAL_DB:.0f} dB at least, got {level}. This is an error of the step"
+        )
+
+
+def _record(
+    step: RecoveryStep,
+    before: Outcome,
+    reason: str,
+    after: Outcome | None = None,
+    proposal: Proposal | None = None,
+    *,
+    kept: bool = False,
+) -> StepRecord:
+    return StepRecord(
+        name=step.name,
+        exact=step.exact,
+        kept=kept,
+        reason=reason,
+        error_before=_finite(before.error),
+        error_after=None if after is None else _finite(after.error),
+        loss_before=before.loss,
+        loss_after=None if after is None else after.loss,
+        notes=() if proposal is None else tuple(proposal.notes),
+    )
+
+
+def _finite(error: float) -> float | None:
+    return error if math.isfinite(error) else None
+
+
+def _dropped(record: StepRecord) -> StepRecord:
+    return replace(record, kept=False)

@@ -1,0 +1,262 @@
+"""How far INT8 is from the float model on held-out calibration samples, and whether one INT8 is nearer than another."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.engine import Arrays
+from evaluators.measure import accuracy
+from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
+from evaluators.measure.output_noise import compared_names, row_squares
+from evaluators.measure.scoring import NonFiniteError
+from evaluators.metrics.contract import Metric
+from search.errors import DataError, MetricError
+from search.values import Accuracy, LossEstimate
+
+Floats = NDArray[np.float64]
+Samples = Callable[[], Iterable[Batch]]
+
+FEWEST = 6  # units that an interval of signed ranks needs
+_HELD_BYTES = 256 * 2**20  # of float outputs
+_TRIMMED = 0.1  # of the samples at either end: garbage must not decide
+_TINY, _MOST = 1e-30, 50.0  # of an error, and of its logarithm's change
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one INT8 does on the held-out samples.
+
+    Attributes:
+        errors: (units,) noise over power of the outputs, infinite where they are not finite. A unit is a sample or,
+            where an output has no row per sample, a batch.
+        scored: by the metric, against FP32; None where it cannot be scored there.
+    """
+
+    errors: Floats
+    scored: Accuracy | None
+
+    @property
+    def error(self) -> float:
+        """Mean over the units, those at either end left out; infinite where outputs are not finite."""
+        ordered = np.sort(self.errors)
+        cut = int(_TRIMMED * len(ordered))
+        return float(np.mean(ordered[cut : len(ordered) - cut]))
+
+    @property
+    def loss(self) -> LossEstimate | None:
+        return None if self.scored is None else loss_of(self.scored)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One INT8 beside another one: whether it is nearer to FP32, and why that is said, in words."""
+
+    better: bool
+    reason: str
+
+
+class HeldOut:
+    """Held-out samples with the float model's outputs on them.
+
+    Args:
+        session: the float model.
+        samples: the batches; of many as many are taken as time and memory allow, the first ones.
+        metric: of the study.
+        folder: an empty one, where the metric's reference is kept.
+        seconds: of wall time that one run over them may take.
+        clusters: (samples,) the same number for samples that belong together; None where samples are independent.
+
+    Attributes:
+        notes: why the metric cannot be scored on them; empty where it can.
+    """
+
+    def __init__(
+        self,
+        session: accuracy.Runner,
+        samples: Samples,
+        metric: Metric,
+        folder: Path,
+        *,
+        seconds: float,
+        clusters: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._samples = samples
+        self._metric = metric
+        self._counts, self._outputs = _run_float(session, samples, seconds)
+        self._by_sample = all(_has_rows(array, rows) for rows, found in self._outputs for array in found.values())
+        self._power = {name: self._mean_power(name) for name in compared_names(self._outputs[0][1])}
+        self._clusters = None if clusters is None else clusters[: sum(self._counts)]
+        self.notes: list[str] = []
+        self._reference = self._score_float(session, folder)
+
+    @property
+    def units(self) -> int:
+        """How many differences there are to judge by."""
+        if not self._by_sample:
+            return len(self._counts)
+        return sum(self._counts) if self._clusters is None else len(np.unique(self._clusters))
+
+    def measure(self, session: accuracy.Runner) -> Outcome:
+        """Run one INT8 over the samples.
+
+        Raises:
+            EvaluatorError: it cannot be run.
+        """
+        watched = _Watched(session, self._errors)
+        scored = None
+        try:
+            if self._reference is None:
+                for batch in self._batches():
+                    watched.run(batch.inputs)
+            else:
+                scored = accuracy.evaluate(
+                    watched, self._metric, self._batches(), self._reference, clusters=self._score_clusters()
+                )
+        except NonFiniteError:
+            return Outcome(np.full(max(1, self._total_units()), np.inf), None)
+        return Outcome(np.concatenate(watched.found), scored)
+
+    def compare(self, before: Outcome, after: Outcome) -> Comparison:
+        """Whether one INT8 has a lower error than another by more than chance, and no larger loss by more than chance.
+
+        The errors of the same samples are compared as ratios, by signed ranks of their logarithms: a few samples that
+        are garbage decide nothing.
+        """
+        if self.units < FEWEST:
+            return Comparison(False, f"{self.units} held-out samples are too few to tell")
+        if not np.isfinite(after.errors).all() and np.isfinite(before.errors).all():
+            return Comparison(False, "outputs are not finite with it")
+        low, centre, high = signed_rank_interval(self._by_cluster(_log_ratios(before.errors, after.errors)))
+        ratio = f"the error is {math.exp(centre):.3g} times as large [{math.exp(low):.3g}, {math.exp(high):.3g}]"
+        if high >= 0:
+            return Comparison(False, f"{ratio}: not lower by more than chance")
+        if after.error > before.error:
+            return Comparison(False, f"{ratio} for most samples, but larger on average")
+        if self.is_worse(before, after):
+            return Comparison(False, f"{ratio}, but the loss is larger by more than chance")
+        return Comparison(True, ratio)
+
+    def is_worse(self, before: Outcome, after: Outcome) -> bool:
+        """Whether the metric's loss is larger by more than chance; False where it cannot be scored."""
+        if before.scored is None or after.scored is None:
+            return False
+        metric = self._metric
+        differences = np.asarray(metric.loss(before.scored.scores, after.scored.scores), dtype=np.float64)
+        clusters = self._score_clusters()
+        if metric.kind == "accumulating":
+            counts = np.asarray(self._counts, dtype=np.float64)
+            low, _ = bootstrap_interval(differences, counts, after.scored.loss - before.scored.loss)
+        else:
+            low, _ = paired_interval(differences, ratio=metric.ratio, clusters=clusters)
+        return low > 0
+
+    # -- the float model -------------------------------------------------------------------------------------------
+
+    def _score_float(self, session: accuracy.Runner, folder: Path) -> accuracy.Reference | None:
+        try:
+            return accuracy.reference(session, self._metric, self._batches(), folder)
+        except (DataError, MetricError, NonFiniteError) as error:
+            self.notes.append(f"losses on calibration samples are not known: {error}")
+            return None
+
+    def _batches(self) -> Iterator[Batch]:
+        return islice(self._samples(), len(self._counts))
+
+    def _mean_power(self, name: str) -> float:
+        """Of an output over the samples; the median sample's, which garbage does not move."""
+        powers = np.concatenate([row_squares(found[name], found[name])[1] for _, found in self._outputs])
+        finite = powers[np.isfinite(powers) & (powers > 0)]
+        return float(np.median(finite)) if len(finite) else 1.0
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def _errors(self, place: int, outputs: Arrays) -> Floats:
+        """(units,) of one batch."""
+        _, reference = self._outputs[place]
+        count = self._counts[place] if self._by_sample else 1
+        found = np.zeros(count)
+        for name, power in self._power.items():
+            if outputs[name].shape != reference[name].shape:  # as of NonZero, whose shape depends on values
+                found += 1 / len(self._power)
+                continue
+            noise, _ = row_squares(outputs[name], reference[name])
+            each = noise[:count] if self._by_sample else noise.mean(keepdims=True)
+            found += each / power / len(self._power)
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def _total_units(self) -> int:
+        return sum(self._counts) if self._by_sample else len(self._counts)
+
+    def _by_cluster(self, ratios: Floats) -> Floats:
+        """One ratio for each cluster, the mean over its samples."""
+        if self._clusters is None or not self._by_sample:
+            return ratios
+        _, codes = np.unique(self._clusters, return_inverse=True)
+        means: Floats = np.bincount(codes, weights=ratios) / np.bincount(codes)
+        return means
+
+    def _score_clusters(self) -> NDArray[np.int64] | None:
+        """Codes for the metric's intervals; those need two clusters at least."""
+        if self._clusters is None or self._metric.kind == "accumulating" or len(np.unique(self._clusters)) < 2:
+            return None
+        return self._clusters
+
+
+class _Watched:
+    """A session whose outputs are compared with the float model's, batch after batch."""
+
+    def __init__(self, session: accuracy.Runner, errors: Callable[[int, Arrays], Floats]) -> None:
+        self._session = session
+        self._errors = errors
+        self.found: list[Floats] = []
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        outputs = self._session.run(inputs)
+        self.found.append(self._errors(len(self.found), outputs))
+        return outputs
+
+
+def loss_of(scored: Accuracy) -> LossEstimate:
+    """The loss with its interval."""
+    return LossEstimate(scored.loss, scored.loss_low, scored.loss_high, scored.samples)
+
+
+def _run_float(
+    session: accuracy.Runner, samples: Samples, seconds: float
+) -> tuple[list[int], list[tuple[int, Arrays]]]:
+    """Real rows of each batch, and with all its rows the float outputs that tell the error."""
+    counts: list[int] = []
+    outputs: list[tuple[int, Arrays]] = []
+    start, held = time.monotonic(), 0
+    for batch in samples():
+        found = session.run(batch.inputs)
+        kept = {name: found[name] for name in compared_names(found)}
+        counts.append(batch.count)
+        outputs.append((len(next(iter(batch.inputs.values()))), kept))
+        held += sum(array.nbytes for array in kept.values())
+        late = time.monotonic() - start > seconds or held > _HELD_BYTES
+        if late and sum(counts) >= FEWEST:
+            break
+    return counts, outputs
+
+
+def _has_rows(array: NDArray[Any], rows: int) -> bool:
+    return array.ndim > 0 and len(array) == rows
+
+
+def _log_ratios(before: Floats, after: Floats) -> Floats:
+    """(units,) logarithm of the error after over the error before; 0 where both are not finite."""
+    both = np.isinf(before) & np.isinf(after)
+    first, second = (np.log(np.clip(errors, _TINY, 1 / _TINY)) for errors in (before, after))
+    ratios: Floats = np.where(both, 0.0, np.clip(second - first, -_MOST, _MOST))
+    return ratios

@@ -1,0 +1,216 @@
+"""Recovery of one model on one target: its samples divided, the steps tried, the result scored."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.calibration import activations
+from evaluators.cores import usable_processors
+from evaluators.data import Batch, Dataset, batches
+from evaluators.lowering.placement import Placement
+from evaluators.metrics.contract import Metric
+from evaluators.recovery.auto import Recovered, Trials
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.final_losses import FinalSamples, Scorer
+from evaluators.recovery.held_out import FEWEST, HeldOut
+from evaluators.recovery.registry import AUTO
+from evaluators.recovery.step import RecoveryStep
+from search.graph.model import Model
+from search.space.choices import make_space
+from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord
+
+Indices = NDArray[np.int64]
+
+_STEPS_SHARE = 0.7  # of the time; the rest scores what was kept
+_RUN_SHARE = 0.03  # of the time, for one run of the float model over the held-out samples
+_HELD_OUT_SHARE = 3  # one of so many calibration samples is held out
+
+
+@dataclass(frozen=True)
+class CalibrationSamples:
+    """What steps fit to and what decides, of the samples for calibration."""
+
+    dataset: Dataset
+    indices: Indices
+
+    def divide(self) -> tuple[Indices, Indices]:
+        """Samples to fit to, and those held out; clusters stay whole. Too few samples are all in both."""
+        random = np.random.RandomState(int(self.dataset.digest[:8], 16))
+        clusters = self.clusters(self.indices)
+        codes = np.arange(len(self.indices)) if clusters is None else clusters
+        units = random.permutation(np.unique(codes))
+        chosen = units[: len(units) // _HELD_OUT_SHARE]
+        if len(chosen) < FEWEST:
+            return self.indices, self.indices
+        held_out = np.isin(codes, chosen)
+        return self.indices[~held_out], self.indices[held_out]
+
+    def clusters(self, indices: Indices) -> Indices | None:
+        """(samples,) the same number for samples that belong together; None where they are independent."""
+        if self.dataset.clusters is None:
+            return None
+        return np.unique(self.dataset.clusters[indices], return_inverse=True)[1].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is recovered.
+
+    Attributes:
+        given: the user's clean model.
+        capability, placement: of the target.
+        metric: of the study.
+        samples: for calibration.
+        final: the final split, on which the result is scored.
+        method: of calibration.
+    """
+
+    given: Model
+    capability: Capability
+    placement: Placement
+    metric: Metric
+    samples: CalibrationSamples
+    final: FinalSamples
+    method: str
+
+
+def recover(
+    subject: Subject,
+    emulator: Emulator,
+    asked: str,
+    steps: Sequence[RecoveryStep],
+    ranges: Ranges,
+    *,
+    seconds: float,
+    done: Callable[[int, int], None],
+    alive: Callable[[], None],
+) -> tuple[Ranges, RecoveryRecord]:
+    """Try steps on all INT8 and keep what lowers the error of its outputs.
+
+    Args:
+        asked: as `--recover` was given: what is not `auto` forces the steps.
+        steps: in the order in which they are tried.
+        ranges: of plain INT8, calibrated on all calibration samples.
+        seconds: of wall time for everything.
+        done: told how many of the steps are tried.
+        alive: called now and then in between.
+
+    Returns:
+        The ranges with what was kept, and what there is to tell of it.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model, or a step that is forced fails.
+    """
+    start = time.monotonic()
+    int8 = _all_int8(subject, ranges)
+    if Precision.INT8 not in int8.values():
+        return ranges, RecoveryRecord(asked, notes=("the target offers INT8 for no group of this model",))
+    with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
+        run = _Run(subject, emulator, int8, start + seconds, Path(folder), alive)
+        found = run.try_steps(steps, ranges, forced=asked != AUTO, share=seconds, done=done)
+        chosen = run.calibrate_whole(found, ranges)
+        plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
+    final = iter(losses)
+    records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
+    return chosen, RecoveryRecord(asked, records, plain, found.notes, time.monotonic() - start)
+
+
+def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
+    choices = make_space(subject.given, subject.capability, ranges).choices
+    offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
+    return Assignment({g: Precision.INT8 if g in offered else Precision.FP32 for g in choices})
+
+
+class _Run:
+    """One recovery with what it holds open.
+
+    Args:
+        until: on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        emulator: Emulator,
+        int8: Assignment,
+        until: float,
+        folder: Path,
+        alive: Callable[[], None],
+    ) -> None:
+        self._subject = subject
+        self._until = until
+        self._folder = folder
+        self._steps_until = until
+        self._fitting, self._held_out = subject.samples.divide()
+        self.context = RecoveryContext(
+            given=subject.given,
+            placement=subject.placement,
+            int8=int8,
+            emulator=emulator,
+            fitting=lambda: self._batches(self._fitting),
+            held_out=lambda: self._batches(self._held_out),
+            calibrate_model=self._calibrate,
+            seconds_left=lambda: self._steps_until - time.monotonic(),
+            alive=alive,
+        )
+        self._exact = emulator.open(subject.given.graph)
+
+    def try_steps(
+        self,
+        steps: Sequence[RecoveryStep],
+        ranges: Ranges,
+        *,
+        forced: bool,
+        share: float,
+        done: Callable[[int, int], None],
+    ) -> Recovered:
+        """As `auto.Trials.run`, in the share of the time that steps have; `share`: the time for everything."""
+        self._steps_until = self._until - (1 - _STEPS_SHARE) * share
+        held_out = HeldOut(
+            self._exact,
+            self.context.held_out,
+            self._subject.metric,
+            self._folder / "held-out",
+            seconds=_RUN_SHARE * share,
+            clusters=self._subject.samples.clusters(self._held_out),
+        )
+        plain = ranges if len(self._fitting) == ranges.samples else self._calibrate(self._subject.given)
+        found = Trials(self.context, held_out, forced=forced, done=done).run(steps, plain)
+        return found if found.stages else replace(found, ranges=ranges)
+
+    def calibrate_whole(self, found: Recovered, plain: Ranges) -> Ranges:
+        """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""
+        if not found.stages:
+            return plain
+        if not all(step.exact for step in found.steps if step.kept) or len(self._fitting) == plain.samples:
+            return found.ranges
+        whole = self._calibrate(self.context.model(found.ranges.recovery), indices=self._subject.samples.indices)
+        return replace(whole, recovery=found.ranges.recovery)
+
+    def score(self, stages: Sequence[Ranges]) -> list[LossEstimate | None]:
+        """The loss of all INT8 under each of these ranges on the final samples."""
+        subject, batch = self._subject, self._subject.given.batch
+        scorer = Scorer(self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive)
+        openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
+        return scorer.score(openers, max(0.0, self._until - time.monotonic()))
+
+    def _batches(self, indices: Indices) -> Iterator[Batch]:
+        return batches(self._subject.samples.dataset, indices, self._subject.given.batch)
+
+    def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
+        return activations.collect(
+            model,
+            self._subject.samples.dataset,
+            self._fitting if indices is None else indices,
+            method or self._subject.method,
+            threads=usable_processors(),
+            progress=lambda done, total: self.context.alive(),
+        )

@@ -1,0 +1,91 @@
+"""What recovery tried on one target: each step, whether it was kept and why, and the losses around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LossEstimate:
+    """A loss against FP32 on the same samples, in the metric's unit, with its 95 % interval."""
+
+    loss: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def shows(self) -> bool:
+        """Whether there is a loss that chance does not explain."""
+        return self.low > 0
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One recovery step.
+
+    Attributes:
+        name: as the step calls itself.
+        exact: whether it changes the float model; else it changes what INT8 alone uses.
+        kept: whether what it proposed is part of the result.
+        reason: why it was kept or not, in words.
+        error_before, error_after: of the outputs of all INT8 on held-out calibration samples, without and with it:
+            noise over power of the float outputs; None where they are not finite or were not measured.
+        loss_before, loss_after: the metric's loss on the same samples; None where it cannot be scored there.
+        final: the loss of all INT8 on the final samples with this step and those kept before it; None where the step
+            was not kept or they were not scored.
+        seconds: that proposing and measuring took.
+        notes: the step's own, one sentence each.
+    """
+
+    name: str
+    exact: bool
+    kept: bool
+    reason: str
+    error_before: float | None = None
+    error_after: float | None = None
+    loss_before: LossEstimate | None = None
+    loss_after: LossEstimate | None = None
+    final: LossEstimate | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """All steps that were tried on one target, in their order.
+
+    Attributes:
+        asked: as `--recover` was given.
+        plain: the loss of plain INT8 on the final samples; None where it was not scored.
+        notes: what holds for all of it, one sentence each.
+    """
+
+    asked: str
+    steps: tuple[StepRecord, ...] = ()
+    plain: LossEstimate | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def kept(self) -> tuple[StepRecord, ...]:
+        return tuple(step for step in self.steps if step.kept)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RecoveryRecord:
+        steps = tuple(_step(row) for row in data["steps"])
+        return cls(data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"])
+
+
+def _step(row: Mapping[str, Any]) -> StepRecord:
+    losses = {name: _loss(row[name]) for name in ("loss_before", "loss_after", "final")}
+    return StepRecord(**{**row, **losses, "notes": tuple(row["notes"])})
+
+
+def _loss(row: Mapping[str, Any] | None) -> LossEstimate | None:
+    return None if row is None else LossEstimate(**row)

@@ -1,0 +1,130 @@
+"""The rescue table: what plain INT8 loses on the final samples, what each recovery step won back, and the mix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from search.values import LossEstimate, RecoveryRecord, StepRecord
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_duration_s, format_ms
+
+HEADER = ("step", "loss before", "loss after", "95 % interval", "won back", "latency", "seconds")
+PLAIN = "plain INT8"
+
+
+@dataclass(frozen=True)
+class RescueRow:
+    """One row.
+
+    Attributes:
+        step: name of a kept step, `PLAIN`, or what the last row is called.
+        before, after: losses on the final samples; None where they are not known.
+        won_back: share of plain INT8's loss that is gone; None where that shows no loss.
+        latency_ms: of the engine; None where it was not measured.
+        seconds: that the step took; None of what is no step.
+    """
+
+    step: str
+    before: LossEstimate | None
+    after: LossEstimate | None
+    won_back: float | None = None
+    latency_ms: float | None = None
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The last row of a search: a pick, on the same samples.
+
+    Attributes:
+        name: of the pick.
+        loss: on the final samples.
+    """
+
+    name: str
+    loss: LossEstimate | None
+    latency_ms: float | None
+
+
+def rescue_rows(
+    record: RecoveryRecord, mix: Mix | None = None, *, plain_ms: float | None = None, recovered_ms: float | None = None
+) -> list[RescueRow]:
+    """Plain INT8, every step that was kept, and the mix of a search.
+
+    Args:
+        plain_ms, recovered_ms: latency of plain INT8 and of INT8 with all that was kept; None where not measured.
+    """
+    rows = [RescueRow(PLAIN, None, record.plain, latency_ms=plain_ms)]
+    for place, step in enumerate(record.kept):
+        last_ms = recovered_ms if place == len(record.kept) - 1 else None
+        share = won_back(record.plain, step.final)
+        rows.append(RescueRow(step.name, rows[-1].after, step.final, share, last_ms, step.seconds))
+    if mix is not None:
+        rows.append(RescueRow(mix.name, rows[-1].after, mix.loss, won_back(record.plain, mix.loss), mix.latency_ms))
+    return rows
+
+
+def won_back(plain: LossEstimate | None, after: LossEstimate | None) -> float | None:
+    """Share of plain INT8's loss that is gone; None where plain INT8 shows no loss, or one of both is not known."""
+    if plain is None or after is None or not plain.shows:
+        return None
+    return (plain.loss - after.loss) / plain.loss
+
+
+def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[str, ...]]:
+    """The rows as texts, below `HEADER`."""
+    return [
+        (
+            row.step,
+            _loss(row.before, metric),
+            _loss(row.after, metric),
+            "" if row.after is None else f"{metric.text(row.after.low)} … {metric.text(row.after.high)}",
+            "" if row.won_back is None else f"{row.won_back:.1%}",
+            "" if row.latency_ms is None else format_ms(row.latency_ms),
+            "" if row.seconds is None else f"{row.seconds:.1f}",
+        )
+        for row in rows
+    ]
+
+
+def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:
+    return "" if estimate is None else metric.text(estimate.loss)
+
+
+def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> list[str]:
+    """What the table does not show: how it was scored, which steps were not kept, and notes; one sentence each.
+
+    Args:
+        final_samples: of the whole split; None where that is not known.
+    """
+    notes = []
+    if record.plain is not None:
+        of_all = f" of {final_samples}" if final_samples not in (None, record.plain.samples) else ""
+        why = ", as all take more time than recovery has" if of_all else ""
+        notes.append(
+            f"all INT8 is emulated by ONNX Runtime on {record.plain.samples}{of_all} final samples{why}, and compared "
+            "with FP32"
+        )
+        if not record.plain.shows:
+            notes.append("plain INT8 shows no loss there that chance would not explain, so no share is won back")
+    notes += [f"not kept: {step_text(step)}" for step in record.steps if not step.kept]
+    notes += [f"{step.name}: {note}" for step in record.kept for note in step.notes]
+    return [*notes, *record.notes]
+
+
+def step_text(step: StepRecord) -> str:
+    """One step in a line: `equalize is kept: the error is 0.01 times as large [0.005, 0.02], 2.1s`."""
+    kept = "is kept" if step.kept else "is not kept"
+    return f"{step.name} {kept}: {step.reason}, {format_duration_s(step.seconds)}"
+
+
+def recovery_text(record: RecoveryRecord) -> str:
+    """All of it in a line, for `status`: `equalize, bias kept of 5 steps tried, in 12s`."""
+    kept = ", ".join(step.name for step in record.kept) or "nothing"
+    count = len(record.steps)
+    return f"{kept} kept of {count} step{'s' * (count != 1)} tried, in {format_duration_s(record.seconds)}"

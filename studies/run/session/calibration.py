@@ -1,0 +1,134 @@
+"""The ranges of a study on a target, with what recovery changed: the study's own, an earlier study's, or new ones."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from evaluators.process.results import Recovered
+from search.errors import StudyError
+from search.values import Ranges
+from studies.artifacts.folder import Artifacts
+from studies.events import Events
+from studies.judging.findings.rescue_table import step_text
+from studies.options.config import SearchConfig
+from studies.run.session.setup import Checked, calibration_cache_of
+from studies.store.records import CalibrationRecord, TargetRecord
+from studies.store.store import Store
+
+SHARE = 0.05  # of the time that a study is expected to take, which recovery may take
+USUAL_S = 60.0  # that it may take in any case, but for short time limits
+BY_DEFAULT = "auto"  # the steps that `--recover auto` stands for
+_SHARE_OF_LIMIT = 0.25
+_TRIAL_S = 8.0  # that a trial is taken to last where no time limit says how long the study may take
+
+
+def calibrated(
+    store: Store, artifacts: Artifacts, good: Checked, target: TargetRecord, progress: Events
+) -> CalibrationRecord:
+    """What a target is calibrated with; the ranges are among the artifacts then.
+
+    Raises:
+        StudyError: the study's ranges are gone, and those calibrated anew are not the same.
+        EvaluatorError: the evaluator process dies over it, or a step that was named fails.
+    """
+    if target.ranges_digest is not None and target.ranges_digest in artifacts:
+        return CalibrationRecord(target.ranges_digest, target.recovery)
+    found = _Calibration(store, artifacts, good, progress).find()
+    if target.ranges_digest not in (None, found.ranges_digest):
+        raise StudyError(
+            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
+            "the calibration cache or this bitfront is another one, or recovery had another time. Start a new study."
+        )
+    return found
+
+
+class _Calibration:
+    """Finds ranges that were made of the same content, or makes them."""
+
+    def __init__(self, store: Store, artifacts: Artifacts, good: Checked, progress: Events) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._good = good
+        self._progress = progress
+        self._cache = calibration_cache_of(good.config)
+        self._steps = steps_for(good.config)
+
+    def find(self) -> CalibrationRecord:
+        """Those of an earlier study, else new ones."""
+        if self._cache is not None and self._steps != self._good.config.recover:
+            self._progress.note("recovery: nothing is tried, as the ranges of --calibration-cache stay as they are")
+        plain = self._key("none")
+        key = self._key(self._steps)
+        if key == plain:  # there is no step to try
+            return CalibrationRecord(self._find_plain(plain))
+        known = self._store.targets.find_recovery(key)
+        if known is not None and known.ranges_digest in self._artifacts:
+            self._progress.note("calibration and recovery: as of an earlier study with the same model and data")
+            return known
+        stored = self._store.files.find(plain)
+        if stored is not None and stored.digest in self._artifacts:
+            ranges = Ranges.from_json(json.loads(self._artifacts.read_bytes(stored.digest)))
+        else:
+            ranges = self._calibrate()
+        found = recover(self._good, ranges, self._steps, self._progress)
+        return CalibrationRecord(self._keep(found.ranges, None), found.record, key)
+
+    def _key(self, steps: str) -> str:
+        return self._good.keeper.ask().calibrations.find_key(self._good.config.calibration, self._cache, steps)
+
+    def _find_plain(self, key: str) -> str:
+        """Digest of ranges without recovery."""
+        stored = self._store.files.find(key)
+        if stored is None or stored.digest not in self._artifacts:
+            return self._keep(self._calibrate(), key)
+        self._progress.note("calibration: ranges of an earlier study with the same model and data")
+        return stored.digest
+
+    def _calibrate(self) -> Ranges:
+        line = self._good.keeper.ask("calibrating", partial(self._progress.step, "calibrating"))
+        found = line.calibrations.calibrate(self._good.config.calibration, self._cache)
+        for note in found.notes:
+            self._progress.note(f"calibration: {note}")
+        return found.ranges
+
+    def _keep(self, ranges: Ranges, key: str | None) -> str:
+        data = json.dumps(ranges.to_json(), sort_keys=True).encode()
+        digest = self._artifacts.put_bytes(data, "ranges")
+        self._store.files.add(digest, "ranges", len(data), key=key)
+        return digest
+
+
+def steps_for(config: SearchConfig) -> str:
+    """The recovery steps of a study; none by default where ranges were given: they are the user's."""
+    if config.recover != "auto":
+        return config.recover
+    return BY_DEFAULT if config.calibration_cache is None else "none"
+
+
+def recover(good: Checked, ranges: Ranges, steps: str, progress: Events) -> Recovered:
+    """Try recovery steps, and tell what came of each.
+
+    Args:
+        ranges: of plain INT8.
+        steps: as `--recover` takes them.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it, or a step that was named fails.
+    """
+    progress.step("recovering INT8", 0, 1)
+    line = good.keeper.ask("recovering INT8", partial(progress.step, "recovering INT8"))
+    found = line.calibrations.recover(ranges, good.config.calibration, steps, seconds_for(good.config))
+    for step in found.record.steps:
+        progress.note(f"recovery: {step_text(step)}")
+    for note in found.record.notes:
+        progress.note(f"recovery: {note}")
+    return found
+
+
+def seconds_for(config: SearchConfig) -> float:
+    """How long recovery may take: 60 s or 5 % of what the study is expected to take, whichever is larger."""
+    limit_s: float | None = config.time_limit_s
+    expected_s = _TRIAL_S * config.trials if limit_s is None else limit_s
+    usual_s = USUAL_S if limit_s is None else min(USUAL_S, _SHARE_OF_LIMIT * limit_s)
+    return max(usual_s, SHARE * expected_s)
