@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.unrelated_outputs import MARK
@@ -56,6 +57,8 @@ def facts(target: TargetStatus, metric: MetricScale) -> Iterator[tuple[str, str]
     yield "failures", failures_text(target.tally.failures)
     if text := replaced_text(target.deaths):
         yield "evaluator", text.removeprefix("the evaluator process was ")
+    if target.target.recovery is not None:
+        yield "recovery", recovery_text(target.target.recovery)
     yield "front", f"{target.front} point{'s' * (target.front != 1)} within the limits"
     for name, point in target.picks.items():
         yield name, point_text(point, metric)

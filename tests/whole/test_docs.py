@@ -36,6 +36,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "development" / "tour.md"]  # for those who carry on
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
+TOPICS |= {"recovery"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {

@@ -117,6 +117,7 @@ class TargetStatus:
             "time": self.times.to_json(),
             "front": self.front,
             "picks": {name: _pick_json(point) for name, point in self.picks.items()},
+            "recovery": None if self.target.recovery is None else self.target.recovery.to_json(),
         }
 
     def _worker_json(self, worker: WorkerRecord) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from studies.crew import Alone, Shared
 from studies.store.database import column_types, database, tables
 from studies.store.records import (
     EXPORT,
+    CalibrationRecord,
     Choice,
     Counts,
     FullStudyError,
@@ -372,14 +373,19 @@ def test_of_what_is_found_out_once_the_first_word_stays(store: Store, target: in
     assert (now.ranges_digest, now.latency_band, now.details) == (first.ranges_digest, 0.01, {"rebuild": 0.01})
 
 
+def set_choices(store: Store, target: int, space: tuple[str, tuple[Choice, ...], str]) -> None:
+    digest, choices, ranges = space
+    store.spaces.set_choices(target, digest, choices, CalibrationRecord(ranges))
+
+
 def test_the_first_space_stays_with_its_ranges(store: Store, target: int) -> None:
     spaces = [(f"{i}" * 64, (Choice(f"g00{i}", Precision.INT8, 0, True),), f"{i + 1}" * 64) for i in range(WORKERS)]
-    at_once(*((lambda space=space: store.spaces.set_choices(target, *space)) for space in spaces))
+    at_once(*((lambda space=space: set_choices(store, target, space)) for space in spaces))
     (now,) = store.targets.of_study(store.studies.load("demo").id)
     assert (now.space_digest, store.spaces.choices(target), now.ranges_digest) in spaces
     other = store.targets.add(now.study_id, replace(TARGET, device="H200"), "demo/h200")
     store.targets.settle(other, ranges_digest="r" * 64)
-    store.spaces.set_choices(other, *spaces[0])
+    set_choices(store, other, spaces[0])
     assert (store.targets.of_study(now.study_id)[1].space_digest, store.spaces.choices(other)) == (None, ())
 
 
