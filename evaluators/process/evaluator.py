@@ -103,7 +103,7 @@ class Evaluator:
             Timings(opened, data, meter),
             Scores(opened, data, baseline, meter),
             Calibrations(opened, data),
-            Diagnoses(opened, data),
+            Diagnoses(opened, data, baseline),
         )
 
     @property

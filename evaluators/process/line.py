@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.process.job import Job, Limits
-from evaluators.process.results import Built, Calibrated, Description, FinalScores, LatencyComparison, Recovered
+from evaluators.process.results import (
+    Built,
+    Calibrated,
+    Description,
+    EmulatedScore,
+    FinalScores,
+    LatencyComparison,
+    Recovered,
+)
 from search.values import Assignment, Evaluation, Latency, LayerTime, Precision, Ranges
 
 # Events that a process reports while it answers a request, each with a value.
@@ -234,6 +242,19 @@ class DiagnosisRequests(Protocol):
         Raises:
             RunError: the model has not been calibrated.
             EvaluatorError: ONNX Runtime cannot run the float model.
+        """
+
+    def score_emulated(self, assignment: Assignment, allowed_drop: float | None = None) -> EmulatedScore:
+        """Score an assignment on the search split without building its engine: as Q/DQ and Cast, in ONNX Runtime.
+
+        Args:
+            allowed_drop: stop early once the loss exceeds this with 99 % confidence; None: never.
+
+        Raises:
+            RunError: the model has not been calibrated.
+            ModelError: the assignment cannot be written as Q/DQ and Cast.
+            EvaluatorError: ONNX Runtime cannot run it.
+            MetricError: the metric raised or gave NaN.
         """
 
     def read_types(self, engine: Path) -> Mapping[str, str]:

@@ -124,6 +124,19 @@ class FinalScores:
 
 
 @dataclass(frozen=True)
+class EmulatedScore:
+    """An assignment scored without an engine, written as Q/DQ and Cast, in ONNX Runtime.
+
+    Attributes:
+        accuracy: on the search split; None where its outputs are not finite.
+        failure: why there is none; empty where there is.
+    """
+
+    accuracy: Accuracy | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class LatencyComparison:
     """Two engines timed in turn: the target's statistic of each, in milliseconds.
 

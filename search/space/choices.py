@@ -68,7 +68,7 @@ class Space:
     def assignment(self, codes: Mapping[str, int]) -> Assignment:
         """Variable id → code, as the sampler gives them, to an assignment of every group."""
         wanted = {group: v.precisions[codes[v.id]] for v in self.variables for group in v.groups}
-        return self._completed(wanted)
+        return self.nearest(wanted)
 
     def codes(self, assignment: Assignment) -> dict[str, int]:
         """The variables' codes that give this assignment; a block takes the lowest precision of its groups."""
@@ -76,7 +76,11 @@ class Space:
 
     def uniform(self, precision: Precision) -> Assignment:
         """Every group in `precision`, or where it is not offered in the nearest higher one that is."""
-        return self._completed(dict.fromkeys(self.choices, precision))
+        return self.nearest(dict.fromkeys(self.choices, precision))
+
+    def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
+        """Every group as wanted, FP32 where nothing is said, or in the nearest higher precision that is offered."""
+        return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})
 
     def baselines(self) -> dict[str, Assignment]:
         """Label → uniform assignment, FP32 first, without duplicates."""
@@ -124,9 +128,6 @@ class Space:
             for code, precision in enumerate(variable.precisions)
             if not any((group, _nearest(self.choices[group], precision)) in pairs for group in variable.groups)
         ]
-
-    def _completed(self, wanted: Mapping[str, Precision]) -> Assignment:
-        return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})
 
 
 def make_space(

@@ -1,4 +1,4 @@
-"""The verbs that look into models and engines: `layers`, `profile`, `compare`, `sensitivity`."""
+"""The verbs that look into models and engines: `layers`, `profile`, `compare`, `sensitivity`, `evaluate`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from search.errors import ConfigError
-from studies.cli.base import out, print_csv, print_json, print_table, print_texts, progress_for, verb
+from search.errors import ConfigError, EvaluatorError
+from studies.cli.base import err, out, print_csv, print_json, print_table, print_texts, progress_for, verb
 from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
+from studies.inspect.given_mix import report as mix_report
 from studies.judging.findings import sensitivity_table
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import split_thresholds
@@ -205,6 +206,34 @@ def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
         out.print(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}", markup=False)
 
 
+@verb
+def evaluate(
+    assign: Annotated[
+        str, typer.Option("--assign", help="all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.", metavar="MIX")
+    ],
+    keep_sensitive: Annotated[
+        bool, typer.Option("--keep-sensitive", help="Keep sensitive groups in FP16 or FP32.")
+    ] = False,
+    bisect: Annotated[bool, typer.Option("--bisect", help="Find the fewest groups that explain the loss.")] = False,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Build and measure one mix of a model beside FP32, without a search: what is lost, and where."""
+    thresholds, others = split_thresholds(options)
+    config = read_config(others)
+    measure = partial(analyses.evaluate, thresholds=thresholds)
+    with progress_for(as_json) as events:
+        found = measure(config, assign, keep_sensitive=keep_sensitive, bisect=bisect, events=events)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_mix(found)
+    for text in found.warnings():
+        err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+    if found.failure is not None:
+        raise EvaluatorError(f"evaluating the mix: it failed at {found.failure.stage.value}: {found.failure.message}")
+
+
 def _without_study(model: str, options: Mapping[str, Any], *, target: str | None, storage: str | None) -> SearchConfig:
     """What to measure of an ONNX file.
 
@@ -247,3 +276,16 @@ def _print_comparison(found: comparison.Comparison) -> None:
     out.print()
     for line in found.verdicts():
         out.print(line, markup=False)
+
+
+def _print_mix(found: mix_report.MixReport) -> None:
+    out.print(found.headline(), markup=False)
+    print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
+    out.print()
+    print_table(found.group_texts(), mix_report.GROUP_COLUMNS)
+    if trials := found.trial_texts():
+        out.print()
+        print_table(trials, mix_report.TRIAL_COLUMNS)
+    out.print()
+    for line in found.verdicts():
+        out.print(line, markup=False, soft_wrap=True)

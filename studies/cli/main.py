@@ -36,6 +36,7 @@ VERBS = {
     "remeasure": "studies.cli.analyses",
     "compare": "studies.cli.analyses",
     "sensitivity": "studies.cli.analyses",
+    "evaluate": "studies.cli.analyses",
     "studies": "studies.cli.reading",
     "delete": "studies.cli.results",
     "doctor": "studies.cli.results",

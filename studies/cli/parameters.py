@@ -14,7 +14,7 @@ from studies.options.option import Option
 from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
 
-_DEFAULTS_OF = ("search", "layers")  # a study that is there has values of its own
+_DEFAULTS_OF = ("search", "layers", "evaluate")  # a study that is there has values of its own
 # Single options are lists too, so that one given twice is refused and not silently overridden.
 Many = list[str] | None
 

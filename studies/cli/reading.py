@@ -64,7 +64,7 @@ def front(
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
-        print_json(front_json(found.standing, found.mixes))
+        print_json(front_json(found.standing, found.mixes, found.assignments))
     elif as_csv:
         print_csv(front_csv(found.standing, found.mixes))
     else:

@@ -9,7 +9,7 @@ from functools import cache
 
 from evaluators.backends.kind import BackendKind, BackendOption
 from evaluators.backends.registry import shipped_kinds
-from studies.options.option import Option
+from studies.options.option import Option, Verbs
 from studies.options.value_kinds import kind_of
 
 FINAL = "final_"  # before the keyword of an option that exports are built with
@@ -32,7 +32,7 @@ def _rows() -> list[tuple[BackendKind, BackendOption]]:
 
 
 def _options_of(kind: BackendKind, row: BackendOption) -> list[Option]:
-    options = [_option(kind, row, row.keyword, verbs=("search", *row.verbs))]
+    options = [_option(kind, row, row.keyword, verbs=tuple(dict.fromkeys((*Verbs.BUILDING, *row.verbs))))]
     if row.final:
         what = f"As --{options[0].name}, of exports."
         name = FINAL.replace("_", "-") + options[0].name

@@ -10,28 +10,12 @@ from typing import Any
 from search.errors import ConfigError
 from search.sampler.shipped import SHIPPED as SAMPLERS
 from search.space.rules import KeepRule
-from search.values import Precision
 from studies.options import value_kinds as kinds
 from studies.options.builder_options import builder_options
 from studies.options.limits import Bound, limit_options
-from studies.options.option import Option, option
+from studies.options.option import Option, Verbs, make_row, option
 from studies.options.quantities import ShapeSpec
 from studies.options.urls import DEFAULT_STORAGE, default_url
-
-ANALYSES = ("layers", "sensitivity")  # look at a model that needs no study
-ON_HOST = ("search", "resume", "worker", *ANALYSES)
-JOINING = ("search", "resume", "worker")
-CONTINUING = ("search", "resume")
-READING_FILES = (*ON_HOST, "export", "profile", "remeasure", "compare")
-
-
-def _keep_from_json(rules: Any) -> tuple[KeepRule, ...]:
-    return tuple(KeepRule(rule["pattern"], Precision.parse(str(rule["precision"]))) for rule in rules)
-
-
-def _shapes_from_json(shapes: Any) -> tuple[ShapeSpec, ...]:
-    sizes = ("minimum", "optimum", "maximum")
-    return tuple(ShapeSpec(shape["name"], *(tuple(shape[size]) for size in sizes)) for shape in shapes)
 
 
 @dataclass(frozen=True)
@@ -59,19 +43,19 @@ class SearchConfig:
         kinds.TEXT,
         "The ONNX model, in float32.",
         metavar="FILE",
-        verbs=READING_FILES,
-        argument=("search", "layers"),
+        verbs=Verbs.READING_FILES,
+        argument=("search", "layers", "evaluate"),
         panel="Study",
-        helps=dict.fromkeys(set(READING_FILES) - {"search", "layers"}, "Where the model file is now, if it has moved."),
+        helps=dict.fromkeys(Verbs.READING_STUDIES, "Where the model file is now, if it has moved."),
     )
     data: str = option(
         kinds.TEXT,
         "Calibration and evaluation data: .npz, folder, module:function.",
         metavar="DATA",
-        verbs=READING_FILES,
+        verbs=Verbs.READING_FILES,
         panel="Study",
         helps={
-            **dict.fromkeys(set(READING_FILES) - {"search"}, "Where the data are now, if they have moved."),
+            **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
             "layers": "Calibrate too: ranges decide on FP16.",
             "sensitivity": "Of a model: its data. Of a study: where they are now.",
         },
@@ -85,7 +69,7 @@ class SearchConfig:
         "Distinct evaluations in total, baselines included.",
         60,
         metavar="N",
-        verbs=JOINING,
+        verbs=Verbs.JOINING,
         panel="How long",
         helps=dict.fromkeys(("resume", "worker"), "New total of evaluations. [default: the study's own]"),
     )
@@ -95,7 +79,7 @@ class SearchConfig:
         None,
         name="time-limit",
         metavar="TIME",
-        verbs=CONTINUING,
+        verbs=Verbs.CONTINUING,
         clearable=True,
         panel="How long",
     )
@@ -105,7 +89,7 @@ class SearchConfig:
         None,
         name="sensitivity-time",
         metavar="TIME",
-        verbs=("search", "sensitivity"),
+        verbs=("search", "sensitivity", "evaluate"),
         panel="How long",
         default_text="5 % of the study, 60s at most",
     )
@@ -114,7 +98,7 @@ class SearchConfig:
         "Stop after N evaluations without hypervolume gain.",
         None,
         metavar="N",
-        verbs=CONTINUING,
+        verbs=Verbs.CONTINUING,
         clearable=True,
         panel="How long",
     )
@@ -136,7 +120,7 @@ class SearchConfig:
         default_text="beside the database",
     )
     backend: str = option(
-        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=ON_HOST, panel="Target"
+        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=Verbs.ON_HOST, panel="Target"
     )
     backend_options: tuple[str, ...] = option(
         kinds.NAMED_VALUE,
@@ -144,7 +128,7 @@ class SearchConfig:
         (),
         name="backend-option",
         metavar="OPTION",
-        verbs=ON_HOST,
+        verbs=Verbs.ON_HOST,
         many=True,
         panel="Target",
         from_json=tuple,
@@ -154,7 +138,7 @@ class SearchConfig:
         "cpu, cuda, cuda:1.",
         "auto",
         metavar="NAME",
-        verbs=ON_HOST,
+        verbs=Verbs.ON_HOST,
         panel="Target",
         default_text="the backend's own",
     )
@@ -163,7 +147,7 @@ class SearchConfig:
         "A worker process per GPU of this host: all, how many, or which: 0,2.",
         None,
         metavar="GPUS",
-        verbs=CONTINUING,
+        verbs=Verbs.CONTINUING,
         panel="Workers",
     )
     workers: int | None = option(
@@ -171,7 +155,7 @@ class SearchConfig:
         "So many worker processes on this host's processor.",
         None,
         metavar="N",
-        verbs=CONTINUING,
+        verbs=Verbs.CONTINUING,
         panel="Workers",
     )
     builders: int = option(
@@ -179,7 +163,7 @@ class SearchConfig:
         "Processes that only build, beside the one that measures.",
         0,
         metavar="N",
-        verbs=JOINING,
+        verbs=Verbs.JOINING,
         panel="Workers",
     )
     lease_s: float = option(
@@ -189,7 +173,7 @@ class SearchConfig:
         name="lease",
         metavar="TIME",
         default_text="60s",
-        verbs=CONTINUING,
+        verbs=Verbs.CONTINUING,
         panel="Workers",
     )
     threads: int = option(
@@ -197,7 +181,7 @@ class SearchConfig:
         "Processor threads of one inference.",
         1,
         metavar="N",
-        verbs=ON_HOST,
+        verbs=Verbs.ON_HOST,
         panel="Target",
     )
     batch: int | None = option(
@@ -205,7 +189,7 @@ class SearchConfig:
         "Leading dimension of dynamic inputs.",
         None,
         metavar="N",
-        verbs=("search", *ANALYSES),
+        verbs=("search", *Verbs.ANALYSES),
         panel="Target",
     )
     shapes: tuple[ShapeSpec, ...] = option(
@@ -214,23 +198,32 @@ class SearchConfig:
         (),
         name="shape",
         metavar="SHAPE",
-        verbs=("search", *ANALYSES),
+        verbs=("search", *Verbs.ANALYSES),
         many=True,
         panel="Target",
-        from_json=_shapes_from_json,
+        from_json=kinds.shapes_from_json,
     )
     metric: str | None = option(
-        kinds.METRIC, "top1 top5 agreement cosine sqnr mse miou map module:function", None, panel="Data"
+        kinds.METRIC,
+        "top1 top5 agreement cosine sqnr mse miou map module:function",
+        None,
+        verbs=Verbs.BUILDING,
+        panel="Data",
     )
     decode: str | None = option(
-        kinds.METRIC, "How map reads boxes: yolov5, yolov8, module:function.", None, metavar="LAYOUT", panel="Data"
+        kinds.METRIC,
+        "How map reads boxes: yolov5, yolov8, module:function.",
+        None,
+        metavar="LAYOUT",
+        verbs=Verbs.BUILDING,
+        panel="Data",
     )
     calibration_data: str | None = option(
         kinds.TEXT,
         "Data to calibrate on, apart.",
         None,
         metavar="DATA",
-        verbs=("search", "worker"),
+        verbs=(*Verbs.BUILDING, "worker"),
         panel="Data",
         helps={"worker": "Where these are on this host."},
     )
@@ -239,17 +232,19 @@ class SearchConfig:
         "Data for the final score, apart.",
         None,
         metavar="DATA",
-        verbs=("search", "worker"),
+        verbs=(*Verbs.BUILDING, "worker"),
         panel="Data",
         helps={"worker": "Where these are on this host."},
     )
-    preprocess: str | None = option(kinds.FUNCTION, "module:function that reads one image file.", None, panel="Data")
+    preprocess: str | None = option(
+        kinds.FUNCTION, "module:function that reads one image file.", None, verbs=Verbs.BUILDING, panel="Data"
+    )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),
         "Of the division of the data; fixed once a study is made.",
         0,
         metavar="N",
-        verbs=CONTINUING,
+        verbs=(*Verbs.CONTINUING, "evaluate"),
         panel="Data",
     )
     calibration: str = option(
@@ -257,14 +252,19 @@ class SearchConfig:
         "minmax, percentile, entropy, mse.",
         "minmax",
         metavar="METHOD",
-        verbs=("search", *ANALYSES),
+        verbs=("search", *Verbs.ANALYSES),
         panel="Data",
     )
     calibration_cache: str | None = option(
         kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
     )
     recover: str = option(
-        kinds.STEPS, "auto, none, or steps: equalize,bias.", "auto", metavar="STEPS", verbs=CONTINUING, panel="Data"
+        kinds.STEPS,
+        "auto, none, or steps: equalize,bias.",
+        "auto",
+        metavar="STEPS",
+        verbs=Verbs.CONTINUING,
+        panel="Data",
     )
     sampler: str = option(
         kinds.SAMPLER,
@@ -286,17 +286,23 @@ class SearchConfig:
         "Keep layers whose name matches: 'REGEX=fp32'; repeatable.",
         (),
         metavar="RULE",
-        verbs=("search", *ANALYSES),
+        verbs=("search", *Verbs.ANALYSES),
         many=True,
         panel="Search",
-        from_json=_keep_from_json,
+        from_json=kinds.keep_from_json,
     )
     seed: int = option(kinds.whole(least=0, most=2**32 - 1), "Of the sampler.", 0, metavar="N", panel="Search")
     keep_engines: str = option(
         kinds.one_of("front", "all", "none"), "all, front or none.", "front", metavar="WHICH", panel="Study"
     )
     evaluation_timeout_s: float = option(
-        kinds.DURATION, "Of one evaluation.", 600.0, name="evaluation-timeout", metavar="TIME", panel="How long"
+        kinds.DURATION,
+        "Of one evaluation.",
+        600.0,
+        name="evaluation-timeout",
+        metavar="TIME",
+        verbs=Verbs.BUILDING,
+        panel="How long",
     )
     evaluation_memory_bytes: int | None = option(
         kinds.SIZE,
@@ -304,6 +310,7 @@ class SearchConfig:
         None,
         name="evaluation-memory",
         metavar="SIZE",
+        verbs=Verbs.BUILDING,
         clearable=True,
         panel="How long",
     )
@@ -386,15 +393,9 @@ _NOT_STORED = ("storage", "gpus", "workers", "overrides", "given")
 def own_options() -> tuple[Option, ...]:
     """The rows of the fields of `SearchConfig`, in their order."""
     described = [each for each in fields(SearchConfig) if each.metadata]
-    return tuple(_row(each.name, each.default, each.metadata["option"]) for each in described)
+    return tuple(make_row(each.name, each.default, each.metadata["option"]) for each in described)
 
 
 def item_options() -> tuple[Option, ...]:
     """The rows of the limits, then those of the backends."""
     return (*limit_options(), *builder_options())
-
-
-def _row(name: str, default: Any, facts: Mapping[str, Any]) -> Option:
-    told = {**facts, "name": facts["name"] or name.replace("_", "-")}
-    known = default if isinstance(default, str | int | float | tuple) else None
-    return Option(**told, field=name, default=known)

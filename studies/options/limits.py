@@ -255,7 +255,7 @@ def limit_options() -> tuple[Option, ...]:
             limit.kind,
             limit.help,
             limit.metavar,
-            verbs=("search", "resume", "front", "export", "report"),
+            verbs=("search", "resume", "front", "export", "report", *(("evaluate",) * limit.bounds_accuracy)),
             panel="Limits",
             item=limit.name,
             clearable=True,

@@ -12,6 +12,18 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 
+class Verbs:
+    """Sets of verbs that take an option."""
+
+    READING_STUDIES = ("resume", "worker", "sensitivity", "export", "profile", "remeasure", "compare")  # with files
+    ANALYSES = ("layers", "sensitivity", "evaluate")  # look at a model that needs no study
+    BUILDING = ("search", "evaluate")  # decide how engines are built and scored
+    JOINING = ("search", "resume", "worker")
+    CONTINUING = ("search", "resume")
+    ON_HOST = (*JOINING, *ANALYSES)
+    READING_FILES = tuple(dict.fromkeys((*ON_HOST, *READING_STUDIES)))
+
+
 @dataclass(frozen=True)
 class ValueKind:
     """How values of one kind are read from a text and written as one.
@@ -107,3 +119,14 @@ def option(kind: ValueKind, help: str, default: Any = MISSING, *, name: str = ""
     if callable(default):
         return dataclasses.field(default_factory=default, repr=shown, metadata={"option": row})
     return dataclasses.field(default=default, repr=shown, metadata={"option": row})
+
+
+def make_row(name: str, default: Any, facts: Mapping[str, Any]) -> Option:
+    """The row of a field of the configuration.
+
+    Args:
+        facts: as `option` keeps them in the field's metadata.
+    """
+    told = {**facts, "name": facts["name"] or name.replace("_", "-")}
+    known = default if isinstance(default, str | int | float | tuple) else None
+    return Option(**told, field=name, default=known)

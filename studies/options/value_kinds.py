@@ -14,6 +14,7 @@ from search.extensions import registered_names
 from search.references import NESTED_REFERENCE
 from search.sampler.shipped import GROUP, SHIPPED
 from search.space.rules import KeepRule
+from search.values import Precision
 from studies.options import quantities
 from studies.options.option import ValueKind
 from studies.options.quantities import refusal
@@ -166,6 +167,17 @@ def _write_duration(seconds: float) -> str:
 def _write_shape(shape: quantities.ShapeSpec) -> str:
     parts = (shape.optimum,) if shape.fixed else (shape.minimum, shape.optimum, shape.maximum)
     return ":".join([shape.name, *("x".join(map(str, part)) for part in parts)])
+
+
+def keep_from_json(rules: Any) -> tuple[KeepRule, ...]:
+    """Rules as a stored configuration has them."""
+    return tuple(KeepRule(rule["pattern"], Precision.parse(str(rule["precision"]))) for rule in rules)
+
+
+def shapes_from_json(shapes: Any) -> tuple[quantities.ShapeSpec, ...]:
+    """Shapes as a stored configuration has them."""
+    sizes = ("minimum", "optimum", "maximum")
+    return tuple(quantities.ShapeSpec(shape["name"], *(tuple(shape[size]) for size in sizes)) for shape in shapes)
 
 
 TEXT = ValueKind(read_text)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from search.values import Assignment
 from studies.judging.findings.optimization_levels import (
     final_level_cells,
     final_levels_csv,
@@ -88,11 +89,17 @@ def _front_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[st
     }
 
 
-def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
-    """The whole answer of `bitfront front --json`."""
+def front_json(
+    now: Standing, mixes: Mapping[int, str], assignments: Mapping[int, Assignment] | None = None
+) -> dict[str, Any]:
+    """The whole answer of `bitfront front --json`.
+
+    Args:
+        assignments: of evaluations by their id; `best` is told its own by it.
+    """
     best = best_point(now)
     return {
-        "best": None if best is None else _front_row(now, best, mixes),
+        "best": None if best is None else _front_row(now, best, mixes) | _assignment(best, assignments),
         "best_is": now.picks.aim.value,
         "study": now.study.name,
         "state": now.study.state,
@@ -109,6 +116,10 @@ def front_json(now: Standing, mixes: Mapping[int, str]) -> dict[str, Any]:
         "nearest": [] if best is not None else [nearest_text(now, near) for near in now.judgement.nearest()],
         "stopped_early": [int(trial) for trial in now.table.trial[now.judgement.regained]],
     }
+
+
+def _assignment(point: Point, assignments: Mapping[int, Assignment] | None) -> dict[str, Any]:
+    return {} if assignments is None else {"assignment": assignments[point.id].to_json()}
 
 
 def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], list[list[str]]]:

@@ -14,7 +14,7 @@ from typing import Any
 _MODULES = {
     **dict.fromkeys(("search", "resume", "worker"), "searches"),
     **dict.fromkeys(("front", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
-    **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity"), "analyses"),
+    **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
     "delete": "deletion",
     "doctor": "host_check",

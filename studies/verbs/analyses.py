@@ -1,4 +1,4 @@
-"""Looking into models and engines: the verbs `layers`, `profile`, `compare`, `sensitivity`, as functions."""
+"""Looking into models and engines: `layers`, `profile`, `compare`, `sensitivity`, `evaluate`, as functions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from studies.store.store import Store, default_url
 from studies.store.target_options import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
+    from studies.inspect.given_mix.report import MixReport
     from studies.inspect.profile import Profile
     from studies.judging.findings.sensitivity_table import Sensitivities
     from studies.run.noise.remeasurement import Remeasured
@@ -204,3 +205,33 @@ def sensitivity(
         )
     url = storage or default_url()
     return sensitivities.of_study(url, subject, judged, again=again, changes=changes, progress=told, wanted=target)
+
+
+def evaluate(
+    config: SearchConfig,
+    assign: str,
+    *,
+    keep_sensitive: bool = False,
+    bisect: bool = False,
+    thresholds: Thresholds | None = None,
+    events: SearchEvents | None = None,
+) -> MixReport:
+    """Build and measure one mix of a model beside FP32, without a study, as `bitfront evaluate`; stores nothing.
+
+    Args:
+        config: the model, its data and what it is to run on.
+        assign: the mix: `all=int8`, `REGEX=fp16,REGEX=int8`, or the path of a JSON file.
+        keep_sensitive: keep groups in float that are sensitive in what the mix gives them.
+        bisect: find the fewest groups, in one stretch or of one kind, whose float undoes the loss.
+        thresholds: beyond which a group is sensitive.
+
+    Raises:
+        InputError: the model, the data, the mix, a rule or the target cannot be used.
+        EvaluatorError: uniform FP32 cannot be measured. That the mix cannot is part of what is returned.
+    """
+    from studies.inspect.given_mix.evaluate import MixRequest, evaluate_mix
+
+    judged = thresholds or Thresholds()
+    judged.check()
+    request = MixRequest(assign, keep_sensitive, bisect)
+    return evaluate_mix(check_config(config), request, judged, events or Quiet())

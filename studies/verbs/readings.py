@@ -40,7 +40,8 @@ def front(
     with Store.open(storage or default_url(), write=False) as store:
         now = standing_of(store, name, limits, target)
         ids = None if whole else [int(now.table.id[row]) for row in table_rows(now)]
-        return Front(now, Mixes(store.evaluations.assignments(now.target.id, ids)))
+        assignments = store.evaluations.assignments(now.target.id, ids)
+        return Front(now, Mixes(assignments), assignments)
 
 
 def show(name: str, trial: int, *, storage: str | None = None, target: str | None = None) -> TrialDetails:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from search.values import Assignment
 from studies.judging.point_lists import pick_points
 from studies.judging.points import Point
 from studies.judging.standing import Standing
@@ -23,10 +24,12 @@ class Front:
     Attributes:
         standing: every evaluation, judged.
         mixes: evaluation id → its mix in words.
+        assignments: evaluation id → its assignment, of the same evaluations.
     """
 
     standing: Standing
     mixes: Mapping[int, str]
+    assignments: Mapping[int, Assignment]
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -13,7 +13,13 @@ from evaluators.diagnose.compare_run import compare_engine, refusals
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
+from evaluators.lowering.half import spelled_out
+from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
+from evaluators.measure import accuracy
+from evaluators.measure.scoring import NonFiniteError
+from evaluators.process.results import EmulatedScore
+from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from search.space.choices import make_space
@@ -23,9 +29,10 @@ from search.values import Assignment, Precision, Ranges
 class Diagnoses:
     """Implements `DiagnosisRequests`."""
 
-    def __init__(self, opened: OpenModel, data: OpenData) -> None:
+    def __init__(self, opened: OpenModel, data: OpenData, baseline: FloatBaseline) -> None:
         self._opened = opened
         self._data = data
+        self._baseline = baseline
 
     def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> EngineComparison:
         opened, data = self._opened, self._data
@@ -62,6 +69,24 @@ class Diagnoses:
                 done=opened.tell_progress,
                 alive=opened.tell_alive,
             )
+
+    def score_emulated(self, assignment: Assignment, allowed_drop: float | None = None) -> EmulatedScore:
+        opened, data, reference = self._opened, self._data, self._baseline.reference("search")
+        graph = spelled_out(lower(opened.model, assignment, opened.ranges, opened.backend.placement))
+        with self._emulator(None) as emulator, closing(data.scored_batches("search")) as batches:
+            try:
+                return EmulatedScore(
+                    accuracy.evaluate(
+                        emulator.open(graph),
+                        data.metric,
+                        batches,
+                        reference,
+                        allowed_drop=allowed_drop,
+                        clusters=data.score_orders["search"].clusters,
+                    )
+                )
+            except NonFiniteError as error:
+                return EmulatedScore(None, str(error))
 
     def _emulator(self, placement: Placement | None) -> AbstractContextManager[Emulator]:
         opened = self._opened

@@ -82,7 +82,7 @@ class Thresholds:
 
 
 def threshold_options() -> tuple[Option, ...]:
-    """The rows of the thresholds, in their order; `sensitivity` alone takes them."""
+    """The rows of the thresholds, in their order; the verbs take them that say which groups are sensitive."""
     return tuple(
         Option(
             name=each.metadata["name"] or each.name.replace("_", "-"),
@@ -92,7 +92,7 @@ def threshold_options() -> tuple[Option, ...]:
             help=each.metadata["help"],
             metavar=each.metadata["metavar"],
             default=each.default,
-            verbs=("sensitivity",),
+            verbs=("sensitivity", "evaluate"),
             panel="Thresholds",
         )
         for each in dataclasses.fields(Thresholds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # reading verbs take this module without ONNX and Optuna
     from search.space.choices import Space
     from studies.judging.search_events import SearchEvents
     from studies.options.config import SearchConfig
+    from studies.run.session.setup import Checked
     from studies.run.work import Work
     from studies.store.store import Store
     from studies.trials.ledger import Ledger
@@ -228,21 +228,29 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         EvaluatorError: the model cannot be run.
     """
     from search.space.choices import make_space
-    from studies.run.session.setup import calibrate, check_searchable, checked
+    from studies.run.session.setup import adopt_ranges, calibrate, check_searchable, checked
 
     config = config.changed({"timing_cache": "none"})  # nothing is built
     with checked(config, scored=False) as good:
         check_searchable(good)
         ranges = calibrate(good, config.calibration)
-        path = good.folder / "ranges.json"
-        path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
-        good.keeper.adopt(ranges=str(path))
+        adopt_ranges(good, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-        rows, notes, not_finite = _found(good.keeper, space, seconds_for(config, None), progress)
-        groups = _records(good.model)
+        return of_checked(good, space, thresholds, progress)
+
+
+def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:
+    """The sensitivities of the groups of inputs that were found good and calibrated; stores nothing.
+
+    Raises:
+        DataError: the float model is not finite on some samples.
+        EvaluatorError: the model cannot be run.
+    """
+    rows, notes, not_finite = _found(good.keeper, space, seconds_for(good.config, None), progress)
     if not_finite:
         raise DataError(_not_finite(not_finite))
-    return Sensitivities(config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+    groups = _records(good.model)
+    return Sensitivities(good.config.model, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
 
 
 def _not_finite(samples: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -168,6 +169,13 @@ def calibrate(good: Checked, method: str) -> Ranges:
         EvaluatorError: the evaluator process dies over it.
     """
     return good.keeper.ask("calibrating").calibrations.calibrate(method).ranges
+
+
+def adopt_ranges(good: Checked, ranges: Ranges) -> None:
+    """Let the evaluator process of inputs that no study keeps go on with ranges."""
+    path = good.folder / "ranges.json"
+    path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
+    good.keeper.adopt(ranges=str(path))
 
 
 def check_searchable(good: Checked) -> None:

@@ -118,7 +118,7 @@ def assert_equal_to_coco(detections: list[Floats], labels: Floats, step: int) ->
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_random_cases_equal_pycocotools(seed: int, step: int) -> None:
     assert_equal_to_coco(*random_case(seed), step)
 

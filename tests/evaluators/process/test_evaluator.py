@@ -108,6 +108,29 @@ def test_a_candidate_goes_all_the_way(warm: Warm) -> None:
     onnx.checker.check_model(str(warm.case.out))
 
 
+def test_without_an_engine_a_mix_scores_as_its_engine_does(warm: Warm) -> None:
+    groups = [group.id for group in warm.case.model.groups]
+    mixed = Assignment({group: INT8 if place % 2 else FP32 for place, group in enumerate(groups)})
+    for assignment in (warm.case.uniform(FP32), warm.case.uniform(INT8), mixed):
+        built = warm.evaluator.candidates.evaluate(assignment, warm.case.out, NOTHING).accuracy
+        score = warm.evaluator.diagnoses.score_emulated(assignment)
+        assert built is not None
+        assert score.accuracy is not None
+        assert score.failure == ""
+        assert score.accuracy.samples == built.samples
+        assert score.accuracy.loss == pytest.approx(built.loss, abs=0.02)  # kernels may round in another way
+
+
+def test_without_an_engine_scoring_stops_where_more_is_lost_than_allowed(tmp_path: Path) -> None:
+    made = case(tmp_path)
+    narrow = {name: TensorRange(0.0, 1e-3) for name in observed(made.model).tensors}
+    evaluator = opened(made.job, ranges=write_ranges(tmp_path / "narrow.json", Ranges("minmax", narrow, narrow, 1)))
+    score = evaluator.diagnoses.score_emulated(made.uniform(INT8), allowed_drop=0.01)
+    assert score.accuracy is not None
+    assert not score.accuracy.complete
+    assert score.accuracy.loss_low > 0.01
+
+
 def test_fp32_loses_nothing(warm: Warm) -> None:
     found = warm.evaluate(FP32)
     assert found.accuracy is not None

@@ -1,0 +1,259 @@
+"""Evaluate one mix that somebody names, beside uniform FP32; bisect it where that is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from evaluators.process.connection import ProcessDiedError
+from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.keeper import EvaluatorProcess
+from search.errors import ConfigError, EvaluatorError
+from search.space.choices import Space, make_space
+from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision
+from studies.events import Events
+from studies.inspect.given_mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
+from studies.inspect.given_mix.read_mix import read_mix
+from studies.inspect.given_mix.report import BisectedMix, MeasuredMix, MixReport
+from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.search_events import SearchEvents
+from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import Thresholds
+from studies.options.limits import MetricScale
+from studies.run.guidance import sensitivities
+from studies.run.session.setup import Checked, adopt_ranges, calibrate, checked
+
+_ROUNDS = 20  # in which engines are timed in turn
+
+
+@dataclass(frozen=True)
+class MixRequest:
+    """What is asked of a mix.
+
+    Attributes:
+        assign: the mix, as `read_mix` takes it.
+        keep_sensitive: keep groups in float that are sensitive in what the mix gives them.
+        bisect: find the groups that explain the loss.
+    """
+
+    assign: str
+    keep_sensitive: bool = False
+    bisect: bool = False
+
+
+def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Thresholds, events: SearchEvents) -> MixReport:
+    """Build and measure a mix beside FP32, and say what each of its groups adds to the error.
+
+    Raises:
+        InputError: the model, the data, the mix, a rule or the target cannot be used.
+        EvaluatorError: the FP32 baseline cannot be built, or the evaluator process dies.
+    """
+    if "timing-cache" not in config.given:
+        config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
+    with checked(config) as good:
+        ranges = calibrate(good, config.calibration)
+        adopt_ranges(good, ranges)
+        space = make_space(good.model, good.capability, ranges, config.keep)
+        return _MixRun(good, space, thresholds, events).run(request)
+
+
+class _MixRun:
+    """One run over inputs that were found good and calibrated."""
+
+    def __init__(self, good: Checked, space: Space, thresholds: Thresholds, events: SearchEvents) -> None:
+        self._good = good
+        self._space = space
+        self._thresholds = thresholds
+        self._events = events
+        self._metric = MetricScale.of(good.metric)
+        self._engines = _Engines(good.keeper, good.folder, events)
+
+    def run(self, request: MixRequest) -> MixReport:
+        good, space = self._good, self._space
+        given = read_mix(request.assign, good.model.groups, space)
+        if request.bisect:
+            self._check_bisection()
+        errors = sensitivities.of_checked(good, space, self._thresholds, self._events)
+        kept = keep_sensitive(given.assignment, errors, space) if request.keep_sensitive else {}
+        mix = given.assignment.replace(kept)
+        self._engines.measure("fp32", space.uniform(Precision.FP32))
+        self._engines.measure("mix", mix)
+        found = self._bisect(mix, errors) if request.bisect and self._engines.runs("mix") else None
+        if found is not None and found.found is not None:
+            self._engines.measure("explained", mix.replace(self._floats(found.found.kept, mix)))
+        measured = self._engines.score_final()
+        return MixReport(
+            model=good.config.model,
+            target=good.target,
+            metric=self._metric,
+            limits=good.limits,
+            groups=good.model.groups,
+            fp32=measured["fp32"],
+            mix=measured["mix"],
+            kept=tuple(kept),
+            sensitivities=errors,
+            bisected=None if found is None else self._confirm(found, measured.get("explained")),
+            notes=(*given.notes, *good.metric["notes"]),
+        )
+
+    def _check_bisection(self) -> None:
+        """Refuse a metric by which any rounding is a loss, where nobody says how much of it counts."""
+        metric, limits = self._metric, self._good.limits
+        if metric.relative and not metric.ratio and not limits.bound_accuracy:
+            raise ConfigError(
+                f"--bisect with the metric {metric.name}: every precision below FP32 loses by it. Say what counts as "
+                "no loss by --accuracy-limit, as --accuracy-limit 30dB with sqnr."
+            )
+
+    # -- bisection -------------------------------------------------------------------------------------------------
+
+    def _bisect(self, mix: Assignment, errors: Sensitivities) -> Bisection:
+        floats = {group: float_of(group, mix[group], self._space) for group in mix}
+        lowered = [group for group in self._good.model.groups if floats[group.id] is not mix[group.id]]
+        kinds, ids = kinds_of(lowered), [group.id for group in lowered]
+        most, count = most_trials(len(lowered), len(kinds)), 0
+
+        def attempt(name: str, kept: tuple[str, ...]) -> Trial:
+            nonlocal count
+            count += 1
+            self._events.step("bisecting the loss", count, most)
+            return self._try(name, kept, mix.replace({group: floats[group] for group in kept}))
+
+        return bisect(ids, rank_groups(ids, mix, errors), kinds, attempt)
+
+    def _confirm(self, found: Bisection, engine: MeasuredMix | None) -> BisectedMix:
+        """What bisection found with the engine of it, whose loss on the final split took no part in finding it."""
+        final = None if engine is None else engine.final
+        return BisectedMix(found, engine, final is not None and is_undone(final, self._allowed_loss()))
+
+    def _floats(self, kept: Sequence[str], mix: Assignment) -> dict[str, Precision]:
+        return {group: float_of(group, mix[group], self._space) for group in kept}
+
+    def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> Trial:
+        allowed = self._allowed_loss()
+        try:
+            line = self._good.keeper.ask("scoring a mix without an engine")
+            found = line.diagnoses.score_emulated(assignment, 0.0 if allowed is None else allowed)
+        except ProcessDiedError as death:
+            raise EvaluatorError(
+                f"bisecting the loss: {death}. Take a smaller --batch, or leave --bisect out."
+            ) from death
+        undone = found.accuracy is not None and is_undone(found.accuracy, allowed)
+        return Trial(name, kept, found.accuracy, found.failure, undone)
+
+    def _allowed_loss(self) -> float | None:
+        """What loss the limits allow; None where there are none."""
+        fp32 = self._engines.evaluation("fp32").accuracy
+        value = None if fp32 is None else fp32.value
+        return min(self._good.limits.allowed_losses(value, self._metric.higher_is_better), default=None)
+
+
+def is_undone(accuracy: Accuracy, allowed: float | None) -> bool:
+    """Whether a loss is within what is allowed; where nothing is said of that, whether it may be chance."""
+    if not accuracy.complete:
+        return False
+    return accuracy.loss_low <= 0 if allowed is None else accuracy.loss <= allowed
+
+
+def float_of(group: str, precision: Precision, space: Space) -> Precision:
+    """The coarsest precision without a scale that a group is offered, if it is finer than another; else that other."""
+    offered = [choice.precision for choice in space.choices[group] if choice.offered and not choice.precision.scaled]
+    return max((p for p in offered if p < precision), default=precision)
+
+
+def rank_groups(groups: Sequence[str], mix: Assignment, errors: Sensitivities) -> list[str]:
+    """Groups by the error that each alone adds in what a mix gives it, the largest first."""
+    known = {(row.group, row.precision): math.inf if row.error is None else row.error for row in errors.rows}
+    return sorted(groups, key=lambda group: -known.get((group, mix[group]), 0.0))
+
+
+def keep_sensitive(mix: Assignment, errors: Sensitivities, space: Space) -> dict[str, Precision]:
+    """Groups that are sensitive in what a mix gives them → the coarsest float precision in which they are not.
+
+    FP32 where they are sensitive in each.
+    """
+    sensitive = {(row.group, row.precision) for row in errors.rows if errors.reasons(row)}
+    kept = {}
+    for group, precision in mix.items():
+        finer = precision
+        while (group, finer) in sensitive and (better := float_of(group, finer, space)) is not finer:
+            finer = better
+        if finer is not precision:
+            kept[group] = finer
+    return kept
+
+
+class _Engines:
+    """Engines of one run, each built and measured once, and at the end all of them side by side."""
+
+    def __init__(self, keeper: EvaluatorProcess, folder: Path, events: Events) -> None:
+        self._keeper = keeper
+        self._folder = folder
+        self._events = events
+        self._found: dict[str, Evaluation] = {}
+
+    def measure(self, label: str, assignment: Assignment) -> None:
+        """Build, time and score an assignment; its own failure is part of what is found.
+
+        Raises:
+            EvaluatorError: it is the FP32 baseline that fails.
+        """
+        self._events.note(f"building and measuring {_NAMES[label]}")
+        limits = EarlyLimits(reference_ms=self._reference_ms())
+        found = self._keeper.evaluate(assignment, self._path(label), limits)
+        if label == "fp32" and found.failure is not None:
+            raise EvaluatorError(
+                f"measuring the FP32 baseline: it failed at {found.failure.stage.value}: {found.failure.message}"
+            )
+        self._found[label] = found
+
+    def evaluation(self, label: str) -> Evaluation:
+        return self._found[label]
+
+    def runs(self, label: str) -> bool:
+        """Whether an engine was built, though its outputs may not be finite."""
+        failure = self._found[label].failure
+        return failure is None or failure.kind is FailureKind.NON_FINITE
+
+    def score_final(self) -> Mapping[str, MeasuredMix]:
+        """Every engine timed in turn with the others and scored on the final split.
+
+        Raises:
+            EvaluatorError: the evaluator process dies over it.
+        """
+        engines = {label: self._path(label) for label, found in self._found.items() if found.ok}
+        self._events.note(f"measuring {len(engines)} engines side by side and scoring them on the final split")
+        line = self._keeper.ask("measuring the engines", partial(self._events.step, "engines"))
+        try:
+            final = line.scores.score_finalists(engines, _ROUNDS, self._reference_ms())
+        except ProcessDiedError as death:
+            raise EvaluatorError(f"measuring the engines side by side: {death}") from death
+        fp32 = final.latency["fp32"]
+        return {
+            label: MeasuredMix(
+                found,
+                final.latency.get(label),
+                final.accuracy.get(label),
+                final.failed.get(label, ""),
+                _speedup(final.latency.get(label), fp32),
+            )
+            for label, found in self._found.items()
+        }
+
+    def _path(self, label: str) -> Path:
+        return self._folder / f"{label}.engine"
+
+    def _reference_ms(self) -> float | None:
+        """What the baseline takes, by which latencies become milliseconds on relative targets."""
+        fp32 = self._found.get("fp32")
+        return None if fp32 is None or fp32.latency is None else fp32.latency.raw_ms
+
+
+_NAMES = {"fp32": "uniform FP32", "mix": "the mix", "explained": "the mix with what explains the loss in float"}
+
+
+def _speedup(latency: Latency | None, fp32: Latency) -> float | None:
+    return None if latency is None else fp32.value_ms / latency.value_ms

@@ -1,0 +1,171 @@
+"""A mix as somebody writes it, by rules or in a file, as an assignment of a model's groups."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search.errors import ConfigError
+from search.graph.model import Group
+from search.space.choices import Space
+from search.values import Assignment, Precision
+
+ALL = "all"  # the pattern that every group matches
+_RULE = re.compile(r"(.+?)=(\w+)(?:,|$)")
+_FORMS = "write all=int8, 'REGEX=fp16,REGEX=int8', or name a JSON file: a manifest, or node or group → precision"
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class GivenMix:
+    """A mix as the target can run it.
+
+    Attributes:
+        assignment: of every group.
+        notes: which groups cannot run as wanted, and what they run in.
+    """
+
+    assignment: Assignment
+    notes: tuple[str, ...]
+
+
+def read_mix(text: str, groups: Sequence[Group], space: Space) -> GivenMix:
+    """Read `all=int8`, `'REGEX=fp16,REGEX=int8'` or the path of a JSON file.
+
+    Of several rules that match a group the last decides. A pattern is looked for in the names of a group's nodes; `all`
+    matches every group, and the id of a group that one. Groups that nothing is said of run in FP32. A group that is not
+    offered what is wanted runs in the nearest higher precision, which a note says.
+
+    A file holds what `export` writes as `manifest.json`, what `show --json` or `front --json` print, or a mapping from
+    the id of a group or the name of one of its nodes to a precision.
+
+    Raises:
+        ConfigError: the text is none of these, a file cannot be read, a pattern, name or precision is unknown, or none
+            of the groups of a rule can run as it says.
+    """
+    if Path(text).is_file():
+        wanted = _from_file(text, groups, space)
+    elif "=" in text:
+        wanted = _from_rules(text, groups, space)
+    else:
+        raise ConfigError(f"--assign {text}: there is no such file, and it is no rule; {_FORMS}.")
+    assignment = space.nearest(wanted)
+    return GivenMix(assignment, tuple(_notes(wanted, assignment, groups, space)))
+
+
+def _from_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
+    wanted: dict[str, Precision] = {}
+    for pattern, label in _split_rules(text):
+        rule = f"--assign {pattern}={label}"
+        precision = _precision(label, rule)
+        matched = [group for group in groups if _matches(pattern, group, rule)]
+        if not matched:
+            raise ConfigError(
+                f"{rule}: the pattern is found in no layer name. `bitfront layers MODEL` lists them; the first is "
+                f"{groups[0].name!r}."
+            )
+        reasons = [_why_not(group.id, precision, space) for group in matched]
+        if all(reasons):
+            raise ConfigError(f"{rule}: no layer that it matches can run in {precision.label} here: {reasons[0]}.")
+        wanted.update({group.id: precision for group in matched})
+    return wanted
+
+
+def _split_rules(text: str) -> list[tuple[str, str]]:
+    rules, at = [], 0
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            raise ConfigError(f"--assign {text}: expected REGEX=PRECISION, got {text[at:]!r}; {_FORMS}.")
+        rules.append((found[1].strip(), found[2]))
+        at = found.end()
+    return rules
+
+
+def _matches(pattern: str, group: Group, rule: str) -> bool:
+    if pattern in (ALL, group.id):
+        return True
+    try:
+        return any(re.search(pattern, name) for name in group.nodes)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{rule}: expected a regular expression, got {pattern!r}; mend it: {error}") from error
+
+
+def _precision(label: object, where: str) -> Precision:
+    try:
+        return Precision.parse(str(label))
+    except ValueError as error:
+        raise ConfigError(f"{where}: expected a precision, got {label!r}; {error}") from error
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _from_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
+    owners = {name: group.id for group in groups for name in (*group.nodes, group.id)}
+    wanted: dict[str, Precision] = {}
+    for name, label in _named(_load(path), path).items():
+        if name not in owners:
+            near = difflib.get_close_matches(name, owners, 1)
+            advice = f"did you mean {near[0]!r}?" if near else "`bitfront layers MODEL` lists them."
+            raise ConfigError(f"--assign {path}: the model has no group or node {name!r}; {advice}")
+        precision = _precision(label, f"--assign {path}: {name}")
+        if wanted.setdefault(owners[name], precision) is not precision:
+            both = f"{wanted[owners[name]].label} and {precision.label}"
+            raise ConfigError(f"--assign {path}: group {owners[name]} is named twice, in {both}; name it once.")
+    return wanted
+
+
+def _load(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--assign {path}: expected a JSON file in UTF-8, got {error}; {_FORMS}.") from error
+
+
+def _named(content: Any, path: str) -> Mapping[str, Any]:
+    """Node or group → precision, out of what the program writes or out of a plain mapping."""
+    mapping = content if isinstance(content, Mapping) else {}
+    best = mapping.get("best")
+    found: Any = mapping
+    if isinstance(best, Mapping):  # of `front --json`
+        found = best.get("assignment")
+    elif "precision" in mapping and isinstance(mapping["precision"], Mapping):  # of a manifest
+        found = mapping["precision"]
+    elif isinstance(rows := mapping.get("groups"), list):  # of `show --json`, or of this verb's own
+        found = {
+            row["group"]: row["asked"] for row in rows if isinstance(row, Mapping) and {"group", "asked"} <= {*row}
+        }
+    if not isinstance(found, Mapping) or not found or not all(isinstance(label, str) for label in found.values()):
+        raise ConfigError(f"--assign {path}: there is no mix in it; {_FORMS}.")
+    return found
+
+
+# -- what a target does not offer --------------------------------------------------------------------------------------
+
+
+def _why_not(group: str, precision: Precision, space: Space) -> str:
+    """Why a group is not offered a precision; empty where it is."""
+    for choice in space.choices[group]:
+        if choice.precision is precision:
+            return choice.reason
+    offered = ", ".join(precision.label for precision in space.precisions)
+    return f"this target runs {offered}, not {precision.label}"
+
+
+def _notes(wanted: Mapping[str, Precision], got: Assignment, groups: Iterable[Group], space: Space) -> Iterable[str]:
+    """One sentence for the groups that differ in the same way for the same reason."""
+    alike: dict[tuple[Precision, Precision, str], list[str]] = {}
+    for group in groups:
+        precision = wanted.get(group.id, Precision.FP32)
+        if got[group.id] is not precision:
+            why = _why_not(group.id, precision, space)
+            alike.setdefault((precision, got[group.id], why), []).append(group.name)
+    for (precision, instead, why), names in alike.items():
+        shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+        yield f"{len(names)} of the groups ({shown}) run in {instead.label} and not in {precision.label}: {why}"

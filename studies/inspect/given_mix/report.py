@@ -1,0 +1,300 @@
+"""What is found of a mix that somebody named: as JSON, as tables and as sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from search.graph.model import Group
+from search.values import Accuracy, Answer, Evaluation, Failure, Latency, Target
+from studies.inspect.given_mix.bisection import Bisection, Trial
+from studies.judging.findings.sensitivity_table import Sensitivities, text_of
+from studies.judging.points import UNRELATED_BELOW
+from studies.judging.sentences.cautions import caution_text
+from studies.judging.sentences.evaluations import failure_text, mix_text
+from studies.judging.sentences.unrelated_outputs import format_resemblance
+from studies.options.limits import Limits, MetricScale
+from studies.options.quantities import format_ms
+
+ENGINE_COLUMNS = ("engine", "latency", "× fp32", "metric", "loss", "final_loss", "audit")
+GROUP_COLUMNS = ("group", "node", "op", "asked", "got", "answer", "error", "flipped", "sqnr_db", "verdict")
+TRIAL_COLUMNS = ("kept_in_float", "groups", "loss", "undone")
+_ACCURACY = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
+_MOST_NAMED = 10
+_ERRORS = ("error", "flipped", "sqnr_db", "sensitive", "reasons", "causes")
+
+
+@dataclass(frozen=True)
+class MeasuredMix:
+    """One assignment, built and measured.
+
+    Attributes:
+        evaluation: as it was built, timed and scored on the search split.
+        latency: in turn with the other engines; None where there is no engine.
+        final: on the final split; None where it was not scored there.
+        final_failure: why not; empty where it was, or where there is no engine.
+        speedup: against uniform FP32.
+    """
+
+    evaluation: Evaluation
+    latency: Latency | None
+    final: Accuracy | None
+    final_failure: str
+    speedup: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        evaluation = self.evaluation
+        return {
+            "mix": mix_text(evaluation.assignment),
+            "assignment": evaluation.assignment.to_json(),
+            "failure": _failure_json(evaluation.failure),
+            "latency_ms": None if self.latency is None else self.latency.value_ms,
+            "speedup": self.speedup,
+            "latency_warnings": [] if self.latency is None else list(self.latency.warnings),
+            "search": _accuracy_json(evaluation.accuracy),
+            "final": _accuracy_json(self.final),
+            "final_failure": self.final_failure or None,
+            "size_bytes": evaluation.size_bytes,
+            "memory_bytes": evaluation.memory_bytes,
+            "build_s": evaluation.build_s,
+            "audit": {answer.value: count for answer, count in self.answers().items()},
+            "notes": list(evaluation.notes),
+        }
+
+    def answers(self) -> dict[Answer, int]:
+        """How many groups the audit gives each answer."""
+        return dict(Counter(row.answer for row in self.evaluation.audit))
+
+    @property
+    def unrelated(self) -> bool:
+        """Whether its outputs have nothing in common with FP32's."""
+        found = (self.evaluation.accuracy, self.final)
+        return any(a is not None and a.resemblance is not None and a.resemblance < UNRELATED_BELOW for a in found)
+
+
+@dataclass(frozen=True)
+class BisectedMix:
+    """What explains the loss of a mix, and the engine that confirms it.
+
+    Attributes:
+        engine: the mix with what explains its loss in float; None where nothing does.
+        confirmed: whether the loss of that engine is gone on the final split.
+    """
+
+    bisection: Bisection
+    engine: MeasuredMix | None
+    confirmed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.bisection.found
+        return {
+            "lossless": self.bisection.lossless,
+            "evaluations": len(self.bisection.trials),
+            "tried": [_trial_json(trial) for trial in self.bisection.trials],
+            "explained_by": None if found is None else list(found.kept),
+            "engine": None if self.engine is None else self.engine.to_json(),
+            "confirmed": self.confirmed,
+        }
+
+
+@dataclass(frozen=True)
+class MixReport:
+    """What is known of one mix of a model on a target.
+
+    Attributes:
+        model: path of its file.
+        groups: in the order of the graph.
+        fp32, mix: both engines.
+        kept: ids of the groups that are in float because they are sensitive, and not as the mix says.
+        sensitivities: of all groups alone.
+        bisected: None where it was not asked for, or the mix has no engine.
+        notes: what is noteworthy, one sentence each.
+    """
+
+    model: str
+    target: Target
+    metric: MetricScale
+    limits: Limits
+    groups: tuple[Group, ...]
+    fp32: MeasuredMix
+    mix: MeasuredMix
+    kept: tuple[str, ...]
+    sensitivities: Sensitivities
+    bisected: BisectedMix | None
+    notes: tuple[str, ...]
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the mix could not be built or measured."""
+        return self.mix.evaluation.failure
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "target": self.target.to_json(),
+            "metric": {"name": self.metric.name, "unit": self.metric.unit, "ratio": self.metric.ratio},
+            "limits": self.limits.to_json(),
+            "fp32": self.fp32.to_json(),
+            "mix": self.mix.to_json(),
+            "groups": self.group_rows(),
+            "kept_sensitive": list(self.kept),
+            "bisection": None if self.bisected is None else self.bisected.to_json(),
+            "warnings": list(self.warnings()),
+            "notes": list(self.notes),
+        }
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def group_rows(self) -> list[dict[str, Any]]:
+        """Asked and got of every group, with what it alone adds to the error; the largest error first."""
+        audit = {row.group: row for row in self.mix.evaluation.audit}
+        errors = {(row.group, row.precision): self.sensitivities.row(row) for row in self.sensitivities.rows}
+        rows = []
+        for group in self.groups:
+            asked, seen = self.mix.evaluation.assignment[group.id], audit.get(group.id)
+            error = errors.get((group.id, asked), {})
+            rows.append(
+                {
+                    "group": group.id,
+                    "node": group.name,
+                    "op": group.op,
+                    "asked": asked.label,
+                    "got": None if seen is None or seen.got is None else seen.got.label,
+                    "answer": None if seen is None else seen.answer.value,
+                    "kernel": None if seen is None else seen.kernel,
+                    **{name: error.get(name) for name in _ERRORS},
+                    "measured_alone": bool(error.get("samples")),
+                }
+            )
+        return sorted(rows, key=lambda row: -(row["error"] or 0.0))
+
+    def group_texts(self) -> list[dict[str, Any]]:
+        """`group_rows` for people."""
+        errors = {(row.group, row.precision.label): row for row in self.sensitivities.rows}
+        texts = []
+        for row in self.group_rows():
+            known = errors.get((row["group"], row["asked"]))
+            told = dict.fromkeys(GROUP_COLUMNS, "") if known is None else text_of(self.sensitivities.row(known))
+            texts.append({**told, **{name: row[name] for name in GROUP_COLUMNS[:6]}})
+        return texts
+
+    # -- engines ---------------------------------------------------------------------------------------------------
+
+    def engine_texts(self) -> list[dict[str, str]]:
+        """A row per engine, for people."""
+        engines = {"fp32": self.fp32, mix_text(self.mix.evaluation.assignment): self.mix}
+        if self.bisected is not None and self.bisected.engine is not None:
+            engines["what explains the loss in float"] = self.bisected.engine
+        return [self._engine_text(name, engine) for name, engine in engines.items()]
+
+    def _engine_text(self, name: str, engine: MeasuredMix) -> dict[str, str]:
+        accuracy, failure = engine.evaluation.accuracy, engine.evaluation.failure
+        answers = (f"{count} {answer.value}" for answer, count in engine.answers().items())
+        return {
+            "engine": name,
+            "latency": "" if engine.latency is None else format_ms(engine.latency.value_ms),
+            "× fp32": "" if engine.speedup is None else f"{engine.speedup:.2f}",
+            "metric": "" if accuracy is None else self.metric.text(accuracy.value),
+            "loss": self._loss_text(accuracy),
+            "final_loss": "fails" if engine.final_failure else self._loss_text(engine.final),
+            "audit": failure_text(failure.stage.value, failure.kind.value) if failure else ", ".join(answers),
+        }
+
+    def _loss_text(self, accuracy: Accuracy | None) -> str:
+        if accuracy is None:
+            return ""
+        half = (accuracy.loss_high - accuracy.loss_low) / 2
+        early = "" if accuracy.complete else " (stopped early)"
+        return f"{self.metric.text(accuracy.loss)} ± {self.metric.text(half, 2)}{early}"
+
+    # -- sentences -------------------------------------------------------------------------------------------------
+
+    def headline(self) -> str:
+        mix = mix_text(self.mix.evaluation.assignment)
+        return f"{self.model} on {self.target.backend} ({self.target.device}): {mix}"
+
+    def verdicts(self) -> Iterator[str]:
+        """What follows, one sentence each: failures, limits, what was kept, what explains the loss."""
+        if self.failure is not None:
+            yield f"the mix {failure_text(self.failure.stage.value, self.failure.kind.value)}: {self.failure.message}"
+        if self.mix.final_failure:
+            yield f"the mix fails on the final split: {self.mix.final_failure}"
+        yield from self._limit_texts()
+        if self.kept:
+            yield f"kept in float because they are sensitive: {', '.join(self._names(self.kept))}"
+        if self.bisected is not None:
+            yield from self._bisection_texts(self.bisected)
+        yield from (f"note: {note}" for note in self.notes)
+
+    def warnings(self) -> Iterator[str]:
+        """What must not be missed."""
+        if text := caution_text(self.target):
+            yield text
+        if self.mix.unrelated:
+            accuracy = self.mix.final or self.mix.evaluation.accuracy
+            likeness = format_resemblance(accuracy.resemblance or 0.0) if accuracy is not None else "–"
+            yield (
+                f"the mix is probably broken: its outputs have nothing in common with FP32's (correlation {likeness}; "
+                f"1 is equal, below {UNRELATED_BELOW} is unrelated), whatever the metric {self.metric.name} says."
+            )
+
+    def _limit_texts(self) -> Iterator[str]:
+        accuracy = self.mix.final or self.mix.evaluation.accuracy
+        known = replace(self.mix.evaluation, accuracy=accuracy)
+        for limit, bound in self.limits.rows():
+            value = limit.measure(known)
+            if value is not None:
+                kept = limit.sign(self.metric.higher_is_better) * (value - bound) <= 0
+                measured = limit.format(value, self.metric)
+                yield f"{limit.text(bound, self.metric)}: {'kept' if kept else 'missed'}, it is {measured}"
+
+    def trial_texts(self) -> list[dict[str, Any]]:
+        """A row per mix that bisection tried, for people."""
+        return [
+            {
+                "kept_in_float": trial.name,
+                "groups": len(trial.kept),
+                "loss": trial.failure or self._loss_text(trial.accuracy),
+                "undone": "yes" if trial.undone else "no",
+            }
+            for trial in (self.bisected.bisection.trials if self.bisected is not None else ())
+        ]
+
+    def _bisection_texts(self, bisected: BisectedMix) -> Iterator[str]:
+        bisection, engine = bisected.bisection, bisected.engine
+        count = f"{len(bisection.trials)} mixes were tried without an engine"
+        if bisection.lossless:
+            loss = self._loss_text(bisection.trials[0].accuracy)
+            yield f"there is no loss to explain: without an engine the mix loses {loss}, which may be chance"
+        elif bisection.found is None or engine is None:
+            yield f"no groups explain the loss: even float in all of them does not undo it; {count}"
+        else:
+            names = ", ".join(self._names(bisection.found.kept))
+            many = f"{len(bisection.found.kept)} of {len(self.groups)} groups explain"
+            yield f"{many} the loss ({bisection.found.name}): {names}; {count}"
+            final = self._loss_text(engine.final) or "not known"
+            said = "confirmed" if bisected.confirmed else "NOT CONFIRMED"
+            yield f"{said} by an engine with these groups in float: its loss on the final split is {final}"
+
+    def _names(self, ids: tuple[str, ...]) -> list[str]:
+        names = {group.id: group.name for group in self.groups}
+        shown = [f"{group} ({names[group]})" for group in ids[:_MOST_NAMED]]
+        return shown + ["…"] * (len(ids) > _MOST_NAMED)
+
+
+def _failure_json(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    named = {"stage": failure.stage.value, "kind": failure.kind.value}
+    return {**named, "message": failure.message, "log": failure.log, "group": failure.group}
+
+
+def _accuracy_json(accuracy: Accuracy | None) -> dict[str, Any] | None:
+    return None if accuracy is None else {name: getattr(accuracy, name) for name in _ACCURACY}
+
+
+def _trial_json(trial: Trial) -> dict[str, Any]:
+    told: Mapping[str, Any] = {"kept_in_float": trial.name, "groups": list(trial.kept), "undone": trial.undone}
+    return {**told, "accuracy": _accuracy_json(trial.accuracy), "failure": trial.failure or None}

@@ -1,0 +1,284 @@
+"""One mix that a user names: read from rules and files, evaluated without a study, its loss explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from search.errors import ConfigError
+from search.graph.model import Model
+from search.space.choices import Space, make_space
+from search.values import Assignment, Capability, Precision
+from studies import verbs
+from studies.inspect.given_mix.evaluate import float_of, keep_sensitive
+from studies.inspect.given_mix.read_mix import GivenMix, read_mix
+from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.options.config import SearchConfig
+from studies.options.diagnosis.thresholds import Thresholds
+from studies.store.records import SensitivityRecord
+from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs
+from tests.support.networks import Net, loaded
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+OPS = frozenset({"Conv", "Gemm"})
+CPU = Capability({INT8: OPS})
+GPU = Capability({FP16: OPS, INT8: OPS}, min_channels=16)
+
+
+@pytest.fixture(scope="module")
+def residual() -> Model:
+    return loaded("residual")
+
+
+@pytest.fixture(scope="module")
+def cpu(residual: Model) -> Space:
+    return make_space(residual, CPU)
+
+
+def by_name(model: Model, given: GivenMix) -> dict[str, str]:
+    return {group.name: given.assignment[group.id].label for group in model.groups}
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_rules_the_last_decides_and_the_rest_is_fp32(residual: Model, cpu: Space) -> None:
+    assert set(read_mix("all=int8", residual.groups, cpu).assignment.values()) == {INT8}
+    mixed = by_name(residual, read_mix("block=int8,conv1{0,1}$=fp32, g000=int8", residual.groups, cpu))
+    assert {name for name, label in mixed.items() if label == "int8"} == {
+        "stem",
+        "block.0/conv2",
+        "block.1/conv2",
+        "block.1/down",
+    }
+
+
+def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residual: Model) -> None:
+    space = make_space(residual, GPU)
+    given = read_mix("all=int8", residual.groups, space)
+    assert by_name(residual, given)["stem"] == "fp16"
+    assert "1 of the groups (stem) run in fp16 and not in int8: 3 channels is below 16" in given.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("int8", "there is no such file, and it is no rule; write all=int8"),
+        ("all=int8,stem", "expected REGEX=PRECISION, got 'stem'"),
+        ("all=int9", "expected a precision, got 'int9'"),
+        ("nothing=int8", "found in no layer name.*the first is 'stem'"),
+        ("(=int8", "expected a regular expression"),
+        ("all=fp16", "no layer that it matches can run in fp16 here: this target runs fp32, int8, not fp16"),
+    ],
+)
+def test_bad_rules_are_refused(residual: Model, cpu: Space, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_mix(text, residual.groups, cpu)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"stem": "int8", "block.0/relu1": "int8"},
+        {"g000": "int8", "g001": "int8"},
+        {"precision": {"stem": "int8", "block.0/conv1": "int8", "fc": "fp32"}, "groups": [], "trial": 3},
+        {"groups": [{"group": "g000", "asked": "int8"}, {"group": "g001", "asked": "int8"}], "trial": 3},
+        {"best": {"trial": 3, "assignment": {"g000": "int8", "g001": "int8", "g002": "fp32"}}, "study": "small"},
+    ],
+    ids=["nodes", "groups", "manifest", "show", "front"],
+)
+def test_files_that_name_a_mix(residual: Model, cpu: Space, tmp_path: Path, content: dict[str, Any]) -> None:
+    path = tmp_path / "mix.json"
+    path.write_text(json.dumps(content))
+    found = read_mix(str(path), residual.groups, cpu).assignment
+    assert {group for group, precision in found.items() if precision is INT8} == {"g000", "g001"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("no json", "expected a JSON file"),
+        ("[]", "there is no mix in it"),
+        ('{"best": null}', "there is no mix in it"),
+        ('{"stem": 8}', "there is no mix in it"),
+        ('{"sten": "int8"}', "no group or node 'sten'; did you mean 'stem'"),
+        ('{"stem": "int9"}', "stem: expected a precision"),
+        ('{"stem": "int8", "g000": "fp32"}', "group g000 is named twice, in int8 and fp32"),
+    ],
+)
+def test_bad_files_are_refused(residual: Model, cpu: Space, tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "mix.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=words):
+        read_mix(str(path), residual.groups, cpu)
+
+
+# -- what is kept in float ---------------------------------------------------------------------------------------------
+
+
+def errors(model: Model, bad: set[tuple[str, Precision]]) -> Sensitivities:
+    rows = tuple(
+        SensitivityRecord(
+            group.id, precision, error=0.1, flipped=None, sqnr_db=30.0, kl=9.0 if (group.id, precision) in bad else 0.0,
+            overlap=1.0, saturated=0.0, samples=64,
+        )
+        for group in model.groups
+        for precision in (FP16, INT8)
+    )  # fmt: skip
+    return Sensitivities("model", rows, {}, Thresholds())
+
+
+def test_sensitive_groups_are_kept_in_the_coarsest_float_in_which_they_are_not(residual: Model) -> None:
+    space = make_space(residual, Capability(GPU.ops))
+    int8 = space.uniform(INT8)
+    found = keep_sensitive(int8, errors(residual, {("g001", INT8), ("g002", INT8), ("g002", FP16)}), space)
+    assert found == {"g001": FP16, "g002": FP32}
+    half = space.uniform(FP16)
+    assert keep_sensitive(half, errors(residual, {("g001", INT8), ("g002", FP16)}), space) == {"g002": FP32}
+
+
+def test_float_is_fp16_where_the_target_has_it_natively_and_else_fp32(residual: Model, cpu: Space) -> None:
+    gpu = make_space(residual, Capability(GPU.ops))
+    assert [float_of("g001", precision, gpu) for precision in (INT8, FP16, FP32)] == [FP16, FP32, FP32]
+    assert float_of("g001", INT8, cpu) is FP32
+
+
+# -- the verb ----------------------------------------------------------------------------------------------------------
+
+
+def uneven(batch: int = 4) -> onnx.ModelProto:
+    """Five layers, of which the third makes one channel 4096 times as wide as the others: INT8 loses them all."""
+    n = Net(5)
+    x = "image"
+    for name, channels in {"stem": 3, "even": 8, "wide": 8, "after": 8}.items():
+        x = n.op("Relu", [n.conv(x, name, channels, 8)], f"{name}/relu")
+    n.head(x, 8)
+    factors = np.ones(8, np.float32)
+    factors[0] = 4096
+    by_layer = {"wide.w": factors[:, None, None, None], "wide.b": factors, "after.w": 1 / factors[None, :, None, None]}
+    for place, weight in enumerate(n.weights):
+        if weight.name in by_layer:
+            changed = numpy_helper.to_array(weight) * by_layer[weight.name]
+            n.weights[place] = numpy_helper.from_array(changed.astype(np.float32), weight.name)
+    return n.model([batch, 3, 8, 8], "logits", [batch, 10])
+
+
+@pytest.fixture(scope="module")
+def bisected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """All INT8 of the uneven network, bisected: the folder of its inputs, and what the verb printed as JSON."""
+    folder = tmp_path_factory.mktemp("uneven")
+    write_inputs(folder, uneven(), samples=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        before = tree(folder)
+        printed = ok("evaluate", "model.onnx", "--data", "data.npz", "--assign", "all=int8", "--bisect",
+                     "--max-drop", "5%", "--json")  # fmt: skip
+        assert tree(folder) == before  # no study, no database, no engine
+    return folder, json.loads(printed)
+
+
+@pytest.mark.slow
+def test_a_mix_is_measured_beside_fp32_and_audited(bisected: tuple[Path, dict[str, Any]]) -> None:
+    _, found = bisected
+    assert found["mix"]["failure"] is None
+    assert found["mix"]["audit"] == {"obeyed": 5}
+    assert set(found["mix"]["assignment"].values()) == {"int8"}
+    assert found["mix"]["latency_ms"] > 0
+    assert found["fp32"]["speedup"] == pytest.approx(1.0)
+    assert found["fp32"]["final"]["loss"] == 0.0
+    for split in ("search", "final"):
+        told = found["mix"][split]
+        assert 0.2 < told["loss_low"] <= told["loss"] <= told["loss_high"]
+    worst = {row["group"]: row for row in found["groups"][:2]}
+    assert worst.keys() == {"g002", "g003"}
+    assert all(row["sensitive"] and row["got"] == "int8" and row["error"] > 0.1 for row in worst.values())
+
+
+@pytest.mark.slow
+def test_bisection_names_the_uneven_layers_and_an_engine_confirms_it(bisected: tuple[Path, dict[str, Any]]) -> None:
+    _, found = bisected
+    told = found["bisection"]
+    assert told["explained_by"] == ["g002", "g003"]
+    assert told["confirmed"]
+    assert told["evaluations"] == len(told["tried"])
+    assert told["tried"][0]["kept_in_float"] == "nothing"
+    assert told["engine"]["assignment"] == {
+        g: "fp32" if g in ("g002", "g003") else "int8" for g in told["engine"]["assignment"]
+    }
+    assert told["engine"]["final"]["loss"] <= 0.05
+
+
+@pytest.mark.slow
+def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[str, Any]]) -> None:
+    """Of the mix that the verb itself wrote, in text; Python's function gives the same as an object."""
+    folder, found = bisected
+    (folder / "mix.json").write_text(json.dumps({"groups": found["groups"]}))
+    config = SearchConfig(str(folder / "model.onnx"), str(folder / "data.npz"))
+    report = verbs.evaluate(config, str(folder / "mix.json"), keep_sensitive=True)
+    assert set(report.kept) >= {"g002", "g003"}
+    assert report.mix.evaluation.assignment == Assignment(
+        {group.id: FP32 if group.id in report.kept else INT8 for group in report.groups}
+    )
+    assert report.mix.final is not None
+    assert report.mix.final.loss < found["mix"]["final"]["loss_low"]
+    assert any(line.startswith("kept in float because they are sensitive: g002 (wide)") for line in report.verdicts())
+    assert [row["engine"] for row in report.engine_texts()] == [
+        "fp32",
+        f"{5 - len(report.kept)} int8, {len(report.kept)} fp32",
+    ]
+
+
+@pytest.mark.slow
+def test_a_mix_that_is_refused_is_told_with_exit_code_1(
+    bisected: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = bisected
+    monkeypatch.chdir(folder)
+    result = invoke("evaluate", "model.onnx", "--data", "data.npz", "--assign", "all=int8", "--bisect", "--backend",
+                    "fake", "--backend-option", "fake-fault=refuse:wide=int8", )  # fmt: skip
+    assert result.exit_code == 1
+    assert "failed at build (refused)" in result.stdout
+    assert result.stderr.count("error: ") == 1
+    assert "evaluating the mix: it failed at build: an invented fault: wide in int8" in result.stderr
+    assert "WARNING: " in result.stderr  # of the fake backend: these numbers were never measured
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--assign", "all=fp16"), "no layer that it matches can run in fp16"),
+        (("--assign", "all=int8", "--bisect", "--metric", "sqnr"), "--bisect with the metric sqnr"),
+        (("--assign", "all=int8", "--max-kl", "many"), "--max-kl"),
+        (("--assign", "all=int8", "--decode", "yolov8"), "--decode yolov8"),
+    ],
+)
+def test_what_is_refused_is_refused_with_exit_code_2(
+    bisected: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
+) -> None:
+    folder, _ = bisected
+    monkeypatch.chdir(folder)
+    before = tree(folder)
+    result = invoke("evaluate", "model.onnx", "--data", "data.npz", *options)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("error: ") == 1
+    assert words in result.stderr
+    assert tree(folder) == before
+
+
+@pytest.mark.slow
+def test_the_front_tells_the_assignment_of_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy_finished(tmp_path)
+    found = json.loads(ok("front", "small", "--json"))
+    shown = json.loads(ok("show", "small", found["best"]["trial"], "--json"))
+    assert found["best"]["assignment"] == {row["group"]: row["asked"] for row in shown["groups"]}
