@@ -1,0 +1,271 @@
+"""Other quantizers, as they come from PyPI, on a given model and the same calibration samples as ours.
+
+    python -m benchmarks.peers.quantizers METHOD MODEL.onnx CALIBRATION.npz OUT.onnx
+
+`make test-peers` sets up their environment, `.peers`. The command above is run by the Python there; `quantize` does so
+from our own. CALIBRATION.npz has an array for every input of the model and `labels`, samples first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / ".peers"
+THREADS = 2
+_BATCH = 10  # where the model leaves it open
+_MAX_DROP = 0.001  # of the metric, that accuracy control may leave
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one quantization took, and by which versions.
+
+    Attributes:
+        peak_bytes: most memory that the process held at a time.
+        versions: package → version.
+        float_ops: weighted ops that were left in float.
+    """
+
+    method: str
+    seconds: float
+    peak_bytes: int
+    versions: Mapping[str, str]
+    float_ops: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples in batches, as the model takes them.
+
+    Attributes:
+        feeds: input name → (batch, …) each.
+        labels: (samples, …) of all feeds together; None where there are none.
+    """
+
+    feeds: Sequence[Mapping[str, Any]]
+    labels: Any
+
+
+def quantize(method: str, model: Path, calibration: Path, out: Path, metric: str = "top1") -> Run:
+    """Quantize a model in the peers' environment.
+
+    Args:
+        method: one of `METHODS`.
+        metric: by which accuracy control judges, a key of `SCORES` of `benchmarks.peers.scores`.
+
+    Raises:
+        RuntimeError: the other tool gave up; its last lines.
+    """
+    python = Path(os.environ.get("BITFRONT_PEERS", PEERS)).absolute() / "bin" / "python"
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    words = [
+        python,
+        "-m",
+        "benchmarks.peers.quantizers",
+        method,
+        *(path.absolute() for path in (model, calibration, out)),
+    ]
+    with tempfile.TemporaryDirectory() as folder:  # the tools leave files where they are started
+        done = subprocess.run(
+            [*map(str, words), "--metric", metric],
+            cwd=folder,
+            env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(THREADS)},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise RuntimeError(f"quantizing {model.name} by {method}: {python} ended with {done.returncode}:\n{tail}")
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+# -- what runs in the peers' environment -------------------------------------------------------------------------------
+
+
+def read_calibration(model: Path, path: Path) -> Calibration:
+    """Batches of the size that the model takes; samples that fill no batch are left out."""
+    graph = onnx.load(str(model), load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    batch = inputs[0].type.tensor_type.shape.dim[0].dim_value or _BATCH
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {value.name: file[value.name] for value in inputs}
+        count = min(map(len, arrays.values())) // batch * batch
+        labels = file["labels"][:count] if "labels" in file else None
+    feeds = [{name: array[i : i + batch] for name, array in arrays.items()} for i in range(0, count, batch)]
+    return Calibration(feeds, labels)
+
+
+def _nncf(model: Path, given: Calibration, out: Path, metric: str, *, fast: bool = True, smooth: bool = False) -> None:
+    """NNCF's post-training quantization for processors, activations asymmetric.
+
+    Args:
+        fast: bias correction by a shortcut; else layer after layer.
+        smooth: SmoothQuant before convolutions and linear layers too, at its usual strengths; else before neither.
+    """
+    import nncf
+
+    quantized = nncf.quantize(onnx.load(str(model)), nncf.Dataset(given.feeds), **_nncf_options(given, fast, smooth))
+    onnx.save(quantized, str(out))
+
+
+def _nncf_options(given: Calibration, fast: bool, smooth: bool) -> dict[str, Any]:
+    import nncf
+    from nncf.quantization.advanced_parameters import AdvancedSmoothQuantParameters
+
+    alphas = AdvancedSmoothQuantParameters(convolution=0.5, matmul=0.95) if smooth else None
+    off = AdvancedSmoothQuantParameters(convolution=-1, matmul=-1)
+    return {
+        "preset": nncf.QuantizationPreset.MIXED,
+        "target_device": nncf.TargetDevice.CPU,
+        "subset_size": len(given.feeds),
+        "fast_bias_correction": fast,
+        "advanced_parameters": nncf.AdvancedQuantizationParameters(smooth_quant_alphas=alphas or off),
+    }
+
+
+def _nncf_control(model: Path, given: Calibration, out: Path, metric: str) -> None:
+    """NNCF's quantization with accuracy control, which puts layers back to float; judged on the calibration samples."""
+    import nncf
+    from onnxruntime import InferenceSession
+
+    scores = importlib.import_module("benchmarks.peers.scores")
+    size = len(next(iter(given.feeds[0].values())))
+    items = [(feed, given.labels[i * size : (i + 1) * size]) for i, feed in enumerate(given.feeds)]
+
+    def validate(candidate: onnx.ModelProto, chosen: Iterable[tuple[Mapping[str, Any], Any]]) -> float:
+        session = InferenceSession(candidate.SerializeToString(), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        parts, labels = zip(*((session.run(names, feed), right) for feed, right in chosen), strict=True)
+        outputs = {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
+        return float(scores.value_of(metric, scores.SCORES[metric](outputs, np.concatenate(labels))))
+
+    options = _nncf_options(given, True, False)
+    options["advanced_quantization_parameters"] = options.pop("advanced_parameters")
+    data = nncf.Dataset(items, lambda item: item[0])
+    found = nncf.quantize_with_accuracy_control(
+        onnx.load(str(model)), data, data, validate, max_drop=_MAX_DROP, **options
+    )
+    onnx.save(found, str(out))
+
+
+def _onnxruntime(model: Path, given: Calibration, out: Path, metric: str, *, method: str) -> None:
+    """ONNX Runtime's static quantization: UINT8 activations, INT8 weights per channel."""
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
+        quantize_static(
+            str(prepared),
+            str(out),
+            _Reader(given.feeds),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=getattr(CalibrationMethod, method),
+        )
+
+
+def _quark(model: Path, given: Calibration, out: Path, metric: str, *, recover: bool) -> None:
+    """Quark for ONNX: UINT8 activations, INT8 weights per channel.
+
+    Args:
+        recover: cross-layer equalization before and bias correction after.
+    """
+    from quark.onnx import ModelQuantizer, QConfig, QLayerConfig
+    from quark.onnx.quantization.config.algorithm import BiasCorrectionConfig, CLEConfig
+    from quark.onnx.quantization.config.spec import CalibMethod, Int8Spec, QuantGranularity, UInt8Spec
+
+    weight = Int8Spec(quant_granularity=QuantGranularity.Channel)
+    config = QConfig(
+        global_config=QLayerConfig(activation=UInt8Spec(calibration_method=CalibMethod.MinMax), weight=weight),
+        algo_config=[CLEConfig(), BiasCorrectionConfig()] if recover else [],
+    )
+    ModelQuantizer(config).quantize_model(str(model), str(out), _Reader(given.feeds))
+
+
+class _Reader:
+    """Hands out one feed after the other, as the calibrators of ONNX Runtime and Quark ask for them."""
+
+    def __init__(self, feeds: Sequence[Mapping[str, Any]]) -> None:
+        self._feeds = feeds
+        self.rewind()
+
+    def rewind(self) -> None:
+        self._left: Iterator[Mapping[str, Any]] = iter(self._feeds)
+
+    def get_next(self) -> Mapping[str, Any] | None:
+        return next(self._left, None)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Only the feeds of a range, from now on."""
+        self._left = iter(self._feeds[start_index:end_index])
+
+
+Method = Callable[[Path, Calibration, Path, str], None]
+METHODS: Mapping[str, Method] = {
+    "nncf-fast": _nncf,
+    "nncf-sequential": partial(_nncf, fast=False),
+    "nncf-smooth": partial(_nncf, smooth=True),
+    "nncf-control": _nncf_control,
+    "onnxruntime-minmax": partial(_onnxruntime, method="MinMax"),
+    "onnxruntime-entropy": partial(_onnxruntime, method="Entropy"),
+    "onnxruntime-percentile": partial(_onnxruntime, method="Percentile"),
+    "quark": partial(_quark, recover=False),
+    "quark-recover": partial(_quark, recover=True),
+}
+PACKAGES = {"nncf": ("nncf",), "onnxruntime": ("onnxruntime",), "quark": ("amd-quark", "onnxruntime")}
+
+
+def count_float_ops(path: Path) -> int:
+    """Convolutions and matrix products whose weight is constant, and not read back from INT8."""
+    graph = onnx.load(str(path)).graph
+    made = {output: node.op_type for node in graph.node for output in node.output}
+    weighted = [node for node in graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    constants = {tensor.name for tensor in graph.initializer}
+    return sum(node.input[1] in constants or made.get(node.input[1]) == "Constant" for node in weighted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Quantize an ONNX model by another tool.")
+    parser.add_argument("method", choices=METHODS)
+    for name in ("model", "calibration", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--metric", default="top1")
+    given = parser.parse_args()
+    samples = read_calibration(given.model, given.calibration)
+    start = time.perf_counter()
+    METHODS[given.method](given.model, samples, given.out, given.metric)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    versions = {package: version(package) for package in PACKAGES[given.method.partition("-")[0]]}
+    run = Run(given.method, seconds, peak, versions, count_float_ops(given.out))
+    sys.stdout.write(f"\n{json.dumps(asdict(run))}\n")
+
+
+if __name__ == "__main__":
+    main()
