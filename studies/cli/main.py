@@ -37,6 +37,7 @@ VERBS = {
     "compare": "studies.cli.analyses",
     "sensitivity": "studies.cli.analyses",
     "evaluate": "studies.cli.analyses",
+    "inspect": "studies.cli.engine_files",
     "studies": "studies.cli.reading",
     "delete": "studies.cli.results",
     "doctor": "studies.cli.results",

@@ -16,6 +16,7 @@ _MODULES = {
     **dict.fromkeys(("front", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
     **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
+    "inspect": "engine_files",
     "delete": "deletion",
     "doctor": "host_check",
     **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),

@@ -50,6 +50,7 @@ OTHER_PROGRAMS |= {
     "--dbname",
 }  # its compose
 OTHER_PROGRAMS |= {"--single-transaction"}  # mysqldump
+OTHER_PROGRAMS |= {"--profiling", "--export"}  # trtexec, before a capital letter
 OTHER_PROGRAMS |= {"--model-repository", "--load"}  # Triton; trtexec, whose options have capital letters
 OTHER_PROGRAMS |= {"--tiny", "--even", "--name"}  # benchmarks/h200
 OTHER_PROGRAMS |= {"--precision-constraints", "--trt-network-postprocess-script", "--nodes", "--calibration", "--high"}

@@ -112,7 +112,7 @@ FLOORS = {
     "search": ("errors values", "graph references", "extensions space", "forecast solver", "sampler"),
     "evaluators": (
         *("cores late_imports stopwatch", "data", "calibration metrics", "lowering", "engine", "backends measure"),
-        *("diagnose recovery", "process"),
+        *("diagnose engine_files recovery", "process"),
     ),
     "studies": (
         *("environment events guard interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),

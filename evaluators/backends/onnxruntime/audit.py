@@ -95,7 +95,12 @@ def owner_of(node: onnx.NodeProto, owners: Owners) -> str | None:
 
 
 def _lookup(name: str, owners: Mapping[str, str]) -> str | None:
-    return owners.get(name) or owners.get(_PREFIX.sub("", _SUFFIX.sub("", name)))
+    return owners.get(name) or owners.get(original_name(name))
+
+
+def original_name(name: str) -> str:
+    """The name that a node or tensor had before ONNX Runtime's optimizers added theirs to it."""
+    return _PREFIX.sub("", _SUFFIX.sub("", name))
 
 
 def _precision_of(node: onnx.NodeProto, types: Mapping[str, int]) -> Precision:

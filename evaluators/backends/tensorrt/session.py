@@ -311,6 +311,23 @@ def open_plan(path: Path, device: str) -> TensorRTSession:
         TargetError: TensorRT or the CUDA bindings are not installed, or there is no such GPU.
         RefusedError: the plan is cut short, of another version or of another device, or its shapes are dynamic.
     """
+    trt, engine, log = load_plan(path, device)
+    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+    shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
+    dynamic = next((name for name, shape in shapes.items() if -1 in shape), None)
+    if dynamic is not None:
+        raise RefusedError(f"the plan {path.name} has dynamic shapes, that of {dynamic!r} first: open it yourself")
+    return TensorRTSession(trt, engine, shapes, path.stat().st_size, log)
+
+
+def inspect_plan(path: Path, device: str = "cuda") -> str:
+    """The engine inspector's JSON of a plan; arguments and errors as those of `open_plan`, but any shapes will do."""
+    trt, engine, _ = load_plan(path, device)
+    return str(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def load_plan(path: Path, device: str) -> tuple[Any, Any, Any]:
+    """TensorRT's module, the engine of a plan, and the log of both; arguments and errors as those of `open_plan`."""
     index = discovery.cuda_index(device)
     if index is None:
         raise TargetError(f"opening {path.name}: expected a device cuda or cuda:N, got {device}.")
@@ -320,13 +337,7 @@ def open_plan(path: Path, device: str) -> TensorRTSession:
     api.load_plugins(trt, log, ())
     runtime = api.make_runtime(trt, log, lambda: check_device(cuda))
     log.clear()
-    data = path.read_bytes()
-    engine = runtime.deserialize_cuda_engine(data)
+    engine = runtime.deserialize_cuda_engine(path.read_bytes())
     if engine is None:
         raise RefusedError(f"the plan {path.name} cannot be loaded: {log.first_error()}")
-    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
-    shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
-    dynamic = next((name for name, shape in shapes.items() if -1 in shape), None)
-    if dynamic is not None:
-        raise RefusedError(f"the plan {path.name} has dynamic shapes, that of {dynamic!r} first: open it yourself")
-    return TensorRTSession(trt, engine, shapes, len(data), log)
+    return trt, engine, log

@@ -1,0 +1,11 @@
+"""What an engine file runs, layer by layer, whoever made it: plans, layer listings of trtexec, quantized ONNX files.
+
+Needs the file alone: no study, no data, and no model unless precisions shall be explained by it.
+"""
+
+from __future__ import annotations
+
+from evaluators.engine_files.layer import EngineFile, Layer, Tensor
+from evaluators.engine_files.reading import read_engine_file
+
+__all__ = ["EngineFile", "Layer", "Tensor", "read_engine_file"]

@@ -1,0 +1,74 @@
+"""One layer of an engine, in the one form in which all kinds of files are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from search.values import Precision
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a layer reads or writes.
+
+    Attributes:
+        type: of its elements, as the file words it: `Int8`, `float32`.
+        format: of its memory, as TensorRT words it; empty where the file does not say.
+        shape: None where the file does not say.
+    """
+
+    name: str
+    type: str
+    format: str = ""
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer.
+
+    Attributes:
+        kind: its type, say `CaskConvolution` or `QLinearConv`.
+        precision: what it computes in; None where it computes nothing, or the file does not tell.
+        nodes: names of the ONNX nodes that it came from.
+        moves: whether it only moves data or changes their type.
+        weighted: whether it multiplies by weights, which is what INT8 is for.
+        attributes: kernel, stride, padding, activation, weight type, bias type, sparsity, tactic: what the file tells.
+        macs: multiplications and additions of one inference; None where unknown.
+        ms: time of one inference; None where no profile was given.
+        why_not_int8: why it is not in INT8, in a sentence; empty where it is, or where it computes nothing.
+    """
+
+    name: str
+    kind: str
+    precision: Precision | None
+    nodes: tuple[str, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    moves: bool = False
+    weighted: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    macs: int | None = None
+    ms: float | None = None
+    why_not_int8: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "precision": None if self.precision is None else self.precision.label}
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """A whole file.
+
+    Attributes:
+        kind: what was read, say `TensorRT plan` or `ONNX with Q/DQ`.
+        layers: in the order in which they run, as far as the file tells.
+        notes: what the file does not tell, one sentence each.
+    """
+
+    path: str
+    kind: str
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = ()

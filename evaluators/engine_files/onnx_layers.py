@@ -1,0 +1,184 @@
+"""Layers of an ONNX file: one with Q/DQ, one with QLinear ops, or one that ONNX Runtime has optimized and written."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+import onnx_ir as ir
+
+from evaluators.backends.onnxruntime.audit import original_name
+from evaluators.engine_files.layer import Layer, Tensor
+from search.values import Precision
+
+_INT8_KERNELS = ("QLinear", "QGemm", "ConvInteger", "MatMulInteger", "QAttention", "DynamicQuantizeMatMul")
+_WEIGHTED = ("Conv", "Gemm", "MatMul", "Attention")
+_MOVES = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast Identity Reshape Flatten Squeeze Unsqueeze Transpose "
+    "ReorderInput ReorderOutput Shape Gather Slice Concat Split Expand Constant ConstantOfShape".split()
+)
+_MAY_BE_INT8 = frozenset("Conv ConvTranspose Gemm MatMul FusedConv FusedGemm FusedMatMul".split())
+_BYTES = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_FLOATS = {
+    ir.DataType.FLOAT: Precision.FP32,
+    ir.DataType.FLOAT16: Precision.FP16,
+}
+_ATTRIBUTES = {"kernel": "kernel_shape", "stride": "strides", "padding": "pads", "dilation": "dilations"}
+
+
+def read_layers(proto: onnx.ModelProto) -> tuple[str, tuple[Layer, ...]]:
+    """What kind of file it is, and its layers in the order of the graph."""
+    model = ir.from_proto(_with_shapes(proto))
+    nodes = list(model.graph)
+    fused = _fused_into_int8(nodes)
+    return _kind(nodes), tuple(_layer(node, fused) for node in nodes)
+
+
+def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Types and shapes tell more where inference can follow; ops of ONNX Runtime's own stop it."""
+    try:
+        return onnx.shape_inference.infer_shapes(proto)
+    except Exception:
+        return proto
+
+
+def _kind(nodes: list[ir.Node]) -> str:
+    ops = {node.op_type for node in nodes}
+    if any(op.startswith(_INT8_KERNELS) for op in ops):
+        return "ONNX with INT8 kernels"
+    if ops & {"QuantizeLinear", "DequantizeLinear"}:
+        return "ONNX with Q/DQ"
+    return "ONNX without quantization"
+
+
+def _fused_into_int8(nodes: list[ir.Node]) -> set[ir.Node]:
+    """Nodes without weights that read 8 bits, or an INT8 layer alone, and are quantized again: engines fuse them."""
+    found: set[ir.Node] = set()
+    for node in nodes:
+        read = [value for value in node.inputs if value is not None and not _is_constant(value)]
+        makers = [value.producer() for value in read]
+        exact = all(
+            _is_dequantized(value) or (len(read) == 1 and maker is not None and _runs_int8(maker, found))
+            for value, maker in zip(read, makers, strict=True)
+        )
+        users = [user for value in node.outputs for user in value.consumers()]
+        again = bool(users) and all(user.op_type == "QuantizeLinear" for user in users)
+        if read and exact and again and not _is_weighted(node) and node.op_type not in _MOVES:
+            found.add(node)
+    return found
+
+
+def _runs_int8(node: ir.Node, fused: set[ir.Node]) -> bool:
+    return node in fused or (_is_weighted(node) and _reads_codes(node))
+
+
+def _layer(node: ir.Node, fused: set[ir.Node]) -> Layer:
+    moves = node.op_type in _MOVES
+    precision = None if moves else Precision.INT8 if node in fused else _precision(node)
+    return Layer(
+        name=node.name or (node.outputs[0].name or "" if node.outputs else ""),
+        kind=node.op_type,
+        precision=precision,
+        nodes=(original_name(node.name),) if node.name else (),
+        inputs=tuple(_tensor(value) for value in node.inputs if value is not None and not _is_constant(value)),
+        outputs=tuple(map(_tensor, node.outputs)),
+        moves=moves,
+        weighted=_is_weighted(node),
+        attributes=_attributes(node),
+        macs=_macs(node),
+        why_not_int8="" if moves or precision is Precision.INT8 else _why_not(node),
+    )
+
+
+def _precision(node: ir.Node) -> Precision | None:
+    if node.op_type.startswith(_INT8_KERNELS):
+        return Precision.INT8
+    if _is_weighted(node) and _reads_codes(node):
+        return Precision.INT8
+    types = {_FLOATS.get(value.dtype) for value in (*node.inputs, *node.outputs) if value is not None and value.dtype}
+    found = [precision for precision in types if precision is not None]
+    return min(found, key=lambda precision: precision.rank, default=None)
+
+
+def _reads_codes(node: ir.Node) -> bool:
+    """Whether activation and weight both come straight from a DequantizeLinear of 8 bits: engines fuse that."""
+    return len(node.inputs) > 1 and all(_is_dequantized(value) for value in node.inputs[:2])
+
+
+def _weight_of(node: ir.Node) -> ir.Value | None:
+    """The second factor of a node with weights: behind scale and zero point in the ops that read 8 bits."""
+    place = 3 if node.op_type in ("QLinearConv", "QLinearMatMul", "QGemm") else 1
+    return node.inputs[place] if _is_weighted(node) and len(node.inputs) > place else None
+
+
+def _is_dequantized(value: ir.Value | None) -> bool:
+    producer = None if value is None else value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return False
+    read = producer.inputs[0]
+    return read is not None and (read.dtype is None or read.dtype in _BYTES)
+
+
+def _why_not(node: ir.Node) -> str:
+    if node.op_type not in _MAY_BE_INT8:
+        return f"there is no INT8 kernel for {node.op_type} here, or none was asked for"
+    quantized = [_is_dequantized(value) for value in node.inputs[:2]]
+    if not any(quantized):
+        return "it was not asked for: neither its input nor its weight is quantized"
+    if not quantized[0]:
+        return "its weight is quantized and its input is not"
+    if _constant_root(node.inputs[1]):
+        return "its input is quantized and its weight is not"
+    return "its second input is no constant and is not quantized"
+
+
+def _is_weighted(node: ir.Node) -> bool:
+    return any(word in node.op_type for word in _WEIGHTED)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.const_value is not None
+
+
+def _constant_root(value: ir.Value | None) -> bool:
+    return value is not None and (_is_constant(value) or value.producer() is None)
+
+
+def _tensor(value: ir.Value) -> Tensor:
+    shape = None
+    if value.shape is not None and all(isinstance(size, int) for size in value.shape):
+        shape = tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
+    return Tensor(value.name or "", "" if value.dtype is None else value.dtype.name.lower(), "", shape)
+
+
+def _attributes(node: ir.Node) -> dict[str, str]:
+    found = {}
+    for name, attribute in _ATTRIBUTES.items():
+        given = node.attributes.get(attribute)
+        if given is not None:
+            found[name] = "×".join(map(str, given.as_ints()))
+    group = node.attributes.get("group")
+    activation = node.attributes.get("activation")
+    weight = _weight_of(node)
+    found |= {} if group is None else {"groups": str(group.as_int())}
+    found |= {} if activation is None else {"activation": activation.as_string()}
+    found |= {} if weight is None or weight.dtype is None else {"weights": _root_type(weight)}
+    return found
+
+
+def _root_type(value: ir.Value) -> str:
+    producer = value.producer()
+    if producer is not None and producer.op_type == "DequantizeLinear" and producer.inputs[0] is not None:
+        value = producer.inputs[0]
+    return "" if value.dtype is None else value.dtype.name.lower()
+
+
+def _macs(node: ir.Node) -> int | None:
+    """Of a Conv, from its output and the shape of its weight; of a Gemm or MatMul, from what it sums over."""
+    weight, made = _weight_of(node), _tensor(node.outputs[0]).shape
+    size = None if weight is None else _tensor(weight).shape
+    if not made or size is None or len(size) < 2 or "Transpose" in node.op_type:
+        return None
+    if "Conv" in node.op_type:
+        return math.prod(made) * math.prod(size[1:])
+    return math.prod(made) * (size[-2] if size[-1] == made[-1] else size[-1])

@@ -1,0 +1,92 @@
+"""Finds out what an engine file is, and reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from evaluators.engine_files import onnx_layers, tensorrt_layers
+from evaluators.engine_files.layer import EngineFile
+from search.errors import InputError
+
+_PLAN = b"ftrt"
+_KINDS = "a TensorRT plan, a layer listing of trtexec (--exportLayerInfo), or an ONNX file"
+
+InspectPlan = Callable[[Path], str]
+
+
+def read_engine_file(path: Path, *, profile: Path | None = None, inspect_plan: InspectPlan) -> EngineFile:
+    """Read an engine file of any kind.
+
+    Args:
+        profile: times by layer, as `trtexec --exportProfile` writes them; None for none.
+        inspect_plan: gives the inspector's JSON of a plan, for which TensorRT and its GPU are needed.
+
+    Raises:
+        InputError: the file is missing, none of the kinds that can be read, or holds names only.
+        BitfrontError: as `inspect_plan` raises.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise InputError(f"inspecting {path}: {error.strerror or error}. Expected {_KINDS}.") from error
+    found = _read(path, head, inspect_plan)
+    return found if profile is None else _with_times(found, profile)
+
+
+def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
+    if head.startswith(_PLAN) or path.suffix in (".plan", ".engine", ".trt"):
+        return _listing(path, inspect_plan(path), "TensorRT plan")
+    if head.lstrip()[:1] in (b"{", b"["):
+        return _listing(path, _text(path), "layers of a TensorRT engine")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:
+        raise InputError(f"inspecting {path}: expected {_KINDS}; it is none of them ({error}).") from error
+    if not proto.graph.node:
+        raise InputError(f"inspecting {path}: expected {_KINDS}; it is an ONNX file without nodes, or damaged.")
+    kind, layers = onnx_layers.read_layers(proto)
+    note = "precisions are what the file asks for: an engine built from it may run layers in another one"
+    return EngineFile(str(path), kind, layers, () if kind == "ONNX with INT8 kernels" else (note,))
+
+
+def _listing(path: Path, text: str, kind: str) -> EngineFile:
+    try:
+        layers = tensorrt_layers.read_layers(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"inspecting {path}: expected the detailed layer information of a TensorRT engine, got {error}. Build it "
+            "with --profilingVerbosity=detailed, and export with --exportLayerInfo."
+        ) from error
+    hidden = sum(layer.precision is None and not layer.moves for layer in layers)
+    note = f"of {hidden} layers the precision is not told: they are fused regions, or compute no floats"
+    return EngineFile(str(path), kind, layers, (note,) if hidden else ())
+
+
+def _with_times(found: EngineFile, profile: Path) -> EngineFile:
+    try:
+        times = tensorrt_layers.read_times(_text(profile))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"reading the profile {profile}: {error}.") from error
+    layers = tuple(replace(layer, ms=times.get(layer.name)) for layer in found.layers)
+    unknown = times.keys() - {layer.name for layer in layers}
+    if len(unknown) == len(times):
+        raise InputError(f"reading the profile {profile}: none of its layers is in {found.path}. Is it of that engine?")
+    note = f"{len(unknown)} layers of the profile are not in the engine, {min(unknown)!r} first" if unknown else ""
+    return replace(found, layers=layers, notes=(*found.notes, *([note] if note else [])))
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text, strict=False)
+    except OSError as error:
+        raise InputError(f"reading {path}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise InputError(f"reading {path}: expected JSON, as trtexec writes it, got {error}.") from error
+    return text
