@@ -13,7 +13,7 @@ from search.space.rules import KeepRule
 from studies.options import value_kinds as kinds
 from studies.options.builder_options import builder_options
 from studies.options.limits import Bound, limit_options
-from studies.options.option import Option, Verbs, make_row, option
+from studies.options.option import Option, Verbs, make_row, option, read_stored
 from studies.options.quantities import ShapeSpec
 from studies.options.urls import DEFAULT_STORAGE, default_url
 
@@ -348,21 +348,8 @@ class SearchConfig:
                 another form than `to_json` gives.
         """
         rows = {row.key: row for row in (*own_options(), *item_options()) if row.key not in _NOT_STORED}
-        if unknown := sorted(data.keys() - rows.keys()):
-            raise ConfigError(
-                "reading a stored configuration: expected options and limits that are known here, got "
-                f"{', '.join(unknown)}; use the program that made the study, or register those limits"
-            )
         try:
-            values: dict[str, Any] = {name: {} for name in _MAPPINGS}
-            for key, stored in data.items():
-                row = rows[key]
-                value = row.from_json(stored) if row.from_json is not None and stored is not None else stored
-                if not row.item:
-                    values[row.field] = value
-                elif value != row.default:
-                    values[row.field][row.item] = value
-            return cls(**{"study": data["study"], **values}, storage=storage)
+            return cls(**{"study": data["study"], **read_stored(data, rows, _MAPPINGS)}, storage=storage)
         except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
                 f"reading a stored configuration: expected what SearchConfig.to_json writes, got {error}; "

@@ -7,9 +7,11 @@ fields of `SearchConfig`; limits and backends add theirs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
+
+from search.errors import ConfigError
 
 
 class Verbs:
@@ -130,3 +132,31 @@ def make_row(name: str, default: Any, facts: Mapping[str, Any]) -> Option:
     told = {**facts, "name": facts["name"] or name.replace("_", "-")}
     known = default if isinstance(default, str | int | float | tuple) else None
     return Option(**told, field=name, default=known)
+
+
+def read_stored(data: Mapping[str, Any], rows: Mapping[str, Option], mappings: Sequence[str]) -> dict[str, Any]:
+    """Values of fields from a stored configuration.
+
+    Args:
+        data: plain JSON values by key of their row.
+        rows: every row that may be stored, by key.
+        mappings: the fields that are mappings; of these what has its default is left out.
+
+    Raises:
+        ConfigError: a key is of no row.
+        TypeError, KeyError, ValueError: a value has another form than is stored.
+    """
+    if unknown := sorted(data.keys() - rows.keys()):
+        raise ConfigError(
+            "reading a stored configuration: expected options and limits that are known here, got "
+            f"{', '.join(unknown)}; use the program that made the study, or register those limits"
+        )
+    values: dict[str, Any] = {name: {} for name in mappings}
+    for key, stored in data.items():
+        row = rows[key]
+        value = row.from_json(stored) if row.from_json is not None and stored is not None else stored
+        if not row.item:
+            values[row.field] = value
+        elif value != row.default:
+            values[row.field][row.item] = value
+    return values
