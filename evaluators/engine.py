@@ -54,14 +54,8 @@ class Audit:
     summary: EngineSummary
 
 
-class Session(Protocol):
-    """A loaded engine. Not thread-safe; close it before loading many others."""
-
-    memory_bytes: int | None
-    types: Mapping[str, str]
-    """numpy's name of the type of inputs and outputs, where the engine does not keep those of its model."""
-    notes: tuple[str, ...]
-    """What is noteworthy of how it runs; complete once it has run."""
+class Runner(Protocol):
+    """What runs inferences."""
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """One inference; every model input by name, shapes and dtypes as the model states. Outputs by name.
@@ -70,6 +64,16 @@ class Session(Protocol):
             RefusedError, DataError: the engine cannot run these inputs.
             DeviceError, OutOfMemoryError: the device is out of order, or full.
         """
+
+
+class Session(Runner, Protocol):
+    """A loaded engine. Not thread-safe; close it before loading many others."""
+
+    memory_bytes: int | None
+    types: Mapping[str, str]
+    """numpy's name of the type of inputs and outputs, where the engine does not keep those of its model."""
+    notes: tuple[str, ...]
+    """What is noteworthy of how it runs; complete once it has run."""
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         """Place the inputs that `time` runs on where the device reads them."""

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import EvaluatorError
-from search.values import Precision
+from search.values import Flips, Precision
 
 if TYPE_CHECKING:  # the keeper and reading verbs take this module without ONNX
-    from evaluators.engine import Arrays, Session
+    from evaluators.engine import Arrays, Runner
 
 ENGINE, FLOAT, EMULATED = "engine", "float", "emulated"
 # Which is compared with which: (values, reference).
@@ -83,6 +83,7 @@ class EngineComparison:
         outputs: of the model, in its order; those that hold no numbers are left out.
         samples: that were compared.
         groups: outputs of the groups, in the order of the graph; None where they were not asked for.
+        flips: samples whose class the engine changes against the float model; None where outputs are no classes.
         opened: whether the groups are those of the engine file, or of the assignment built anew.
     """
 
@@ -90,6 +91,7 @@ class EngineComparison:
     samples: int
     groups: Sequence[TensorDifferences] | None = None
     opened: bool = False
+    flips: Flips | None = None
 
 
 class Tally:
@@ -165,7 +167,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def differences(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, Runner],
     names: Sequence[str],
     batches: Iterable[Batch],
     done: Callable[[int], None] = lambda samples: None,
@@ -201,7 +203,7 @@ def differences(
     ]
 
 
-def _run(session: Session, batch: Batch) -> Arrays:
+def _run(session: Runner, batch: Batch) -> Arrays:
     """Outputs on the real rows of a batch, where an output has a row per sample."""
     rows = len(next(iter(batch.inputs.values())))
     outputs = session.run(batch.inputs)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.cores import usable_processors
@@ -19,14 +21,16 @@ from evaluators.diagnose.compare import (
     TensorDifferences,
     differences,
 )
-from evaluators.engine import Backend, Builder, RefusedError, Session
+from evaluators.engine import Backend, Builder, RefusedError, Runner, Session
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
+from evaluators.measure.flips import ClassRecorder
 from search.errors import EvaluatorError
 from search.graph.model import Model
-from search.values import Assignment, Ranges
+from search.values import Assignment, Flips, Ranges
 
+Classes = NDArray[np.int64]
 Batches = Callable[[], Iterable[Batch]]
 
 
@@ -39,6 +43,7 @@ def compare_engine(
     assignment: Assignment,
     batches: Batches,
     *,
+    count_flips: Callable[[Classes, Classes], Flips],
     groups: bool,
     done: Callable[[int], None],
 ) -> EngineComparison:
@@ -49,6 +54,7 @@ def compare_engine(
     Args:
         engine: a file that was built of this assignment.
         batches: gives the same batches every time it is called.
+        count_flips: of the classes that the float model and the engine give all samples, (samples,) each.
         groups: compare the outputs of the groups too.
         done: told the samples so far.
 
@@ -61,13 +67,14 @@ def compare_engine(
     with refusals(f"comparing the engine {engine.name}"):
         names = [output.name for output in model.outputs]
         outputs = runs.compare(lambda: builder.load(engine), model.graph, spelled_out(lowered.clone()), names)
+    flips = None if runs.classes is None else count_flips(*runs.classes)
     if not groups:
-        return EngineComparison(outputs, runs.samples)
+        return EngineComparison(outputs, runs.samples, flips=flips)
     with refusals("comparing group by group"):
         exact, emulated = expose_groups(model.graph, model), spelled_out(expose_groups(lowered, model))
         ids = [group.id for group in model.groups]
         exposed = runs.compare(lambda: builder.probe(assignment, engine), exact, emulated, ids)
-    return EngineComparison(outputs, runs.samples, exposed, builder.opens_engines)
+    return EngineComparison(outputs, runs.samples, exposed, builder.opens_engines, flips)
 
 
 class _Runs:
@@ -75,10 +82,12 @@ class _Runs:
 
     Attributes:
         samples: that the last of them saw.
+        classes: what the float model and the engine took these for; None where the outputs are no classes.
     """
 
     def __init__(self, batches: Batches, done: Callable[[int], None]) -> None:
         self.samples = 0
+        self.classes: tuple[Classes, Classes] | None = None
         self._batches = batches
         self._done = done
         self._reference = OnnxRuntimeBackend("cpu", threads=usable_processors())
@@ -92,12 +101,24 @@ class _Runs:
             closing(self._reference.plain_session(exact)) as float_session,
             closing(self._reference.plain_session(emulated)) as emulation,
         ):
-            sessions = {ENGINE: engine, FLOAT: float_session, EMULATED: emulation}
-            return differences(sessions, names, self._batches(), self._count)
+            recorders = {FLOAT: ClassRecorder(float_session), ENGINE: ClassRecorder(engine)}
+            counts: list[int] = []
+            sessions: dict[str, Runner] = {**recorders, EMULATED: emulation}
+            found = differences(sessions, names, _counting(self._batches(), counts), self._count)
+            exact_classes, classes = (recorder.classes(counts) for recorder in recorders.values())
+            self.classes = None if exact_classes is None or classes is None else (exact_classes, classes)
+            return found
 
     def _count(self, samples: int) -> None:
         self.samples = samples
         self._done(samples)
+
+
+def _counting(batches: Iterable[Batch], counts: list[int]) -> Iterator[Batch]:
+    """The batches; `counts` gets the real rows of each."""
+    for batch in batches:
+        counts.append(batch.count)
+        yield batch
 
 
 @contextmanager

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.engine import Arrays
+from evaluators.engine import Arrays, Runner
 from evaluators.measure import resemblance
 from evaluators.measure.intervals import Z99, bootstrap_interval, paired_interval
 from evaluators.measure.scoring import Batch, Tally
@@ -29,13 +29,6 @@ SUBSET_SHARE = 0.2
 SUBSET_SAMPLES = 64
 MANIFEST = "reference.json"
 EXCERPT = "excerpt.npz"
-
-
-class Runner(Protocol):
-    """What is scored: an engine, or a graph that stands for one."""
-
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """One inference; every model input by name. Outputs by name."""
 
 
 @dataclass(frozen=True)

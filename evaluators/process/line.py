@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
+from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 from evaluators.process.job import Job, Limits
 from evaluators.process.results import (
     Built,
@@ -224,6 +225,17 @@ class DiagnosisRequests(Protocol):
 
     def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> EngineComparison:
         """How far an engine is from ONNX Runtime on the first final samples; see `compare_engine`."""
+
+    def compare_wrapper(self, engine: Path, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
+        """What is wrong with outputs of the user's own program on samples of the final data; see `compare_wrapper`.
+
+        Args:
+            outputs: file of them.
+            samples: to compare, at most.
+
+        Raises:
+            DataError: the file cannot be compared.
+        """
 
     def measure_sensitivity(
         self,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from evaluators.measure import accuracy
+from evaluators.engine import Runner
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.held_out import HeldOut, Outcome
 from evaluators.recovery.step import Proposal, RecoveryStep
@@ -120,7 +120,7 @@ class Trials:
         check_equal(self._context.open_float(proposed.recovery), self._held_out)
 
 
-def check_equal(session: accuracy.Runner, held_out: HeldOut) -> None:
+def check_equal(session: Runner, held_out: HeldOut) -> None:
     """Refuse a float model whose outputs are not those of the user's within rounding.
 
     Raises:

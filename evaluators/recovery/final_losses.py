@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch
+from evaluators.engine import Runner
 from evaluators.measure import accuracy
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.metrics.contract import Metric
@@ -20,7 +21,7 @@ from evaluators.recovery.held_out import loss_of
 from search.errors import BitfrontError
 from search.values import LossEstimate
 
-Open = Callable[[], accuracy.Runner]
+Open = Callable[[], Runner]
 _SLOWER = 2.5  # times as long as the float model an emulated INT8 may take
 _FEWEST_BATCHES = 2
 
@@ -52,7 +53,7 @@ class Scorer:
         alive: to be called after each INT8.
     """
 
-    exact: accuracy.Runner
+    exact: Runner
     metric: Metric
     samples: FinalSamples
     batch: int

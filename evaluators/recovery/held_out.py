@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data import Batch
-from evaluators.engine import Arrays
+from evaluators.engine import Arrays, Runner
 from evaluators.measure import accuracy
 from evaluators.measure.intervals import bootstrap_interval, paired_interval, signed_rank_interval
 from evaluators.measure.output_noise import compared_names, row_squares
@@ -82,7 +82,7 @@ class HeldOut:
 
     def __init__(
         self,
-        session: accuracy.Runner,
+        session: Runner,
         samples: Samples,
         metric: Metric,
         folder: Path,
@@ -106,7 +106,7 @@ class HeldOut:
             return len(self._counts)
         return sum(self._counts) if self._clusters is None else len(np.unique(self._clusters))
 
-    def measure(self, session: accuracy.Runner) -> Outcome:
+    def measure(self, session: Runner) -> Outcome:
         """Run one INT8 over the samples.
 
         Raises:
@@ -162,7 +162,7 @@ class HeldOut:
 
     # -- the float model -------------------------------------------------------------------------------------------
 
-    def _score_float(self, session: accuracy.Runner, folder: Path) -> accuracy.Reference | None:
+    def _score_float(self, session: Runner, folder: Path) -> accuracy.Reference | None:
         try:
             return accuracy.reference(session, self._metric, self._batches(), folder)
         except (DataError, MetricError, NonFiniteError) as error:
@@ -215,7 +215,7 @@ class HeldOut:
 class _Watched:
     """A session whose outputs are compared with the float model's, batch after batch."""
 
-    def __init__(self, session: accuracy.Runner, errors: Callable[[int, Arrays], Floats]) -> None:
+    def __init__(self, session: Runner, errors: Callable[[int, Arrays], Floats]) -> None:
         self._session = session
         self._errors = errors
         self.found: list[Floats] = []
@@ -231,9 +231,7 @@ def loss_of(scored: Accuracy) -> LossEstimate:
     return LossEstimate(scored.loss, scored.loss_low, scored.loss_high, scored.samples)
 
 
-def _run_float(
-    session: accuracy.Runner, samples: Samples, seconds: float
-) -> tuple[list[int], list[tuple[int, Arrays]]]:
+def _run_float(session: Runner, samples: Samples, seconds: float) -> tuple[list[int], list[tuple[int, Arrays]]]:
     """Real rows of each batch, and with all its rows the float outputs that tell the error."""
     counts: list[int] = []
     outputs: list[tuple[int, Arrays]] = []

@@ -14,6 +14,7 @@ from search.values.evaluation import (
     LayerTime,
     Stage,
 )
+from search.values.flips import FlippedSamples, Flips
 from search.values.precision import Precision
 from search.values.ranges import FP16_MAX, Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
@@ -32,6 +33,8 @@ __all__ = [
     "Evaluation",
     "Failure",
     "FailureKind",
+    "FlippedSamples",
+    "Flips",
     "Latency",
     "LayerTime",
     "LossEstimate",

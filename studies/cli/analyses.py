@@ -134,6 +134,9 @@ def compare(
     threshold: Annotated[
         float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
     ] = comparison.DEFAULT_THRESHOLD_DB,
+    outputs: Annotated[
+        Path | None, typer.Option("--outputs", help="Find faults in what your own program gives.", metavar="FILE")
+    ] = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
@@ -148,6 +151,7 @@ def compare(
             groups=groups,
             samples=samples,
             threshold_db=threshold,
+            outputs=outputs,
             changes=changes,
             storage=storage,
             target=target,

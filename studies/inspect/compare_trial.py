@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from evaluators.diagnose.compare import EngineComparison
+from evaluators.diagnose.wrapper.outputs_file import LEAST_SAMPLES
+from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 from evaluators.process.line import EvaluatorLine
 from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage
@@ -33,17 +35,24 @@ def compare_trial(
     groups: bool,
     samples: int,
     threshold_db: float,
+    outputs: Path | None,
     progress: Events,
 ) -> Comparison:
     """Run a trial's engine beside ONNX Runtime on the first samples of the final split. Stores nothing.
 
+    Args:
+        outputs: file of what the user's own program gives, to look for faults in; None for none.
+
     Raises:
         StudyError: no such trial, one without an engine, or another model than the study's.
-        ConfigError: `samples` or `threshold_db` is out of range.
+        ConfigError: `samples` or `threshold_db` is out of range, or there is no file `outputs`.
+        DataError: `outputs` cannot be compared.
         EvaluatorError: the engine cannot be loaded or run here.
         ArtifactError: the calibrated ranges are gone, or the engine cannot be built again.
     """
     _check_numbers(samples, threshold_db)
+    if outputs is not None:
+        _check_outputs(outputs, samples)
     record = load_built(store, study, target, trial, "compare", but=(Stage.LATENCY, Stage.ACCURACY))
     assignment = record.evaluation.assignment
     with checked(config) as good:
@@ -65,6 +74,8 @@ def compare_trial(
             groups=parts,
             warnings=(*warnings, *run.warnings),
             notes=tuple(run.notes),
+            flips=found.flips,
+            wrapper=None if outputs is None else run.compare_wrapper(outputs, samples, threshold_db),
         )
 
 
@@ -73,6 +84,15 @@ def _check_numbers(samples: int, threshold_db: float) -> None:
         raise ConfigError(f"--samples {samples}: expected at least 1.")
     if not (math.isfinite(threshold_db) and threshold_db > 0):
         raise ConfigError(f"--threshold {threshold_db:g}: expected decibels, more than zero.")
+
+
+def _check_outputs(outputs: Path, samples: int) -> None:
+    if not outputs.is_file():
+        raise ConfigError(f"--outputs {outputs}: expected a .npz file, and there is none. Write it with numpy.savez.")
+    if samples < LEAST_SAMPLES:
+        raise ConfigError(
+            f"--samples {samples}: expected at least {LEAST_SAMPLES} with --outputs: of fewer, chance explains much."
+        )
 
 
 def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial: int) -> None:
@@ -84,7 +104,7 @@ def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial:
 
 
 class _Run:
-    """One comparison in an evaluator process."""
+    """Comparisons of one trial in an evaluator process."""
 
     def __init__(
         self,
@@ -106,16 +126,23 @@ class _Run:
         ranges.write_bytes(self.artifacts.read_bytes(target.ranges_digest))
         good.keeper.adopt(ranges=str(ranges))
 
+    @cached_property
+    def _engine(self) -> Path:
+        return self._find_engine()
+
     def compare(self, groups: bool, samples: int) -> EngineComparison:
-        engine = self._engine()
-        found = self._line().diagnoses.compare(engine, self.record.evaluation.assignment, groups, samples)
+        found = self._line().diagnoses.compare(self._engine, self.record.evaluation.assignment, groups, samples)
         if groups and not found.opened:
             self._note("the groups are those of an engine built again with their outputs exposed, which breaks fusions")
         elif groups:
             self._note("the groups are those of the engine with their outputs exposed, which breaks fusions")
         return found
 
-    def _engine(self) -> Path:
+    def compare_wrapper(self, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
+        """After `compare`."""
+        return self._line().diagnoses.compare_wrapper(self._engine, outputs.resolve(), samples, threshold_db)
+
+    def _find_engine(self) -> Path:
         digest = self.record.artifact
         if digest is not None and digest in self.artifacts:
             self._check_content(digest)

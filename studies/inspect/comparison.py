@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from search.values import Flips
+from studies.inspect import wrapper_text
+from studies.judging.sentences.flips import flip_texts
 from studies.store.records import GroupRecord
 
 if TYPE_CHECKING:
     from evaluators.diagnose.compare import Difference
+    from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
 
 DEFAULT_SAMPLES, DEFAULT_THRESHOLD_DB = 64, 10.0
 PAIRS = {
@@ -61,6 +65,8 @@ class Comparison:
         groups: in graph order; None where they were not asked for.
         warnings: what is not as it was recorded.
         notes: what was compared, where that is not the engine of the search.
+        flips: samples whose class the engine changes against FP32; None where outputs are no classes.
+        wrapper: outputs of the user's own program; None where none were given.
     """
 
     study: str
@@ -72,6 +78,8 @@ class Comparison:
     groups: tuple[GroupSide, ...] | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    flips: Flips | None = None
+    wrapper: WrapperComparison | None = None
 
     @property
     def first(self) -> GroupSide | None:
@@ -88,7 +96,11 @@ class Comparison:
             elif self.first is not None:
                 told = "the engine is as near to its emulation as its precisions explain, though a group of it is not"
             lines.append(f"{side.name}: {told}")
-        return lines + ([self._where()] if self.groups is not None else [])
+        lines += [self._where()] if self.groups is not None else []
+        lines += flip_texts(self.flips) if self.flips is not None else []
+        if self.wrapper is not None:
+            lines += [f"own {wrapper_text.verdict(each, self.threshold_db)}" for each in self.wrapper.outputs]
+        return lines
 
     def _where(self) -> str:
         if self.first is not None:
@@ -151,6 +163,8 @@ class Comparison:
                 }
                 for side in self.outputs
             ],
+            "flips": None if self.flips is None else self.flips.to_json(),
+            "own_outputs": None if self.wrapper is None else wrapper_text.to_json(self.wrapper, self.threshold_db),
             "first_group": self.first.group.id if self.first is not None else None,
             "groups": None if self.groups is None else [_finite(row) for row in self.group_rows()],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,7 @@ def compare(
     groups: bool = False,
     samples: int = DEFAULT_SAMPLES,
     threshold_db: float = DEFAULT_THRESHOLD_DB,
+    outputs: Path | None = None,
     changes: Mapping[str, Any] = NOTHING,
     storage: str | None = None,
     target: str | None = None,
@@ -136,11 +138,14 @@ def compare(
     Args:
         groups: compare group by group too.
         samples: of the final split, at most.
-        threshold_db: fall of a group's SQNR below its inputs' from which on it is marked.
+        threshold_db: fall of a group's SQNR below its inputs' from which on it is marked; and by how much a fault of
+            `outputs`, mended, has to bring these nearer.
+        outputs: `.npz` file of what the user's own program gives on the same data, by output name, to look for faults.
         changes: `model`, `data` where files have moved.
 
     Raises:
         StudyError: no such study or trial, a trial of which no engine was built, or another model.
+        DataError: `outputs` cannot be compared: outputs are missing, not finite or of another shape.
         EvaluatorError: the engine cannot be loaded or run here.
     """
     from studies.artifacts.shipping import here
@@ -160,6 +165,7 @@ def compare(
             groups=groups,
             samples=samples,
             threshold_db=threshold_db,
+            outputs=outputs,
             progress=events or Quiet(),
         )
 

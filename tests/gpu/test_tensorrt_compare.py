@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorrt")  # collected everywhere, run where TensorRT is
@@ -13,6 +14,7 @@ from evaluators.backends.tensorrt.builder import TensorRTBuilder
 from evaluators.data import Batch
 from evaluators.diagnose.compare import fall_db, held_in, inputs_db
 from evaluators.diagnose.compare_run import compare_engine
+from evaluators.measure.flips import count_flips
 from search.values import Assignment, Precision, TensorRange
 from tests.support.tensorrt.gpu_benches import QUICK, Bench, backend, bench
 
@@ -25,7 +27,16 @@ def falls(bed: Bench, builder: TensorRTBuilder, assignment: Assignment, out: Pat
     builder.build(builder.lower(assignment), out)
     batches = [Batch(bed.inputs, None, bed.model.batch)]
     found = compare_engine(
-        backend(), builder, bed.model, bed.ranges, out, assignment, lambda: batches, groups=True, done=lambda n: None
+        backend(),
+        builder,
+        bed.model,
+        bed.ranges,
+        out,
+        assignment,
+        lambda: batches,
+        count_flips=lambda exact, other: count_flips(exact, other, None, np.arange(len(exact))),
+        groups=True,
+        done=lambda n: None,
     )
     assert not found.opened
     assert found.groups is not None

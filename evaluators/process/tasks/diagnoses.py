@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, quickest
+from evaluators.cores import usable_processors
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.compare_run import compare_engine, refusals
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
+from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison, compare_wrapper
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from evaluators.measure import accuracy
+from evaluators.measure.flips import count_flips
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.process.results import EmulatedScore
 from evaluators.process.tasks.float_baseline import FloatBaseline
@@ -36,7 +41,9 @@ class Diagnoses:
 
     def compare(self, engine: Path, assignment: Assignment, groups: bool, samples: int) -> EngineComparison:
         opened, data = self._opened, self._data
-        count = len(data.final_indices[:samples])
+        indices = data.final_indices[:samples]
+        count = len(indices)
+        labels = data.final_data.labels(indices) if data.final_data.has_labels else None
         return compare_engine(
             opened.backend,
             opened.builder,
@@ -45,9 +52,28 @@ class Diagnoses:
             engine,
             assignment,
             lambda: data.final_batches(count),
+            count_flips=partial(count_flips, labels=labels, indices=indices),
             groups=groups,
             done=lambda done: opened.tell_progress(done, count),
         )
+
+    def compare_wrapper(self, engine: Path, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
+        opened, data = self._opened, self._data
+        reference = OnnxRuntimeBackend("cpu", threads=usable_processors())
+        with (
+            refusals(f"comparing the outputs in {outputs}"),
+            closing(opened.builder.load(engine)) as session,
+            closing(reference.plain_session(opened.model.graph)) as exact,
+        ):
+            return compare_wrapper(
+                outputs,
+                session,
+                exact,
+                data.final_batches_at,
+                samples=len(data.final_data),
+                most=samples,
+                threshold_db=threshold_db,
+            )
 
     def measure_sensitivity(
         self,

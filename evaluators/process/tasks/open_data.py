@@ -114,7 +114,11 @@ class OpenData:
 
     def final_batches(self, count: int) -> Generator[data.Batch, None, None]:
         """Whole batches of the first final samples."""
-        yield from self._tell_alive(data.batches(self.final_data, self.final_indices[:count], self.batch))
+        yield from self.final_batches_at(self.final_indices[:count])
+
+    def final_batches_at(self, indices: Indices) -> Generator[data.Batch, None, None]:
+        """Whole batches of some samples of the data that the final split is of, in this order."""
+        yield from self._tell_alive(data.batches(self.final_data, indices, self.batch))
 
     @property
     def final_samples(self) -> FinalSplit:

@@ -1,0 +1,95 @@
+"""What may be wrong with an output of the user's own program, and by how much mending it would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_DB = 6.0  # of a mended output: two signals of which less is common have little to do with each other
+EQUAL_DB = 40.0  # a channel that is so near needs no mending
+
+_AS_GOOD_DB = 3.0  # a simpler explanation counts as good as one that is nearer by no more than this
+_EXACT_DB = 100.0  # what is nearer differs by the rounding of float32 alone
+
+
+class FaultKind(Enum):
+    """Kinds of faults, by their names in JSON."""
+
+    SWAPPED = "swapped outputs"
+    LAYOUT = "transposed layout"
+    PERMUTED = "permuted channels"
+    OFFSET = "offset"
+    SCALE = "scale"
+    AFFINE = "scale and offset"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault that explains how an output differs.
+
+    Attributes:
+        before_db: SQNR of what the fault touches, against the nearer of evaluation and FP32.
+        after_db: the same with the fault mended, on samples that it was not found on where something was fitted.
+        whole_db: SQNR of the whole output with the fault mended.
+        axis: of a permutation, or of the scales and offsets; None for one number over the whole output.
+        size: of that axis; 0 where there is none.
+        channels: indices on the axis that are wrong.
+        order: of a permutation: what stands at each of `channels` belongs to this index. Of a layout: the axes of the
+            expected array, in the order in which the output holds them.
+        scales, offsets: the output is scale · expected + offset, at each of `channels`, or over the whole output.
+        other: of swapped outputs: the name of the output that stands here.
+    """
+
+    kind: FaultKind
+    before_db: float
+    after_db: float
+    whole_db: float
+    axis: int | None = None
+    size: int = 0
+    channels: Sequence[int] = ()
+    order: Sequence[int] = ()
+    scales: Sequence[float] = ()
+    offsets: Sequence[float] = ()
+    other: str = ""
+
+
+def level_db(values: NDArray[Any], reference: NDArray[Any]) -> float:
+    """Power of the reference over that of the difference, in dB; minus infinity for a reference of zeros alone."""
+    theirs = reference.astype(np.float64)
+    return ratio_db(float(np.square(theirs).sum()), float(np.square(values.astype(np.float64) - theirs).sum()))
+
+
+def ratio_db(power: float, noise: float) -> float:
+    """Power over noise in dB; infinite where there is no noise, minus infinity where it is no number."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(power / noise) if power > 0 and math.isfinite(noise) else -math.inf
+
+
+def mends(before_db: float, after_db: float, threshold_db: float) -> bool:
+    """Whether an output is so much nearer with a fault mended that the fault explains it."""
+    return after_db >= max(before_db + threshold_db, LEAST_DB)
+
+
+def simplest(faults: Sequence[Fault]) -> Fault | None:
+    """The first of some faults, the simplest first, that explains as much as the best; None of none."""
+    best = min(max((fault.whole_db for fault in faults), default=0.0), _EXACT_DB)
+    return next((fault for fault in faults if fault.whole_db >= best - _AS_GOOD_DB), None)
+
+
+def by_axis(array: NDArray[Any], axis: int) -> NDArray[np.float64]:
+    """(samples, …) as (channels of that axis, samples, the rest)."""
+    rows = np.moveaxis(array, axis, 0)
+    return rows.reshape(rows.shape[0], rows.shape[1], -1).astype(np.float64)
+
+
+def channel_powers(values: NDArray[np.float64], reference: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """(channels,) power of the reference and of the difference, both (channels, samples, the rest)."""
+    difference = values - reference
+    return tuple(np.einsum("cnr,cnr->c", each, each) for each in (reference, difference))

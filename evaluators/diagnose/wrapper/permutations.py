@@ -1,0 +1,77 @@
+"""Permutations: an output whose channels, classes or positions stand in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.diagnose.wrapper.fault import EQUAL_DB, Fault, FaultKind, by_axis, channel_powers, mends, ratio_db
+
+MOST_CHANNELS = 2048  # that are compared each with each
+_VALUES = 2**16  # of a channel, at most
+
+Floats = NDArray[np.float64]
+
+
+def find_permutation(values: NDArray[Any], expected: NDArray[Any], threshold_db: float) -> Fault | None:
+    """The axis whose entries stand in another order, and that order; None where no order explains the difference.
+
+    The order is found on every second sample and checked on the others; that of the samples themselves, axis 0, on
+    every second entry of the next axis.
+
+    Args:
+        values, expected: (samples, …) of one shape.
+    """
+    axes = range(expected.ndim) if expected.ndim > 1 else ()
+    found = [_look_along(values, expected, axis, threshold_db) for axis in axes]
+    return max((each for each in found if each), key=lambda fault: fault.whole_db, default=None)
+
+
+def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, threshold_db: float) -> Fault | None:
+    mine, theirs = by_axis(values, axis), by_axis(expected, axis)
+    power, noise = channel_powers(mine, theirs)
+    far = np.flatnonzero(noise * 10 ** (EQUAL_DB / 10) > power)
+    if not 2 <= len(far) <= MOST_CHANNELS:
+        return None
+    order = _match(_thin(mine[far, ::2]), _thin(theirs[far, ::2]))
+    moved = np.flatnonzero(order != np.arange(len(far)))
+    if not len(moved):
+        return None
+    here, there = far[moved], far[order[moved]]
+    mine, theirs = mine[:, 1::2], theirs[:, 1::2]
+    power, before = channel_powers(mine, theirs)
+    wanted, after = channel_powers(mine[here], theirs[there])
+    before_db, after_db = ratio_db(power[here].sum(), before[here].sum()), ratio_db(wanted.sum(), after.sum())
+    if not mends(before_db, after_db, threshold_db):
+        return None
+    whole_db = ratio_db(power.sum(), max(0.0, before.sum() - before[here].sum()) + after.sum())
+    size, found = expected.shape[axis], {"channels": here.tolist(), "order": there.tolist()}
+    return Fault(FaultKind.PERMUTED, before_db, after_db, whole_db, axis, size, **found)
+
+
+def _thin(rows: Floats) -> Floats:
+    """(channels, samples, the rest) as (channels, values), evenly thinned."""
+    flat = rows.reshape(len(rows), -1)
+    return flat[:, :: 1 + flat.shape[1] // _VALUES]
+
+
+def _match(values: Floats, expected: Floats) -> NDArray[np.int64]:
+    """(channels,) which row of `expected` each row of `values` is; one to one, the nearest pairs first."""
+    count = len(values)
+    squares = np.square(values).sum(axis=1)[:, None] + np.square(expected).sum(axis=1)[None]
+    cost = np.maximum(squares - 2 * values @ expected.T, 0.0)
+    # Rounding must not move one of two equal rows: what stands where it belongs is taken for exact.
+    near = cost.diagonal() <= cost.min(axis=1) + 1e-9 * squares.diagonal()
+    np.fill_diagonal(cost, np.where(near, -1.0, cost.diagonal()))
+    order = np.full(count, -1)
+    taken = np.zeros(count, dtype=np.bool_)
+    left = count
+    for place in np.argsort(cost, axis=None, kind="stable"):
+        row, column = divmod(int(place), count)
+        if order[row] < 0 and not taken[column]:
+            order[row], taken[column], left = column, True, left - 1
+            if not left:
+                break
+    return order

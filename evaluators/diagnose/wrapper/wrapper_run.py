@@ -1,0 +1,81 @@
+"""Run an evaluation's engine and the float model on the samples of the user's own outputs, and look for faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.diagnose.wrapper.find_fault import WrapperOutput, find_faults
+from evaluators.diagnose.wrapper.outputs_file import check_shapes, read_outputs
+from evaluators.engine import Session
+from search.errors import DataError
+
+Batches = Callable[[NDArray[np.int64]], Iterable[Batch]]
+
+
+@dataclass(frozen=True)
+class WrapperComparison:
+    """Outputs of the user's own program beside those of an evaluation.
+
+    Attributes:
+        samples: that were compared.
+        outputs: in the model's order.
+    """
+
+    samples: int
+    outputs: Sequence[WrapperOutput]
+
+
+def compare_wrapper(
+    path: Path,
+    engine: Session,
+    exact: Session,
+    batches: Batches,
+    *,
+    samples: int,
+    most: int,
+    threshold_db: float,
+) -> WrapperComparison:
+    """Compare a file of outputs with what engine and float model give on the same samples.
+
+    Args:
+        path: see `read_outputs`.
+        batches: the samples at indices.
+        samples: that the data have.
+        most: samples to compare, the first rows of the file.
+        threshold_db: see `find_faults`.
+
+    Raises:
+        DataError: the file cannot be compared, or no output of the model has a row per sample.
+    """
+    names = _names_by_sample(exact, batches(np.arange(min(samples, most))))
+    if not names:
+        raise DataError(f"comparing the outputs in {path}: no output of the model has one row of numbers per sample.")
+    own = read_outputs(path, names, samples, most)
+    evaluation, floats = (_collect(session, names, batches(own.indices)) for session in (engine, exact))
+    check_shapes(own.arrays, floats, path)
+    return WrapperComparison(len(own.indices), find_faults(own.arrays, evaluation, floats, threshold_db))
+
+
+def _names_by_sample(session: Session, batches: Iterable[Batch]) -> list[str]:
+    """The outputs that have a row of numbers per sample, by the first batch."""
+    batch = next(iter(batches))
+    size = len(next(iter(batch.inputs.values())))
+    found = session.run(batch.inputs)
+    return [name for name, a in found.items() if a.ndim and len(a) == size and a.dtype.kind in "biuf"]
+
+
+def _collect(session: Session, names: Sequence[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
+    """These outputs on all samples, (samples, …) each."""
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    for batch in batches:
+        found = session.run(batch.inputs)
+        for name, some in parts.items():
+            some.append(found[name][: batch.count])
+    return {name: np.concatenate(some) for name, some in parts.items()}

@@ -1,0 +1,116 @@
+"""What is wrong with the outputs of the user's own program, in sentences with their evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the command line takes this module without ONNX
+    from evaluators.diagnose.wrapper.fault import Fault
+    from evaluators.diagnose.wrapper.find_fault import WrapperOutput
+    from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
+
+_NAMED = 5  # channels
+_LAYOUTS: dict[tuple[int, ...], str] = {
+    (0, 2, 3, 1): " (NHWC where NCHW is expected)",
+    (0, 3, 1, 2): " (NCHW where NHWC is expected)",
+}
+
+
+def verdict(found: WrapperOutput, threshold_db: float) -> str:
+    """What follows for one output, in one sentence."""
+    if found.fault is not None:
+        told = f"{_fault_text(found.fault)}; mended, its SQNR rises from {_db(found.fault.before_db)} to "
+        return f"{found.name}: {told}{_db(found.fault.after_db)}"
+    level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
+    if is_near(found, threshold_db):
+        return f"{found.name}: no fault found; it is as near as quantization lets expect ({level})"
+    return f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains how"
+
+
+def is_near(found: WrapperOutput, threshold_db: float) -> bool:
+    """Whether an output is about as near to the evaluation or to FP32 as these are to each other."""
+    usual = 40.0 - threshold_db  # what is so near is called equal, however near evaluation and FP32 are
+    return found.level_db >= min(found.evaluation_to_float_db - threshold_db, usual)
+
+
+def _fault_text(fault: Fault) -> str:
+    kind = fault.kind.name
+    if kind == "SWAPPED":
+        return f"it holds what the output {fault.other!r} should hold"
+    if kind == "LAYOUT":
+        return f"its layout is transposed: it holds the axes of the expected array in the order {_axes(fault.order)}"
+    if kind == "PERMUTED":
+        return _permutation_text(fault)
+    return _scaling_text(fault)
+
+
+def _axes(order: Sequence[int]) -> str:
+    return f"({', '.join(map(str, order))}){_LAYOUTS.get(tuple(order), '')}"
+
+
+def _permutation_text(fault: Fault) -> str:
+    if fault.axis == 0:
+        return f"{len(fault.channels)} of {fault.size} samples stand in another order"
+    where = "classes or channels" if fault.axis == 1 else f"entries of axis {fault.axis}"
+    moves = dict(zip(fault.channels, fault.order, strict=True))
+    if all(moves.get(place, place) == fault.size - 1 - place for place in range(fault.size)):
+        return f"the {fault.size} {where} stand in reverse order"
+    if len(moves) == 2:
+        return f"{where} {' and '.join(map(str, moves))} of {fault.size} are swapped"
+    named = ", ".join(f"{place} holds {source}" for place, source in list(moves.items())[:_NAMED])
+    return f"{len(moves)} of {fault.size} {where} stand in another order: {named}{_more(moves)}"
+
+
+def _scaling_text(fault: Fault) -> str:
+    if fault.axis is None:
+        return f"a scale or offset is missing or wrong: it is {_formula(fault, 0)}"
+    axis = "channel" if fault.axis == 1 else f"entry of axis {fault.axis}"
+    named = ", ".join(f"{axis} {c} is {_formula(fault, n)}" for n, c in enumerate(fault.channels[:_NAMED]))
+    count = f"{len(fault.channels)} of {fault.size}"
+    return f"a scale or offset is missing or wrong in {count} channels: {named}{_more(fault.channels)}"
+
+
+def _formula(fault: Fault, place: int) -> str:
+    scale = f"{fault.scales[place]:.4g} × " if fault.scales else ""
+    offset = f" {'-' if fault.offsets[place] < 0 else '+'} {abs(fault.offsets[place]):.4g}" if fault.offsets else ""
+    return f"{scale}what is expected{offset}"
+
+
+def _more(items: Any) -> str:
+    return ", …" if len(items) > _NAMED else ""
+
+
+def _db(value: float) -> str:
+    if math.isinf(value):
+        return "infinity" if value > 0 else "nothing in common"
+    return f"{value:.1f} dB"
+
+
+def to_json(found: WrapperComparison, threshold_db: float) -> dict[str, Any]:
+    """Plain values; what is infinite is null."""
+    return {
+        "samples": found.samples,
+        "outputs": [
+            {
+                "name": each.name,
+                "to_evaluation_db": _finite(each.to_evaluation_db),
+                "to_float_db": _finite(each.to_float_db),
+                "evaluation_to_float_db": _finite(each.evaluation_to_float_db),
+                "near": is_near(each, threshold_db),
+                "fault": None if each.fault is None else _fault_json(each.fault),
+                "verdict": verdict(each, threshold_db),
+            }
+            for each in found.outputs
+        ],
+    }
+
+
+def _fault_json(fault: Fault) -> dict[str, Any]:
+    plain = {name: _finite(value) if name.endswith("_db") else value for name, value in vars(fault).items()}
+    return {**plain, "kind": fault.kind.value}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
