@@ -22,17 +22,42 @@ class ChannelValues:
     """Of one tensor, arrays of its rank: of full size along the axes that are kept, 1 along the others.
 
     Attributes:
-        low, high: least and largest value; NaN where there was one.
-        square: mean square.
+        low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN where there was
+            one. Both are of all samples where there is one batch alone.
+        square: mean square over all samples.
+        elements: values of each channel in a half.
     """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     square: NDArray[np.float64]
+    elements: float
 
     @property
     def magnitude(self) -> NDArray[np.float32]:
-        return np.maximum(np.abs(self.low), np.abs(self.high))
+        found: NDArray[np.float32] = np.maximum(np.abs(self.low), np.abs(self.high)).max(axis=0)
+        return found
+
+
+@dataclass
+class _Seen:
+    """What has been seen of one tensor so far: a list of two halves each."""
+
+    low: list[NDArray[np.float32]]
+    high: list[NDArray[np.float32]]
+    square: NDArray[np.float64]
+    elements: int = 0
+
+    def add(self, half: int, low: NDArray[np.float32], high: NDArray[np.float32], square: NDArray[np.float32]) -> None:
+        self.low[half] = np.minimum(self.low[half], low)
+        self.high[half] = np.maximum(self.high[half], high)
+        self.square = self.square + square.astype(np.float64)
+
+    def values(self, halves: int) -> ChannelValues:
+        """Of `halves` of the two halves, of which the first is never empty."""
+        parts = [0, halves - 1]
+        low, high = (np.stack([each[part] for part in parts]) for each in (self.low, self.high))
+        return ChannelValues(low, high, self.square / self.elements, self.elements / 2)
 
 
 def observe_channels(
@@ -57,19 +82,20 @@ def observe_channels(
     """
     copy = graph.clone()
     elements = _append_reductions(copy, kept)
-    found = {name: (np.array(np.inf, np.float32), np.array(-np.inf, np.float32), np.zeros(())) for name in kept}
-    counts = dict.fromkeys(kept, 0)
+    edges = np.array(np.inf, np.float32), np.array(-np.inf, np.float32)
+    found = {name: _Seen([edges[0]] * 2, [edges[1]] * 2, np.zeros(())) for name in kept}
+    runs = 0
     with open_session(copy, threads) as session:
         names = [output.name for output in session.get_outputs()]
         for batch in batches:
             arrays = dict(zip(names, run_guarded(session.run, names, batch.inputs), strict=True))
-            for number, name in enumerate(kept):
+            for number, seen in enumerate(found.values()):
                 low, high, square = (arrays[_name(number, op)] for op in _OPS)
-                old = found[name]
-                found[name] = np.minimum(old[0], low), np.maximum(old[1], high), old[2] + square.astype(np.float64)
-                counts[name] += int(arrays[elements[number]]) // low.size
+                seen.add(runs % 2, low, high, square)
+                seen.elements += int(arrays[elements[number]]) // low.size
+            runs += 1
             alive()
-    return {name: ChannelValues(low, high, square / counts[name]) for name, (low, high, square) in found.items()}
+    return {name: seen.values(min(runs, 2)) for name, seen in found.items()}
 
 
 def _append_reductions(graph: ir.Model, kept: Mapping[str, tuple[int, ...]]) -> list[str]:

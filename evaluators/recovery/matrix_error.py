@@ -25,8 +25,14 @@ _FROM_BATCH = 32
 _ELEMENTS = 2**26  # fetched in one run
 
 
-def read_rows(emulator: Emulator, model: Model, tensors: Sequence[str], batches: Iterator[Batch]) -> dict[str, Matrix]:
+def read_rows(
+    emulator: Emulator, model: Model, tensors: Sequence[str], batches: Iterator[Batch]
+) -> dict[str, tuple[Matrix, Matrix]]:
     """Up to 256 rows (…, channels) of some tensors of the float model, spread over the samples.
+
+    Returns:
+        By name, the rows of every other batch, and those of the batches between: the first ones again where there is
+        one batch alone.
 
     Raises:
         EvaluatorError: the emulation cannot run the model.
@@ -46,7 +52,7 @@ def read_rows(emulator: Emulator, model: Model, tensors: Sequence[str], batches:
                 found[name].append(rows[chosen])
         if all(sum(map(len, parts)) >= _ROWS for parts in found.values()):
             break
-    return {name: np.concatenate(parts)[:_ROWS] for name, parts in found.items()}
+    return {name: (np.concatenate(parts[::2]), np.concatenate(parts[1::2] or parts)) for name, parts in found.items()}
 
 
 def _parts(model: Model, tensors: Sequence[str]) -> Iterator[list[str]]:
@@ -67,26 +73,31 @@ class Product:
     """A matrix product with a constant right factor.
 
     Attributes:
-        rows: (samples, inputs) that it was given.
+        rows: (samples, inputs) that it was given in each half of the samples.
         weight: (inputs, outputs).
-        low, high: (inputs,) least and largest value of every channel, over all samples.
+        low, high: (2, inputs) least and largest value of every channel in each half.
     """
 
-    rows: Matrix
+    rows: tuple[Matrix, Matrix]
     weight: Matrix
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
-    def error(self, powers: NDArray[np.int64], placement: Placement) -> float:
-        """Noise over power of the product when both factors are INT8 and channels were divided by powers of two."""
+    def error(self, powers: NDArray[np.int64], half: int, placement: Placement) -> float:
+        """Noise over power of the product when both factors are INT8 and channels were divided by powers of two.
+
+        Args:
+            half: of the samples, that gives the range of the left factor. The product is of the other's rows.
+        """
         factors = np.ldexp(np.float32(1), powers)
-        bounds = self.low / factors, self.high / factors
-        rows = _round_rows(self.rows / factors, TensorRange(float(bounds[0].min()), float(bounds[1].max())), placement)
+        given = self.rows[1 - half]
+        bounds = self.low[half] / factors, self.high[half] / factors
+        rows = _round_rows(given / factors, TensorRange(float(bounds[0].min()), float(bounds[1].max())), placement)
         weight = self.weight * factors[:, np.newaxis]
         scales = weight_scales(weight, 1, placement.weight_bits)
         limit = 2 ** (placement.weight_bits - 1) - 1
         rounded = np.clip(np.rint(weight / scales), -limit, limit) * scales
-        exact = self.rows @ self.weight
+        exact = given @ self.weight
         noise = np.square(rows @ rounded - exact, dtype=np.float64)
         # Each output counts by its own power: what reads it may have large weights for a small one.
         power = np.square(exact, dtype=np.float64).mean(axis=0)

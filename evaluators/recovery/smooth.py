@@ -62,17 +62,17 @@ def _is_read_alone(stream: Stream) -> bool:
     return {tensor.name for tensor in stream.rounded} <= {layer.tensor for layer in stream.layers}
 
 
-def _products(stream: Stream, model: Model, rows: dict[str, Matrix]) -> list[tuple[Product, Slot]]:
+def _products(stream: Stream, model: Model, rows: dict[str, tuple[Matrix, Matrix]]) -> list[tuple[Product, Slot]]:
     bounds = {tensor.name: tensor for tensor in stream.rounded}
     found = []
     for layer in stream.layers:
         weight = right_factor(model.graph.graph.node(layer.node))
         assert weight is not None
         seen = bounds[layer.tensor]
-        spread = [np.broadcast_to(array, layer.slots.shape) for array in (seen.low, seen.high)]
+        spread = [np.broadcast_to(array, (2, *layer.slots.shape)) for array in (seen.low, seen.high)]
         found.append((Product(rows[layer.tensor], weight, *spread), layer.slots))
     return found
 
 
-def _measure(products: Sequence[tuple[Product, Slot]], placement: Placement) -> Callable[[Exponents], float]:
-    return lambda exponents: sum(product.error(exponents[slots], placement) for product, slots in products)
+def _measure(products: Sequence[tuple[Product, Slot]], placement: Placement) -> Callable[[Exponents, int], float]:
+    return lambda exponents, half: sum(product.error(exponents[slots], half, placement) for product, slots in products)

@@ -15,10 +15,12 @@ from evaluators.recovery.streams.slots import PINNED, Slot
 STRENGTHS = (1.0, 0.75, 0.5, 0.25)
 """How far activations are evened out; the rest of the way weights are."""
 _PHASES = (-1 / 3, 1 / 3)
-_WORTH = 0.95  # of the error: a smaller gain is left alone
+_HALVES = (0, 1)
+_WORTH = 0.5  # of the error: what gains less is left alone, since errors of one layer only hint at those of outputs
 _MOST = 12  # of an exponent either way: 8-bit codes tell 2**7 apart
+_OPENS = 2.0**-3  # of what a channel reaches before an activation: it counts as reaching as much behind it
 _HIGHEST = 512.0  # where a scaled stream is to end at most; data may exceed the samples by 2**7 then
-_DEAD = 2.0**-40  # of the largest channel: such a channel keeps its factor
+_DEAD = 2.0**-40  # of the largest channel: nobody knows what such a channel would reach
 
 
 @dataclass(frozen=True)
@@ -37,28 +39,41 @@ class Stream:
     rounded: Sequence[RoundedTensor]
     magnitudes: Floats
 
-    def noise(self, exponents: Exponents) -> float:
-        """Sum of the noise that all its layers have, each over its output's power."""
-        steps = sum(tensor.step(exponents) ** 2 for tensor in self.rounded)
-        return sum(layer.noise(exponents, steps) for layer in self.layers)
+    def noise(self, exponents: Exponents, half: int) -> float:
+        """Sum of the noise that all its layers have, each over its output's power.
 
-    def candidate(self, strength: float, phase: float, count: int) -> Exponents:
+        Args:
+            half: of the samples, that gives the ranges of its tensors.
+        """
+        errors = np.zeros(len(exponents))
+        for tensor in self.rounded:
+            largest = np.zeros(len(exponents))
+            np.maximum.at(largest, tensor.slots, tensor.errors(exponents, half))
+            errors += largest
+        return sum(layer.noise(exponents, errors) for layer in self.layers)
+
+    def candidate(self, strength: float, phase: float, half: int | None, count: int) -> Exponents:
         """Exponents of all slots of the model, `count` of them, that are zero outside this stream.
 
         Args:
             phase: is added to all logarithms before they are rounded, so that another channel is the largest.
+            half: of the samples, that says how large channels are; None for both.
         """
-        inputs, weights = self._log_sizes()
+        inputs, weights = self._log_sizes(half)
         known = np.isfinite(inputs) & np.isfinite(weights)
         return self._settle(np.where(known, strength * inputs - (1 - strength) * weights + phase, np.nan), count)
 
-    def _log_sizes(self) -> tuple[Floats, Floats]:
+    def _log_sizes(self, half: int | None) -> tuple[Floats, Floats]:
         """(slots,) logarithms of what is rounded, over the largest of its tensor, and of the weights that read it."""
         inputs, weights = np.zeros(len(self.slots)), np.zeros(len(self.slots))
         for tensor in self.rounded:
             free = tensor.slots != PINNED
-            size = tensor.magnitude / max(float(tensor.magnitude.max()), np.finfo(np.float64).tiny)
-            np.maximum.at(inputs, np.searchsorted(self.slots, tensor.slots[free]), size[free])
+            magnitude = tensor.magnitude(half)
+            largest = max(float(magnitude.max()), np.finfo(np.float64).tiny)
+            here = np.searchsorted(self.slots, tensor.slots[free])
+            # A channel that an activation has nearly shut may open on other samples.
+            size = np.maximum(magnitude[free], _OPENS * self.magnitudes[here])
+            np.maximum.at(inputs, here, size / largest)
         for layer in self.layers:
             free = layer.slots != PINNED
             np.add.at(weights, np.searchsorted(self.slots, layer.slots[free]), layer.gain[free])
@@ -76,24 +91,34 @@ class Stream:
         after = float((sizes * np.exp2(-powers)).max())
         wanted = min(float(self.magnitudes.max()), _HIGHEST)
         powers += np.ceil(np.log2(after / wanted))
-        found[np.array(self.slots)[known]] = np.clip(powers, -_MOST, _MOST).astype(np.int64)
+        powers = np.clip(powers, -_MOST, _MOST)
+        # Nobody knows what a dead channel would reach: with the largest factor it disturbs no other.
+        found[self.slots] = int(powers.max())
+        found[np.array(self.slots)[known]] = powers.astype(np.int64)
         return found
 
 
-def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents], float]) -> Exponents:
-    """The candidate with the least error; zero throughout where none is clearly better than that."""
-    best, least = np.zeros(count, np.int64), error(np.zeros(count, np.int64)) * _WORTH
-    chosen = None
-    for strength in STRENGTHS:
-        found = stream.candidate(strength, 0.0, count)
-        if (measured := error(found)) < least:
-            best, least, chosen = found, measured, strength
-    for phase in _PHASES if chosen is not None else ():
-        assert chosen is not None
-        found = stream.candidate(chosen, phase, count)
-        if (measured := error(found)) < least:
-            best, least = found, measured
-    return best
+def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents, int], float]) -> Exponents:
+    """The candidate with the least error; zero throughout where none is clearly better than that.
+
+    Each is chosen and calibrated with one half of the samples and judged by the other, in both ways: the more channels
+    reach the end of a range, the more of them exceed it on samples that nobody has seen.
+
+    Args:
+        error: of exponents, where one half of the samples gives the ranges.
+    """
+
+    def judge(strength: float, phase: float) -> float:
+        return sum(error(stream.candidate(strength, phase, half, count), half) for half in _HALVES)
+
+    none = np.zeros(count, np.int64)
+    worth = _WORTH * sum(error(none, half) for half in _HALVES)
+    strengths = {strength: judge(strength, 0.0) for strength in STRENGTHS}
+    best = min(strengths, key=lambda strength: strengths[strength])
+    if strengths[best] >= worth:
+        return none
+    phases = {0.0: strengths[best], **{phase: judge(best, phase) for phase in _PHASES}}
+    return stream.candidate(best, min(phases, key=lambda phase: phases[phase]), None, count)
 
 
 def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValues], count: int) -> Floats:

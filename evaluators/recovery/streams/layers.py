@@ -24,7 +24,8 @@ class RoundedTensor:
     Attributes:
         name: of the tensor.
         slots: of its elements that can differ in their factor, in one dimension.
-        low, high: least and largest value of each.
+        low, high: (2, elements) least and largest value of each in two halves of the samples.
+        elements: values of each in a half.
         symmetric: whether zero is the middle of its codes.
     """
 
@@ -32,17 +33,30 @@ class RoundedTensor:
     slots: NDArray[np.int64]
     low: Floats
     high: Floats
+    elements: float
     symmetric: bool
 
-    @property
-    def magnitude(self) -> Floats:
-        return np.maximum(np.abs(self.low), np.abs(self.high))
+    def magnitude(self, half: int | None) -> Floats:
+        """(elements,) largest value of each in one half of the samples, or in both."""
+        found: Floats = np.maximum(np.abs(self.low), np.abs(self.high))
+        return np.asarray(found.max(axis=0) if half is None else found[half])
 
-    def step(self, exponents: Exponents) -> float:
-        """Distance of two codes once it is divided by the powers of two of its slots."""
+    def errors(self, exponents: Exponents, half: int) -> Floats:
+        """(elements,) mean squares of what rounding and clipping do once powers of two are divided out.
+
+        Args:
+            half: of the samples, that gives the range. The other half is what may exceed it.
+        """
         factors = np.ldexp(1.0, exponents[self.slots])
-        low, high = min(0.0, float((self.low / factors).min())), max(0.0, float((self.high / factors).max()))
-        return 2 * max(-low, high) / 254 if self.symmetric else (high - low) / 255
+        low, high = self.low / factors, self.high / factors
+        bottom, top = min(float(low[half].min()), 0.0), max(float(high[half].max()), 0.0)
+        if self.symmetric:
+            top = max(-bottom, top)
+            bottom = -top
+        # Rounding errors are uniform in one step; that but one value of a channel is clipped is likeliest.
+        beyond = np.maximum(high[1 - half] - top, 0) + np.maximum(bottom - low[1 - half], 0)
+        clipping: Floats = np.square(beyond) / self.elements
+        return (top - bottom) ** 2 / 255**2 / 12 + clipping
 
 
 @dataclass(frozen=True)
@@ -70,20 +84,18 @@ class Layer:
     kernel: int
     weight_levels: int
 
-    def noise(self, exponents: Exponents, step_square: float) -> float:
+    def noise(self, exponents: Exponents, errors: Floats) -> float:
         """Noise over power of the op's output when its input is divided by powers of two, and rounded.
 
-        Rounding errors count as uniform in one step and independent.
-
         Args:
-            step_square: sum of the squared steps of what was rounded before the op reads it.
+            errors: (slots of the model,) sum of the mean squared errors of what was rounded before the op reads it.
         """
         factors = np.ldexp(1.0, exponents[self.slots])
         by_pair = factors.astype(np.float32)[self.inputs]
         steps = (self.peaks * by_pair).max(axis=1, initial=0).astype(np.float64) / self.weight_levels
         powers = (self.square / np.square(factors))[self.inputs].sum(axis=1)
-        of_weights = float(np.mean(np.square(steps) * powers * self.kernel))
-        return (step_square * float(np.square(factors) @ self.gain) + of_weights) / 12
+        of_weights = float(np.mean(np.square(steps) * powers * self.kernel)) / 12
+        return float((errors[self.slots] * np.square(factors)) @ self.gain) + of_weights
 
 
 def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_bits: int) -> Layer:
@@ -145,5 +157,6 @@ def _weight(node: ir.Node) -> NDArray[Any]:
 
 def describe_tensor(name: str, slots: Slot, values: ChannelValues, *, symmetric: bool) -> RoundedTensor:
     """A tensor with these slots as INT8 rounds it."""
-    low, high = (np.broadcast_to(array, slots.shape).astype(np.float64) for array in (values.low, values.high))
-    return RoundedTensor(name, slots.reshape(-1), low.reshape(-1), high.reshape(-1), symmetric)
+    shape = (2, *slots.shape)
+    low, high = (np.broadcast_to(array, shape).reshape(2, -1).astype(np.float64) for array in (values.low, values.high))
+    return RoundedTensor(name, slots.reshape(-1), low, high, values.elements, symmetric)
