@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from search.errors import ConfigError, EvaluatorError
-from studies.cli.base import err, out, print_csv, print_json, print_table, print_texts, progress_for, verb
+from studies.cli.base import err, out, print_cells, print_csv, print_json, print_table, print_texts, progress_for, verb
 from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
 from studies.inspect.given_mix import report as mix_report
-from studies.judging.findings import sensitivity_table
+from studies.judging.findings import rescue_table, sensitivity_table
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import split_thresholds
 from studies.options.read_options import read_changes, read_config
@@ -285,6 +285,9 @@ def _print_comparison(found: comparison.Comparison) -> None:
 def _print_mix(found: mix_report.MixReport) -> None:
     out.print(found.headline(), markup=False)
     print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
+    if cells := found.rescue_cells():
+        out.print()
+        print_cells(rescue_table.HEADER, cells)
     out.print()
     print_table(found.group_texts(), mix_report.GROUP_COLUMNS)
     if trials := found.trial_texts():

@@ -263,7 +263,7 @@ class SearchConfig:
         "auto, none, or steps: equalize,bias.",
         "auto",
         metavar="STEPS",
-        verbs=Verbs.CONTINUING,
+        verbs=(*Verbs.CONTINUING, "evaluate"),
         panel="Data",
     )
     sampler: str = option(

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from search.graph.model import Group
-from search.values import Accuracy, Answer, Evaluation, Failure, Latency, Target
+from search.values import Accuracy, Answer, Evaluation, Failure, Latency, RecoveryRecord, Target
 from studies.inspect.given_mix.bisection import Bisection, Trial
+from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
 from studies.judging.sentences.cautions import caution_text
@@ -111,6 +112,7 @@ class MixReport:
         sensitivities: of all groups alone.
         bisected: None where it was not asked for, or the mix has no engine.
         notes: what is noteworthy, one sentence each.
+        recovery: what was tried to make INT8 lose less; None where nothing was to be tried.
     """
 
     model: str
@@ -124,6 +126,7 @@ class MixReport:
     sensitivities: Sensitivities
     bisected: BisectedMix | None
     notes: tuple[str, ...]
+    recovery: RecoveryRecord | None = None
 
     @property
     def failure(self) -> Failure | None:
@@ -140,6 +143,7 @@ class MixReport:
             "mix": self.mix.to_json(),
             "groups": self.group_rows(),
             "kept_sensitive": list(self.kept),
+            "recovery": None if self.recovery is None else self.recovery.to_json(),
             "bisection": None if self.bisected is None else self.bisected.to_json(),
             "warnings": list(self.warnings()),
             "notes": list(self.notes),
@@ -189,6 +193,10 @@ class MixReport:
             engines["what explains the loss in float"] = self.bisected.engine
         return [self._engine_text(name, engine) for name, engine in engines.items()]
 
+    def rescue_cells(self) -> list[tuple[str, ...]]:
+        """The rescue table below `rescue_table.HEADER`; empty where no recovery was tried."""
+        return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric)
+
     def _engine_text(self, name: str, engine: MeasuredMix) -> dict[str, str]:
         accuracy, failure = engine.evaluation.accuracy, engine.evaluation.failure
         answers = (f"{count} {answer.value}" for answer, count in engine.answers().items())
@@ -226,6 +234,8 @@ class MixReport:
             yield f"kept in float because they are sensitive: {', '.join(self._names(self.kept))}"
         if self.bisected is not None:
             yield from self._bisection_texts(self.bisected)
+        notes = [] if self.recovery is None else rescue_notes(self.recovery)
+        yield from (f"recovery: {note}" for note in notes)
         yield from (f"note: {note}" for note in self.notes)
 
     def warnings(self) -> Iterator[str]:

@@ -22,8 +22,13 @@ from evaluators.metrics.contract import Metric
 from evaluators.metrics.detections import get_decoder, suppress_overlaps
 from evaluators.metrics.labels import check_labels
 from evaluators.metrics.registry import get_metric
+from evaluators.process.evaluator import Evaluator
+from evaluators.process.job import Limits
 from search.errors import ConfigError, DataError, MetricError
 from search.graph.model import TensorSpec
+from search.values import Precision
+from tests.support.evaluator_jobs import SAMPLES, case
+from tests.support.networks import Net, images
 
 Floats = NDArray[np.float64]
 NAMES = ("map", "map_small", "map_medium", "map_large")
@@ -249,6 +254,23 @@ def test_unknown_decoders(metric: str, decoder: str, words: str) -> None:
 def test_outputs_of_another_layout_are_refused(layout: str | None, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(DataError, match=words):
         get_metric("map", layout).accumulator().update({"y": np.zeros(shape)}, YOLO_LABELS, count=1)
+
+
+def test_a_detector_is_scored_on_its_target(tmp_path: Path) -> None:
+    """From the metric and decoder of a job to an engine: FP32 loses nothing, and boxes of chance find little."""
+    net = Net()
+    net.op("Reshape", [net.conv("image", "boxes", 3, 6), net.const("shape", np.array([4, 6, 64]))], "rows")
+    network = net.model([4, 3, 8, 8], "detections", [4, 6, 64])
+    labels = np.full((SAMPLES, 2, 5), -1, np.float32)
+    labels[::3, 0] = [1, 1, 4, 4, 1]
+    made = case(tmp_path, network, metric="map", decode="yolov8")
+    np.savez(tmp_path / "data.npz", image=images(SAMPLES, shape=(3, 8, 8)), labels=labels)
+    evaluator = Evaluator(made.job, lambda event, value: None)
+    evaluator.setup.try_out()
+    found = evaluator.candidates.evaluate(made.uniform(Precision.FP32), made.out, Limits())
+    assert found.accuracy is not None
+    assert (found.accuracy.metric, found.accuracy.loss) == ("map", 0.0)
+    assert 0.0 <= found.accuracy.value < 0.5
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

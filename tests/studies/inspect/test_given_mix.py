@@ -22,7 +22,7 @@ from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.store.records import SensitivityRecord
-from tests.support.command_line import copy_finished, invoke, ok, tree, write_inputs
+from tests.support.command_line import copy_finished, invoke, ok, quick, tree, write_inputs
 from tests.support.networks import Net, loaded
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -180,8 +180,8 @@ def bisected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         before = tree(folder)
-        printed = ok("evaluate", "model.onnx", "--data", "data.npz", "--assign", "all=int8", "--bisect",
-                     "--max-drop", "5%", "--json")  # fmt: skip
+        printed = ok("evaluate", "model.onnx", "--data", "data.npz", "--assign", "all=int8", "--recover", "none",
+                     "--bisect", "--max-drop", "5%", "--json")  # fmt: skip
         assert tree(folder) == before  # no study, no database, no engine
     return folder, json.loads(printed)
 
@@ -219,11 +219,13 @@ def test_bisection_names_the_uneven_layers_and_an_engine_confirms_it(bisected: t
 
 @pytest.mark.slow
 def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[str, Any]]) -> None:
-    """Of the mix that the verb itself wrote, in text; Python's function gives the same as an object."""
+    """Of the mix that the verb itself wrote, by the function of Python."""
     folder, found = bisected
     (folder / "mix.json").write_text(json.dumps({"groups": found["groups"]}))
-    config = SearchConfig(str(folder / "model.onnx"), str(folder / "data.npz"))
-    report = verbs.evaluate(config, str(folder / "mix.json"), keep_sensitive=True)
+    config = SearchConfig(str(folder / "model.onnx"), str(folder / "data.npz"), recover="none")
+    with quick():
+        report = verbs.evaluate(config, str(folder / "mix.json"), keep_sensitive=True)
+    assert report.recovery is None
     assert set(report.kept) >= {"g002", "g003"}
     assert report.mix.evaluation.assignment == Assignment(
         {group.id: FP32 if group.id in report.kept else INT8 for group in report.groups}
@@ -235,6 +237,22 @@ def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[s
         "fp32",
         f"{5 - len(report.kept)} int8, {len(report.kept)} fp32",
     ]
+
+
+@pytest.mark.slow
+def test_recovered_int8_is_what_is_evaluated(
+    bisected: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, plain = bisected
+    monkeypatch.chdir(folder)
+    printed = ok("evaluate", "model.onnx", "--data", "data.npz", "--assign", "all=int8", "--recover", "equalize",
+                 "--bisect", "--max-drop", "5%", "--json")  # fmt: skip
+    found = json.loads(printed)
+    assert [step["name"] for step in found["recovery"]["steps"] if step["kept"]] == ["equalize"]
+    assert set(found["mix"]["assignment"].values()) == {"int8"}
+    assert found["mix"]["final"]["loss"] < plain["mix"]["final"]["loss_low"]
+    assert found["bisection"]["lossless"]
+    assert found["bisection"]["explained_by"] is None
 
 
 @pytest.mark.slow
