@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from benchmarks.trust import samples
 from benchmarks.trust.scores import SCORES, Floats, Loss, loss_of, value_of
 
 _ROWS = 50  # that an engine takes at a time
+Score = Callable[[Mapping[str, NDArray[Any]], NDArray[Any]], Floats]
 
 
 class Fresh:
@@ -46,7 +47,12 @@ class Fresh:
 
 
 def scores_of(model: Path, arrays: Mapping[str, NDArray[Any]], metric: str) -> Floats:
-    """(n, …) what the metric is made of, for every sample; ONNX Runtime as it comes, on one thread."""
+    """(n, …) what the metric is made of, for every sample."""
+    return score_outputs(model, arrays, SCORES[metric])
+
+
+def score_outputs(model: Path, arrays: Mapping[str, NDArray[Any]], score: Score) -> Floats:
+    """(n, …) what `score` makes of the outputs of every sample; ONNX Runtime as it comes, on one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -58,5 +64,5 @@ def scores_of(model: Path, arrays: Mapping[str, NDArray[Any]], metric: str) -> F
         labels = part.pop("labels")
         padded = {name: np.concatenate([array, array[:1].repeat(rows - len(array), 0)]) for name, array in part.items()}
         outputs = session.run(None, padded)
-        found.append(SCORES[metric](dict(zip(names, (each[: len(labels)] for each in outputs), strict=True)), labels))
+        found.append(score(dict(zip(names, (each[: len(labels)] for each in outputs), strict=True)), labels))
     return np.concatenate(found)

@@ -76,7 +76,7 @@ def gratings(rng: np.random.Generator, count: int) -> Arrays:
         image += (
             contrast * window * np.cos(2 * np.pi * pitch[:, None, None] * along + rng.uniform(0, 6.3, (count, 1, 1)))
         )
-    image = image[:, None] + _lights(rng, count, 1, size, Specks(400.0))
+    image = image[:, None] + bright_pixels(rng, count, 1, size, Specks(400.0))
     return {"image": image.astype(np.float32), "labels": angle * WAVES + wave}
 
 
@@ -89,33 +89,33 @@ def objects(rng: np.random.Generator, count: int, specks: Specks = Specks(80.0))
     """`image` (count, 3, 32, 32): one object on uneven ground; labels (count, 2): its shape, its colour."""
     size = 32
     shape, colour = rng.integers(SHAPES, size=count), rng.integers(COLOURS, size=count)
-    ground = rng.uniform(-0.6, 0.6, (count, 3, 1, 1)) + _uneven(rng, count, 3, size)
+    ground = rng.uniform(-0.6, 0.6, (count, 3, 1, 1)) + slow_light(rng, count, 3, size)
     radius, centre = rng.uniform(5, 11, count), rng.uniform(10, 22, (2, count))
-    covered = _covered(shape, radius, centre, rng.uniform(0, 2 * np.pi, count), size)
+    covered = shape_masks(shape, radius, centre, rng.uniform(0, 2 * np.pi, count), size)
     hue = 2 * np.pi * (colour + rng.normal(0, 0.17, count)) / COLOURS
     ink = np.cos(hue[:, None] - 2 * np.pi * np.arange(3) / 3) * rng.uniform(0.35, 1.2, (count, 1))
     ink += rng.normal(0, 0.3, (count, 1))
     image = np.where(covered[:, None], ink[:, :, None, None], ground)
     image += rng.normal(0, 1, image.shape) * rng.uniform(0.1, 0.5, (count, 1, 1, 1))
-    image += _lights(rng, count, 3, size, specks)
+    image += bright_pixels(rng, count, 3, size, specks)
     return {"image": image.astype(np.float32), "labels": np.stack([shape, colour], axis=1)}
 
 
 def scenes(rng: np.random.Generator, count: int) -> Arrays:
     """`image` (count, 3, 48, 48): up to four objects; labels (count, 48, 48), 0 the ground, k a shape of 4."""
     size = 48
-    image = rng.uniform(-0.6, 0.6, (count, 3, 1, 1)) + _uneven(rng, count, 3, size)
+    image = rng.uniform(-0.6, 0.6, (count, 3, 1, 1)) + slow_light(rng, count, 3, size)
     labels = np.zeros((count, size, size), np.int64)
     for number in range(4):
         there = rng.random(count) < (1.0, 0.7, 0.5, 0.3)[number]
         shape, radius = rng.integers(4, size=count), rng.uniform(4, 13, count)
-        covered = _covered(shape, radius, rng.uniform(4, 44, (2, count)), rng.uniform(0, 2 * np.pi, count), size)
+        covered = shape_masks(shape, radius, rng.uniform(4, 44, (2, count)), rng.uniform(0, 2 * np.pi, count), size)
         covered &= there[:, None, None]
         ink = rng.normal(0, 0.7, (count, 3))
         image = np.where(covered[:, None], ink[:, :, None, None], image)
         labels = np.where(covered, shape[:, None, None] + 1, labels)
     image += rng.normal(0, 1, image.shape) * rng.uniform(0.1, 0.45, (count, 1, 1, 1))
-    image += _lights(rng, count, 3, size, Specks(80.0))
+    image += bright_pixels(rng, count, 3, size, Specks(80.0))
     return {"image": image.astype(np.float32), "labels": labels}
 
 
@@ -124,14 +124,14 @@ def _places(size: int) -> tuple[Floats, Floats]:
     return y, x
 
 
-def _uneven(rng: np.random.Generator, count: int, channels: int, size: int) -> Floats:
+def slow_light(rng: np.random.Generator, count: int, channels: int, size: int) -> Floats:
     """(count, channels, size, size) a slow change of light in some direction."""
     y, x = _places(size)
     slopes = rng.normal(0, 0.5, (2, count, channels, 1, 1)) / size
     return slopes[0] * (y - size / 2) + slopes[1] * (x - size / 2)
 
 
-def _covered(shape: NDArray[Any], radius: Floats, centre: Floats, turn: Floats, size: int) -> NDArray[np.bool_]:
+def shape_masks(shape: NDArray[Any], radius: Floats, centre: Floats, turn: Floats, size: int) -> NDArray[np.bool_]:
     """(count, size, size) what each object covers: disc, square, ring, cross, triangle, half disc."""
     y, x = _places(size)
     v, u = ((axis - middle[:, None, None]) / radius[:, None, None] for axis, middle in zip((y, x), centre, strict=True))
@@ -144,10 +144,12 @@ def _covered(shape: NDArray[Any], radius: Floats, centre: Floats, turn: Floats, 
     return np.take_along_axis(np.stack(every), shape[None, :, None, None], axis=0)[0]
 
 
-def _lights(rng: np.random.Generator, count: int, channels: int, size: int, specks: Specks) -> Floats:
-    """(count, channels, size, size): one to five very bright pixels in one image of twenty."""
+def bright_pixels(
+    rng: np.random.Generator, count: int, channels: int, size: int, specks: Specks, share: float = 0.05
+) -> Floats:
+    """(count, channels, size, size): one to five very bright pixels in this share of the images."""
     light = np.zeros((count, channels, size, size))
-    for image in np.flatnonzero(rng.random(count) < 0.05):
+    for image in np.flatnonzero(rng.random(count) < share):
         number = rng.integers(1, 6)
         y, x = rng.integers(size, size=(2, number))
         spread = (1 + rng.pareto(specks.tail, (number, 1))) * specks.least

@@ -47,7 +47,7 @@ SCORES = {"top1": top1, "benchmarks.trust.scores:both_tops": both_tops, "miou": 
 
 def value_of(metric: str, scores: Floats) -> float:
     """The metric over all samples, from what `SCORES` gives of each."""
-    return float(_miou(scores.sum(0)) if metric == "miou" else scores.mean())
+    return float(mean_iou(scores.sum(0)) if metric == "miou" else scores.mean())
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ def loss_of(metric: str, float_scores: Floats, scores: Floats) -> Loss:
         return Loss(loss, loss - half, loss + half)
     rng, count = np.random.default_rng(0), len(scores)
     weights = rng.multinomial(count, np.full(count, 1 / count), size=_DRAWS).astype(float)
-    drawn = _miou(weights @ float_scores) - _miou(weights @ scores)
+    drawn = mean_iou(weights @ float_scores) - mean_iou(weights @ scores)
     half = _HALF * float(drawn.std(ddof=1))
     return Loss(loss, loss - half, loss + half)
 
 
-def _miou(counts: Floats) -> Any:
+def mean_iou(counts: Floats) -> Any:
     """Mean over classes of intersection over union; (…, classes²) counts of pixels, every class being there."""
     classes = int(np.sqrt(counts.shape[-1]))
     table = counts.reshape(*counts.shape[:-1], classes, classes)

@@ -1,0 +1,77 @@
+"""Engines and scores of the comparison in a work folder, and what is published of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.cases import Case
+from benchmarks.peers.samples import Arrays
+from benchmarks.peers.scores import loss_of, score, value_of
+from benchmarks.trust.scores import Floats, Loss
+
+FLOAT = "fp32"
+
+
+@dataclass
+class CaseWork:
+    """One network's engines by method, and their scores on the same samples.
+
+    Attributes:
+        folder: of all that is made; `METHOD.onnx` is an engine, `METHOD.npy` its scores.
+    """
+
+    case: Case
+    folder: Path
+
+    @cached_property
+    def evaluation(self) -> Arrays:
+        return self.case.evaluation_samples()
+
+    @property
+    def calibration_file(self) -> Path:
+        return self.case.calibration_file(self.folder)
+
+    def engine(self, method: str) -> Path:
+        return self.case.model if method == FLOAT else self.folder / f"{method}.onnx"
+
+    def scores(self, method: str) -> Floats:
+        """(n, …) what the metric is made of; taken from the folder where it is newer than the engine."""
+        engine, path = self.engine(method), self.folder / f"{self.case.name}-{method}.npy"
+        if not path.exists() or path.stat().st_mtime < engine.stat().st_mtime:
+            draft = path.with_suffix(".draft.npy")
+            np.save(draft, score(engine, self.evaluation, self.case.metric).astype(np.float32))
+            draft.replace(path)
+        found: Floats = np.load(path).astype(np.float64)
+        return found
+
+    def value(self, method: str) -> float:
+        return value_of(self.case.metric, self.scores(method))
+
+    def loss(self, method: str, against: str = FLOAT) -> Loss:
+        """What a method's engine loses against another's, on the same samples."""
+        return loss_of(self.case.metric, self.scores(against), self.scores(method))
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is published: one JSON file, whole at any time."""
+
+    path: Path
+
+    def read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {"networks": {}, "runs": {}}
+
+    def add(self, part: str, name: str, figures: dict[str, Any]) -> None:
+        """Put figures under a name, in place of what stood there."""
+        found = self.read()
+        found.setdefault(part, {})[name] = figures
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        draft.replace(self.path)
