@@ -63,9 +63,16 @@ def write_int8(job: Job, recover: str, out: Path) -> RecoveryRecord | None:
 def job_of(model: Path, calibration: Path, metric: str, folder: Path) -> Job:
     """The calibration samples are all data there are: nothing of what is scored later is seen."""
     data = str(calibration)
-    apart = {"data": data, "calibration_data": data, "final_data": data}
-    decode = _DECODERS.get(metric)
-    return Job(model=str(model), folder=str(folder), batch=_BATCH, metric=metric, decode=decode, **apart)
+    return Job(
+        model=str(model),
+        data=data,
+        calibration_data=data,
+        final_data=data,
+        folder=str(folder),
+        batch=_BATCH,
+        metric=metric,
+        decode=_DECODERS.get(metric),
+    )
 
 
 def told(record: RecoveryRecord | None) -> list[dict[str, Any]]:
