@@ -18,8 +18,10 @@ from search.errors import ConfigError, DataError
 from search.graph.model import Model
 from search.values import FP16_MAX, Ranges, digest_of
 
-METHODS = ("minmax", "percentile", "entropy", "mse")
+AUTO = "auto"
+METHODS = (AUTO, "minmax", "percentile", "entropy", "mse")
 PERCENTILE = 99.99
+_ONE_PASS = (AUTO, "minmax")
 # Part of the cache key: raise it when the same data would give other ranges.
 _ALGORITHM = 1
 
@@ -35,7 +37,8 @@ def collect(
 ) -> Ranges:
     """Ranges of every float tensor of the main graph: float graph inputs, and float outputs of nodes.
 
-    `minmax` reads the data once. The others make a histogram between the extremes in a second pass and then clip:
+    `minmax` reads the data once, and so does `auto`, which is `minmax` until the recovery step `ranges` has chosen a
+    method for each tensor. The others make a histogram between the extremes in a second pass and then clip:
     `percentile` (or `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one
     limit on |x|, so that [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are
     represented exactly whatever the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
@@ -59,11 +62,11 @@ def collect(
     name, percentile = parse_method(method)
     if not len(indices):
         raise DataError("calibration needs samples and its part of the data is empty: give more data")
-    runs = math.ceil(len(indices) / model.batch) * (1 if name == "minmax" else 2)
+    runs = math.ceil(len(indices) / model.batch) * (1 if name in _ONE_PASS else 2)
     run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs))
     seen = observe(run)
     chosen = dict(seen.ranges)
-    if name != "minmax":
+    if name not in _ONE_PASS:
         varying = {tensor: range_ for tensor, range_ in seen.ranges.items() if range_.low < range_.high}
         for tensor, counts in count_values(run, varying, seen, magnitudes=name != "percentile").items():
             chosen[tensor] = clip(varying[tensor], counts, name, percentile)

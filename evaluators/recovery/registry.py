@@ -13,6 +13,7 @@ SHIPPED = MappingProxyType(
     {
         "equalize": "evaluators.recovery.equalize:Equalize",
         "smooth": "evaluators.recovery.smooth:Smooth",
+        "ranges": "evaluators.recovery.int8.tensor_ranges:RangesStep",
         "bias": "evaluators.recovery.int8.bias:BiasStep",
     }
 )

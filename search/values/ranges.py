@@ -29,6 +29,7 @@ class Ranges:
     """Calibrated ranges of every float tensor, by name in the clean model.
 
     `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
+    `fixed` names the tensors whose range a user set by hand, which no recovery step changes.
     `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
     `recovery` is what was changed of the model before they were calibrated, and of its INT8 constants with them.
     """
@@ -39,6 +40,7 @@ class Ranges:
     samples: int
     infinite: tuple[str, ...] = ()
     recovery: Recovery = field(default_factory=Recovery)
+    fixed: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -58,6 +60,7 @@ class Ranges:
             "observed": {name: [r.low, r.high] for name, r in sorted(self.observed.items())},
             # Left out where there is none, so that the digest of such ranges is what it was before there was the key.
             **({"infinite": sorted(self.infinite)} if self.infinite else {}),
+            **({"fixed": sorted(self.fixed)} if self.fixed else {}),
             **({"recovery": self.recovery.to_json()} if self.recovery else {}),
         }
 
@@ -70,4 +73,5 @@ class Ranges:
             observed={name: TensorRange(*pair) for name, pair in data["observed"].items()},
             infinite=tuple(data.get("infinite", ())),
             recovery=Recovery.from_json(data["recovery"]) if "recovery" in data else Recovery(),
+            fixed=tuple(data.get("fixed", ())),
         )

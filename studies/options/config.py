@@ -248,9 +248,9 @@ class SearchConfig:
         panel="Data",
     )
     calibration: str = option(
-        kinds.one_of("minmax", "percentile", "entropy", "mse"),
-        "minmax, percentile, entropy, mse.",
-        "minmax",
+        kinds.one_of("auto", "minmax", "percentile", "entropy", "mse"),
+        "auto: one for each tensor.",
+        "auto",
         metavar="METHOD",
         verbs=("search", *Verbs.ANALYSES),
         panel="Data",

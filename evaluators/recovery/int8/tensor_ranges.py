@@ -1,0 +1,227 @@
+"""A calibration method for each tensor, chosen by what it does to the outputs of the groups that read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.convenience import extract
+
+from evaluators.backends.onnxruntime.emulation import Emulated
+from evaluators.calibration.activations import AUTO
+from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
+from evaluators.data import Batch
+from evaluators.engine import Arrays
+from evaluators.lowering.placement import plan
+from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
+from evaluators.measure.output_noise import sample_noise
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
+from evaluators.recovery.int8.sample_errors import helps, rows_of, sample_errors, sample_weights, usual_power
+from evaluators.recovery.step import Proposal, RecoveryStep
+from search.graph.model import Model
+from search.values import Precision, Ranges, TensorRange
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+_SAMPLES = 32  # to take ranges from, and as many to judge them on
+_TIME_SHARE = 0.4  # of what is left
+# Of the error that `minmax` leaves, at most, for another method: small gains in a group may be losses in the outputs,
+# because what is cut off is always cut off to the same side.
+_KEPT_SHARES = (0.8, 0.5)
+
+
+class RangesStep(RecoveryStep):
+    """Chooses among `minmax`, percentiles, `entropy` and `mse` for each tensor; one that a user named stays.
+
+    Each tensor that INT8 groups read or make is rounded alone, by each method's range, and all else of the group left
+    in float. The method whose output of the group is nearest on held-out samples is taken, where that is no chance and
+    the gain is large: how large it has to be is chosen by the error of the network's outputs.
+    """
+
+    name = "ranges"
+    summary = "chooses a calibration method for each tensor by the error of what reads it"
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        if ranges.method != AUTO:
+            return None
+        choice = _Choice(context, ranges)
+        notes = choice.run()
+        offered = [choice.ranges(share) for share in _KEPT_SHARES]
+        best = min((ranges, *offered), key=choice.output_error)  # the first of equal ones
+        return None if best == ranges else Proposal(best, (choice.counted(best), *notes))
+
+
+@dataclass
+class _Tensor:
+    """One scale: the candidates for its range, and the errors that each gave in all groups so far."""
+
+    candidates: Mapping[str, TensorRange]
+    errors: dict[str, Floats] = field(default_factory=dict)
+
+    def add(self, method: str, errors: Floats) -> None:
+        known = self.errors.get(method)
+        self.errors[method] = errors if known is None or len(known) != len(errors) else known + errors
+
+    def best(self, share: float) -> str:
+        """The method that leaves the least error, if that is at most this share of what `minmax` leaves."""
+        before = self.errors.get(MINMAX)
+        if before is None:
+            return MINMAX
+        most = share * float(before.mean())
+        better = [m for m, errors in self.errors.items() if errors.mean() <= most and helps(errors, before)]
+        return min(better, key=lambda method: float(self.errors[method].mean()), default=MINMAX)
+
+
+class _Choice:
+    def __init__(self, context: RecoveryContext, ranges: Ranges) -> None:
+        self._context = context
+        self._ranges = ranges
+        self._model = context.model(ranges.recovery)
+        self._roots = _scale_owners(self._model, context)
+        self._bounds = bounds_of_values(self._model.graph.graph)
+        count = -(-_SAMPLES // self._model.batch)
+        fitting = list(islice(context.fitting(), count))
+        self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
+        self._fitted = len(fitting)
+        self._weights = self._input_weights()
+        self._tensors: dict[str, _Tensor] = {}
+        self._outputs: dict[int, Arrays] = {}
+
+    def run(self) -> list[str]:
+        """Look at every group, as far as there is time; notes."""
+        model, int8 = self._model, self._context.int8
+        groups = [group for group in model.groups if int8[group.id] is Precision.INT8]
+        until = (1 - _TIME_SHARE) * self._context.seconds_left()
+        seen = 0
+        inputs = [batch.inputs for batch in self._batches]
+        for piece, tensors in tensors_of_pieces(self._context.emulator, model, [cut(model, g) for g in groups], inputs):
+            if self._context.seconds_left() <= until:
+                break
+            self._look(piece, tensors)
+            seen += 1
+            self._context.alive()
+        return list(_unseen(seen, len(groups)))
+
+    def ranges(self, share: float) -> Ranges:
+        """The ranges with another method for each tensor that it leaves at most such a share of the error."""
+        methods = {root: tensor.best(share) for root, tensor in self._tensors.items()}
+        chosen = {
+            name: self._tensors[root].candidates[methods[root]]
+            for name, root in self._roots.items()
+            if methods.get(root, MINMAX) != MINMAX and name not in self._ranges.fixed
+        }
+        return replace(self._ranges, tensors={**self._ranges.tensors, **chosen})
+
+    def counted(self, ranges: Ranges) -> str:
+        """A note on how many scales each method has."""
+        counts = Counter(
+            next((m for m, range_ in tensor.candidates.items() if range_ == ranges.tensors[root]), MINMAX)
+            for root, tensor in self._tensors.items()
+        )
+        shown = ", ".join(f"{method} for {count}" for method, count in counts.most_common())
+        return f"methods of {counts.total()} ranges: {shown}"
+
+    def output_error(self, ranges: Ranges) -> float:
+        """Mean error of the network's outputs on held-out samples, that of a sample at most 1."""
+        rough = self._context.open_int8(ranges)
+        return float(np.concatenate([self._noise(rough, i) for i in range(self._fitted, len(self._batches))]).mean())
+
+    def _noise(self, rough: Emulated, index: int) -> Floats:
+        batch = self._batches[index]
+        noise = sample_noise(rough.run(batch.inputs), self._exact(index), self._model.batch)
+        return np.minimum(noise[: batch.count], 1.0)
+
+    def _exact(self, index: int) -> Arrays:
+        if index not in self._outputs:
+            session = self._context.open_float(self._ranges.recovery)
+            self._outputs |= {i: session.run(self._batches[i].inputs) for i in range(self._fitted, len(self._batches))}
+        return self._outputs[index]
+
+    def _input_weights(self) -> list[Floats]:
+        weights = [np.ones(batch.count) for batch in self._batches]
+        for name, array in self._batches[0].inputs.items():
+            if array.dtype.kind == "f":
+                rows = [rows_of(batch.inputs[name], 1, batch.count, self._model.batch) for batch in self._batches]
+                found = zip(weights, sample_weights(rows), strict=True)
+                weights = [np.minimum(old, new) if len(old) == len(new) else old for old, new in found]
+        return weights
+
+    def _look(self, piece: Piece, tensors: Sequence[Arrays]) -> None:
+        """Count the errors of one group's output."""
+        inner = [name for name in piece.group.tensors if name in self._roots and name != piece.output]
+        whole = self._open(piece, list(piece.inputs), [piece.output, *inner])
+        full = [{**t, **whole.run({n: t[n] for n in piece.inputs})} for t in tensors] if inner else list(tensors)
+        outputs = [self._rows(arrays[piece.output], piece, i) for i, arrays in enumerate(full)]
+        power = usual_power(outputs)
+        for name in dict.fromkeys((*piece.group.inputs, *piece.group.skips, *inner, piece.output)):
+            tensor = self._tensor(name, full, piece)
+            if tensor is None or len(tensor.candidates) < 2:
+                continue
+            session = whole if name in piece.inputs else None
+            if session is None and name != piece.output:
+                session = self._open(piece, [name, *piece.inputs], [piece.output])
+            grid = self._grid(name)
+            for method, chosen in tensor.candidates.items():
+                errors = []
+                for i, arrays in list(enumerate(full))[self._fitted :]:
+                    rounded = {name: grid.rounded(arrays[name], chosen)}
+                    made = rounded
+                    if session is not None:
+                        given = {n: arrays[n] for n in piece.inputs} | rounded
+                        made = session.run(given, [piece.output])
+                    errors.append(sample_errors(self._rows(made[piece.output], piece, i), outputs[i], power))
+                tensor.add(method, np.concatenate(errors))
+
+    def _open(self, piece: Piece, inputs: list[str], outputs: list[str]) -> Any:
+        graph = piece.model.graph
+        return self._context.emulator.open(ir.Model(extract(graph.graph, inputs, outputs), ir_version=graph.ir_version))
+
+    def _tensor(self, name: str, full: Sequence[Arrays], piece: Piece) -> _Tensor | None:
+        """The scale that a tensor has; None where it is not quantized, or its range is not ours to choose."""
+        root = self._roots.get(name)
+        seen = self._ranges.tensors.get(root or "")
+        if root is None or seen is None or root in self._ranges.infinite or root in self._ranges.fixed:
+            return None
+        if root not in self._tensors:
+            arrays = [self._rows(full[i][name], piece, i) for i in range(self._fitted)]
+            weights = [w if len(w) == len(a) else np.ones(len(a)) for w, a in zip(self._weights, arrays, strict=False)]
+            self._tensors[root] = _Tensor(propose_ranges(seen, arrays, weights, self._grid(name)))
+        return self._tensors[root]
+
+    def _grid(self, name: str) -> Grid:
+        return Grid(self._context.placement, self._bounds.get(self._roots[name], UNBOUNDED))
+
+    def _rows(self, array: Array, piece: Piece, index: int) -> Array:
+        return rows_of(array, piece.axis, self._batches[index].count, self._model.batch)
+
+
+def _scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
+    """Tensor that is INT8 when all groups are → the tensor whose range gives its scale, by name.
+
+    Those that take the scale of a Concat are left out: what suits one of its inputs need not suit the others.
+    """
+    copy = model.graph.clone()
+    planned = plan(copy.graph, model, context.int8, context.placement)
+    values = {node.inputs[index] for node, index in planned.reads} | planned.stored
+    found = {}
+    for value in values:
+        if value is None:
+            continue
+        root = planned.root(value)
+        maker = root.producer()
+        if root is value or maker is None or maker.op_type != "Concat":
+            found[value.name or ""] = root.name or ""
+    return dict(sorted((found | {root: root for root in found.values()}).items()))
+
+
+def _unseen(seen: int, groups: int) -> Iterator[str]:
+    if seen < groups:
+        yield f"{groups - seen} of {groups} groups were not looked at: the time is over"
