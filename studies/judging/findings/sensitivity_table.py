@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from search.values import Precision
+from search.values import Precision, RecoveryRecord
 from studies.judging.findings.causes import Cause, Finding, find_causes
+from studies.judging.findings.remedies import Remedy, results_of
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.quantities import format_percent
 from studies.store.records import GroupRecord, SensitivityRecord
@@ -24,30 +25,6 @@ CAUSE_COLUMNS = ("group", "node", "precision", "cause", "evidence")
 
 
 @dataclass(frozen=True)
-class Remedy:
-    """What to do about one cause.
-
-    Attributes:
-        groups: ids of the groups in which it shows, in the order of the graph.
-    """
-
-    cause: Cause
-    groups: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """What goes on and what to do, in sentences."""
-        cause = self.cause
-        steps = f"Recovery steps that do it: {', '.join(cause.steps)}."
-        return f"{cause.words} {cause.remedy} {steps}"
-
-    def to_json(self) -> dict[str, Any]:
-        cause = self.cause
-        told = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words}
-        return {**told, "remedy": cause.remedy, "steps": list(cause.steps)}
-
-
-@dataclass(frozen=True)
 class Sensitivities:
     """What every group does alone in every lower precision.
 
@@ -56,6 +33,8 @@ class Sensitivities:
         rows: in the order of the graph.
         groups: by id.
         notes: what is noteworthy of a pass that was run just now.
+        recovery: what was tried on the target to make INT8 lose less, which these sensitivities are of; None where
+            nothing was.
     """
 
     of: str
@@ -63,6 +42,7 @@ class Sensitivities:
     groups: Mapping[str, GroupRecord]
     thresholds: Thresholds
     notes: tuple[str, ...] = ()
+    recovery: RecoveryRecord | None = None
 
     @cached_property
     def means(self) -> dict[Precision, float]:
@@ -148,7 +128,7 @@ class Sensitivities:
         for row in self.rows:
             for finding in self.findings(row):
                 groups.setdefault(finding.cause, {})[row.group] = None
-        found = [Remedy(cause, tuple(some)) for cause, some in groups.items()]
+        found = [Remedy(cause, tuple(some), results_of(cause, self.recovery)) for cause, some in groups.items()]
         return sorted(found, key=lambda remedy: -len(remedy.groups))
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -184,13 +184,18 @@ def of_study(
         targets = store.targets.of_study(study.id)
         target = choose(targets, wanted, name) if targets else None
         config = change_config(config_of(study, target, url), changes)
-        rows = store.spaces.sensitivity_rows(target.id) if target is not None and not again else ()
-        groups = store.studies.groups(study.id)
-    notes: tuple[str, ...] = ()
-    if not rows:
-        with Store.open(url) as store:
-            rows, notes, groups = _measure_study(store, study, target, config, progress, again=again)
-    return Sensitivities(name, _in_order(rows, groups), {g.id: g for g in groups}, thresholds, notes)
+        found = None if target is None or again else _stored(store, study, target, thresholds)
+    if found is not None and found.rows:
+        return found
+    with Store.open(url) as store:
+        measured, notes = _measure_study(store, study, target, config, progress, again=again)
+        return replace(_stored(store, study, measured, thresholds), notes=notes)
+
+
+def _stored(store: Store, study: StudyRecord, target: TargetRecord, thresholds: Thresholds) -> Sensitivities:
+    rows, groups = store.spaces.sensitivity_rows(target.id), store.studies.groups(study.id)
+    by_id = {group.id: group for group in groups}
+    return Sensitivities(study.name, _in_order(rows, groups), by_id, thresholds, recovery=target.recovery)
 
 
 def _measure_study(
@@ -201,7 +206,8 @@ def _measure_study(
     progress: SearchEvents,
     *,
     again: bool,
-) -> tuple[tuple[SensitivityRecord, ...], tuple[str, ...], tuple[GroupRecord, ...]]:
+) -> tuple[TargetRecord, tuple[str, ...]]:
+    """Measure and store; the target that it was measured for, and notes."""
     from studies.artifacts.shipping import here
     from studies.crew.deletion import reported_deletion
     from studies.run.session.folders import check_artifacts
@@ -215,7 +221,7 @@ def _measure_study(
         complete_study(store, good, study.id)
         with join_study(store, good, study, progress) as work:
             notes = measure(work, again=again)
-            return store.spaces.sensitivity_rows(work.ledger.target.id), notes, store.studies.groups(study.id)
+            return work.ledger.target, notes
 
 
 def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:

@@ -81,7 +81,10 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
 
 def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:
     rows = store.spaces.sensitivity_rows(now.target.id)
-    return Sensitivities(now.study.name, rows, {group.id: group for group in groups}, Thresholds()) if rows else None
+    if not rows:
+        return None
+    by_id = {group.id: group for group in groups}
+    return Sensitivities(now.study.name, rows, by_id, Thresholds(), recovery=now.target.recovery)
 
 
 def _target_text(now: Standing) -> str:

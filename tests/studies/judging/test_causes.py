@@ -21,7 +21,7 @@ from evaluators.diagnose.weight_divergence import weight_divergence
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.graph.model import Model, load
-from search.values import Assignment, Precision, Ranges, TensorRange
+from search.values import Assignment, LossEstimate, Precision, Ranges, RecoveryRecord, StepRecord, TensorRange
 from studies.judging.findings.causes import CAUSES, find_causes
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.options.diagnosis.thresholds import Thresholds
@@ -193,3 +193,29 @@ def test_every_remedy_names_steps_that_there_are() -> None:
     names = {"equalize", "smooth", "ranges", "bias", "round", "samples"}
     assert all(set(cause.steps) <= names and cause.steps for cause in CAUSES)
     assert len({cause.name for cause in CAUSES}) == len(CAUSES)
+
+
+def test_what_a_remedy_won_here_stands_beside_it() -> None:
+    plain, after, last = (LossEstimate(loss, loss - 0.01, loss + 0.01, 500) for loss in (0.1, 0.02, 0.02))
+    steps = (
+        StepRecord("equalize", True, True, "the error is 0.01 times as large", final=after),
+        StepRecord("smooth", True, False, "the error is 1.2 times as large"),
+        StepRecord("bias", False, True, "the error is 0.9 times as large", final=last),
+    )
+    record = RecoveryRecord("auto", steps, plain)
+    row = replace(ROW, channel_ratio=9.0)
+    groups = {"g000": GroupRecord("g000", "a", "Conv", (), (), (), (), "")}
+    found = Sensitivities("m", (row,), groups, Thresholds(max_error_ratio=0.1), recovery=record)
+    [remedy] = found.remedies()
+    assert [(each.step, each.kept, each.won_back) for each in remedy.results] == [
+        ("equalize", True, pytest.approx(0.8)),
+        ("smooth", False, None),
+    ]
+    assert remedy.text.endswith(
+        "Here equalize is applied and won back 80 % of the loss; "
+        "smooth was tried and not kept, as the error is 1.2 times as large."
+    )
+    assert found.to_json()["remedies"][0]["results"][0]["step"] == "equalize"
+    unscored = replace(found, recovery=replace(record, plain=None))
+    assert "equalize is applied: the error is 0.01 times as large" in unscored.remedies()[0].text
+    assert "Here" not in replace(found, recovery=None).remedies()[0].text

@@ -1,0 +1,87 @@
+"""What helps against each cause, and what it won on the study's own target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from search.values import RecoveryRecord, StepRecord
+from studies.judging.findings.causes import Cause
+from studies.judging.findings.rescue_table import rescue_rows
+from studies.options.quantities import format_percent
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one recovery step did on a target.
+
+    Attributes:
+        step: its name.
+        kept: whether it is part of the INT8 that the study mixes.
+        won_back: share of plain INT8's loss on the final samples that it alone won back, on top of the steps before it;
+            None where plain INT8 shows no loss, or it was not scored.
+        text: the same in words.
+    """
+
+    step: str
+    kept: bool
+    won_back: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do about one cause.
+
+    Attributes:
+        groups: ids of the groups in which it shows, in the order of the graph.
+        results: what those of its recovery steps did that were tried on the target.
+    """
+
+    cause: Cause
+    groups: tuple[str, ...]
+    results: tuple[StepResult, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What goes on, what to do, and what that did here, in sentences."""
+        cause = self.cause
+        told = f"{cause.words} {cause.remedy} Recovery steps that do it: {', '.join(cause.steps)}."
+        return f"{told} Here {'; '.join(result.text for result in self.results)}." if self.results else told
+
+    def to_json(self) -> dict[str, Any]:
+        cause = self.cause
+        told = {"cause": cause.name, "groups": list(self.groups), "explanation": cause.words, "remedy": cause.remedy}
+        return {**told, "steps": list(cause.steps), "results": [vars(result) for result in self.results]}
+
+
+def results_of(cause: Cause, record: RecoveryRecord | None) -> tuple[StepResult, ...]:
+    """What the steps that do a cause's remedy did on a target, in the order of the cause.
+
+    Args:
+        record: what was tried there; None where nothing was.
+    """
+    tried = {} if record is None else {step.name: step for step in record.steps}
+    shares = {} if record is None else _shares(record)
+    return tuple(_result(tried[name], shares.get(name)) for name in cause.steps if name in tried)
+
+
+def _shares(record: RecoveryRecord) -> dict[str, float]:
+    """Kept step → share of plain INT8's loss that it won back on top of those before it; empty without such a loss."""
+    if record.plain is None or not record.plain.shows:
+        return {}
+    return {
+        row.step: (row.before.loss - row.after.loss) / record.plain.loss
+        for row in rescue_rows(record)
+        if row.before is not None and row.after is not None
+    }
+
+
+def _result(step: StepRecord, share: float | None) -> StepResult:
+    if not step.kept:
+        return StepResult(step.name, False, None, f"{step.name} was tried and not kept, as {step.reason}")
+    if share is None:
+        return StepResult(step.name, True, None, f"{step.name} is applied: {step.reason}")
+    return StepResult(
+        step.name, True, share, f"{step.name} is applied and won back {format_percent(share)} of the loss"
+    )
