@@ -24,6 +24,7 @@ from evaluators.process.results import (
     Description,
     EmulatedScore,
     FinalScores,
+    FloatComparison,
     LatencyComparison,
     Recovered,
 )
@@ -96,6 +97,9 @@ class BuildRequests(Protocol):
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
         """Write the ONNX file that the engine of an assignment is built from."""
+
+    def write_float_model(self, out: Path) -> None:
+        """Write the float model with what exact recovery steps changed; the user's own, clean, where there are none."""
 
     def write_timing_cache(self, out: Path) -> bool:
         """Write what the builder has learnt of tactics' times; False where it keeps nothing of the kind."""
@@ -267,6 +271,13 @@ class DiagnosisRequests(Protocol):
             ModelError: the assignment cannot be written as Q/DQ and Cast.
             EvaluatorError: ONNX Runtime cannot run it.
             MetricError: the metric raised or gave NaN.
+        """
+
+    def compare_float(self, file: Path, samples: int) -> FloatComparison:
+        """How far an ONNX file's outputs are from those of the user's file, on the first final samples.
+
+        Raises:
+            EvaluatorError: ONNX Runtime cannot run one of them.
         """
 
     def read_types(self, engine: Path) -> Mapping[str, str]:

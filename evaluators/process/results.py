@@ -106,6 +106,23 @@ class Recovered:
 
 
 @dataclass(frozen=True)
+class FloatComparison:
+    """Outputs of two float models on the same samples.
+
+    Attributes:
+        equal: whether all are the same bit by bit.
+        error: noise over the outputs' power, mean over the outputs; None where it is not finite. Of outputs that are no
+            floats, the share of values that differ.
+        floats: whether there are outputs of floats, of which alone the error is then.
+    """
+
+    equal: bool
+    error: float | None
+    floats: bool
+    samples: int
+
+
+@dataclass(frozen=True)
 class FinalScores:
     """Finalists, measured again and scored on the final split.
 

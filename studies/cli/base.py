@@ -17,6 +17,8 @@ from rich.table import Table
 from search.errors import BitfrontError, RunError
 from studies import interrupts, outputs
 from studies.events import Quiet
+from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
+from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.search_events import SearchEvents
 from studies.judging.sentences.evaluations import obedience_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
@@ -24,6 +26,7 @@ from studies.judging.sentences.no_pick import all_failed_text, nearest_text, nob
 from studies.judging.sentences.picks import band_text, best_label, best_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
+from studies.options.limits import MetricScale
 from studies.run.search_result import SearchResult
 from studies.run.unreachable_limits import UnreachableLimitError
 from studies.show.front_table import front_table
@@ -126,6 +129,7 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     if text := replaced_text(finished.deaths):
         out.print(f"{text}; `{suggestions.command('show', now.study.name, 'TRIAL')}` tells more", markup=False)
     print_front(now, finished.mixes, why_none=now.details.failures is None)
+    print_rescue(study_rescue(now), study_rescue_notes(now), MetricScale.of(now.study.metric))
     if now.picks.best is not None:
         out.print(f"{best_label(now)}: {best_text(now)}", markup=False)
         way = suggestions.command(
@@ -150,6 +154,15 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
     for text in (*final_notes(now), regained_text(now), provisional):
         if text:
             out.print(f"{text}.", markup=False, soft_wrap=True)
+
+
+def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
+    """Print what recovery won back, and what is to be said of it."""
+    if rows:
+        out.print("what INT8 loses, and what was won back:")
+        print_cells(HEADER, rescue_cells(rows, metric))
+    for text in notes:
+        out.print(f"{text}.", markup=False)
 
 
 def print_warnings(now: Standing) -> None:

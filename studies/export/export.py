@@ -24,6 +24,7 @@ from studies.export.checks import (
     failure_text,
     moved_text,
 )
+from studies.export.float_model import write_float_model
 from studies.export.folder import fill_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
@@ -150,6 +151,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)
         if mix is not None:
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
+        found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         _write_manifest(staging, found)
         staging.chmod(0o755)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
-from search.values import Assignment, Ranges
+from search.values import Assignment, Ranges, Target
 from studies.export.triton import triton_config
 from studies.run.session.backend_values import backend_kind, runs_on_gpu
 from studies.run.work import Work
@@ -40,9 +40,14 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
 
 def _write_ranges(folder: Path, work: Work) -> None:
     ranges = json.loads(work.ledger.artifacts.read_bytes(work.ledger.target.ranges_digest or ""))
-    (folder / RANGES).write_text(json.dumps(ranges, indent=1), encoding="utf-8")
-    version = work.ledger.target.target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
-    text = calibration_cache.write(Ranges.from_json(ranges), version)
+    write_ranges(folder, Ranges.from_json(ranges), work.ledger.target.target)
+
+
+def write_ranges(folder: Path, ranges: Ranges, target: Target) -> None:
+    """Write ranges as JSON, with what recovery changed, and as TensorRT's calibration cache."""
+    (folder / RANGES).write_text(json.dumps(ranges.to_json(), indent=1), encoding="utf-8")
+    version = target.versions.get("tensorrt", calibration_cache.DEFAULT_VERSION)
+    text = calibration_cache.write(ranges, version)
     (folder / CALIBRATION_FILE).write_text(text, encoding="utf-8", newline="\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,20 @@ class Emulated:
                 "memory is short, take a smaller --batch."
             ) from error
         return {name: np.asarray(array) for name, array in zip(wanted, found, strict=True)}
+
+
+def open_file(path: Path, threads: int) -> Emulated:
+    """An ONNX file as it is, on the processor; its external data may be of any size.
+
+    Raises:
+        EvaluatorError: ONNX Runtime refuses it.
+    """
+    device = OnnxRuntimeBackend("cpu", threads=threads).device
+    try:
+        session = device.ort.InferenceSession(str(path), device.session_options(), providers=device.providers())
+    except Exception as error:
+        raise EvaluatorError(f"opening {path} to run it: ONNX Runtime refuses it: {first_line(error)}.") from error
+    return Emulated(device.ort, session)
 
 
 @contextmanager

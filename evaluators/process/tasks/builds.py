@@ -88,6 +88,9 @@ class Builds:
     def write_source(self, assignment: Assignment, out: Path) -> None:
         self._opened.builder.write_source(assignment, out)
 
+    def write_float_model(self, out: Path) -> None:
+        self._opened.model.save(out)
+
     def write_timing_cache(self, out: Path) -> bool:
         cache = self._opened.builder.timing_cache()
         if cache:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, quickest
+from evaluators.backends.onnxruntime.emulation import Emulator, beside_others, every_core, open_file, quickest
 from evaluators.cores import usable_processors
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.compare_run import compare_engine, refusals
@@ -22,8 +25,9 @@ from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from evaluators.measure import accuracy
 from evaluators.measure.flips import count_flips
+from evaluators.measure.output_noise import OutputNoise
 from evaluators.measure.scoring import NonFiniteError
-from evaluators.process.results import EmulatedScore
+from evaluators.process.results import EmulatedScore, FloatComparison
 from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
@@ -128,6 +132,19 @@ class Diagnoses:
             for c in some
             if c.offered and c.precision is not Precision.FP32
         ]
+
+    def compare_float(self, file: Path, samples: int) -> FloatComparison:
+        opened, data = self._opened, self._data
+        with every_core() as cores:
+            user, written = (open_file(path, cores) for path in (Path(opened.job.model), file))
+            noise, equal, floats = OutputNoise(), True, False
+            for batch in data.final_batches(samples):
+                reference, outputs = user.run(batch.inputs), written.run(batch.inputs)
+                noise.add(outputs, reference, np.ones(batch.count))
+                equal &= all(np.array_equal(outputs[name], array) for name, array in reference.items())
+                floats = any(array.dtype.kind == "f" for array in reference.values())
+        error = noise.error if math.isfinite(noise.error) else None
+        return FloatComparison(equal, error, floats, min(samples, len(data.final_indices)))
 
     def read_types(self, engine: Path) -> Mapping[str, str]:
         model = self._opened.model

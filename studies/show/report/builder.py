@@ -10,7 +10,9 @@ from typing import Any
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
+from studies.judging.findings.rescue_table import rescue_cells
 from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
 from studies.judging.point_lists import front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
@@ -23,6 +25,7 @@ from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
+from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
 from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
 from studies.show.report.target_figures import side_by_side
@@ -73,6 +76,8 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
         diagnosis=_diagnosis(store, now, groups),
+        rescue=rescue_cells(study_rescue(now), MetricScale.of(now.study.metric)),
+        rescue_notes=[f"{text[0].upper()}{text[1:]}." for text in study_rescue_notes(now)],
         time_spent=time_rows(times),
         time_text=times_text(times),
         seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
+from studies.judging.findings.rescue_table import HEADER
 from studies.options.quantities import format_ms, format_percent
 from studies.outputs import check_file
 from studies.show.html_file import write_page
@@ -41,6 +42,7 @@ def render_report(data: ReportData) -> str:
         swatches={label: colour_of(label) for label in labels_of(data)},
         hidden=count_outside(data, first_view(data)),
         beyond=len(data.shown) - len(data.front),
+        rescue_header=HEADER,
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,
         shows_moves=any(row.moves for row in data.shown),

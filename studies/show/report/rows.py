@@ -162,6 +162,8 @@ class ReportData:
         notes: sentences to show first: a budget nobody met, warnings.
         beside: this target beside others of the study; None where it is shown alone.
         diagnosis: what groups do alone in lower precisions, and why; None where it was not measured.
+        rescue: cells of the rescue table, below `rescue_table.HEADER`; empty where recovery tried nothing.
+        rescue_notes: what goes with it, one sentence each.
         time_spent: seconds, share and what they were spent on, in words, the most first.
         time_text: whose time that is, in words.
         seconds: kind of work → seconds, the most first; for the figure.
@@ -189,6 +191,8 @@ class ReportData:
     notes: Sequence[str] = ()
     beside: SideBySide | None = None
     diagnosis: Sensitivities | None = None
+    rescue: Sequence[tuple[str, ...]] = ()
+    rescue_notes: Sequence[str] = ()
     time_spent: Sequence[tuple[str, str, str]] = ()
     time_text: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,46 @@
+"""The rescue table of a study on a target, with its best mix as the last row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from search.values import LossEstimate
+from studies.judging.findings.rescue_table import Mix, RescueRow, rescue_notes, rescue_rows
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.standing import Standing
+
+_INT8 = "baseline:int8"
+
+
+def study_rescue(now: Standing) -> list[RescueRow]:
+    """What INT8 lost and won back, and the best mix; empty where nothing was tried on the target."""
+    record = now.target.recovery
+    if record is None or not record.steps:
+        return []
+    best = best_point(now)
+    return rescue_rows(record, None if best is None else _mix(now, best), recovered_ms=_int8_ms(now))
+
+
+def study_rescue_notes(now: Standing) -> list[str]:
+    """What goes with the table, one sentence each."""
+    record = now.target.recovery
+    if record is None:
+        return []
+    notes = rescue_notes(record, now.study.data.get("final"))
+    if best_point(now) is not None and record.steps:
+        notes.append("the last row is of the engine, on all final samples; its interval allows for all that were tried")
+    return notes
+
+
+def _mix(now: Standing, best: Point) -> Mix:
+    final = best.final
+    loss = LossEstimate(final.loss, final.low, final.high, int(now.study.data["final"])) if final.scored else None
+    return Mix(f"best: trial {best.trial}", loss, best.latency_ms)
+
+
+def _int8_ms(now: Standing) -> float | None:
+    """Latency of uniform INT8, which has all that was kept; None where it was not measured."""
+    rows = np.flatnonzero(now.table.role == _INT8)
+    latency_ms = now.point(int(rows[0])).latency_ms if len(rows) else float("nan")
+    return None if np.isnan(latency_ms) else latency_ms
