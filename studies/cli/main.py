@@ -29,6 +29,7 @@ VERBS = {
     "status": "studies.cli.reading",
     "front": "studies.cli.reading",
     "show": "studies.cli.reading",
+    "recover": "studies.cli.recover",
     "export": "studies.cli.results",
     "report": "studies.cli.results",
     "layers": "studies.cli.analyses",

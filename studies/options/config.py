@@ -44,7 +44,7 @@ class SearchConfig:
         "The ONNX model, in float32.",
         metavar="FILE",
         verbs=Verbs.READING_FILES,
-        argument=("search", "layers", "evaluate"),
+        argument=("search", "layers", "evaluate", "recover"),
         panel="Study",
         helps=dict.fromkeys(Verbs.READING_STUDIES, "Where the model file is now, if it has moved."),
     )
@@ -244,7 +244,7 @@ class SearchConfig:
         "Of the division of the data; fixed once a study is made.",
         0,
         metavar="N",
-        verbs=(*Verbs.CONTINUING, "evaluate"),
+        verbs=(*Verbs.CONTINUING, "evaluate", "recover"),
         panel="Data",
     )
     calibration: str = option(
@@ -259,12 +259,7 @@ class SearchConfig:
         kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
     )
     recover: str = option(
-        kinds.STEPS,
-        "auto, none, or steps: equalize,bias.",
-        "auto",
-        metavar="STEPS",
-        verbs=(*Verbs.CONTINUING, "evaluate"),
-        panel="Data",
+        kinds.STEPS, "auto, none, or names of steps.", "auto", verbs=Verbs.RECOVERING, metavar="STEPS", panel="Data"
     )
     sampler: str = option(
         kinds.SAMPLER,
@@ -286,7 +281,7 @@ class SearchConfig:
         "Keep layers whose name matches: 'REGEX=fp32'; repeatable.",
         (),
         metavar="RULE",
-        verbs=("search", *Verbs.ANALYSES),
+        verbs=("search", "layers", "sensitivity", "evaluate"),
         many=True,
         panel="Search",
         from_json=kinds.keep_from_json,

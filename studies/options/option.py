@@ -18,8 +18,9 @@ class Verbs:
     """Sets of verbs that take an option."""
 
     READING_STUDIES = ("resume", "worker", "sensitivity", "export", "profile", "remeasure", "compare")  # with files
-    ANALYSES = ("layers", "sensitivity", "evaluate")  # look at a model that needs no study
-    BUILDING = ("search", "evaluate")  # decide how engines are built and scored
+    ANALYSES = ("layers", "sensitivity", "evaluate", "recover")  # look at a model that needs no study
+    BUILDING = ("search", "evaluate", "recover")  # decide how engines are built and scored
+    RECOVERING = ("search", "resume", "evaluate", "recover")  # make INT8 lose less, or made it
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")
     ON_HOST = (*JOINING, *ANALYSES)

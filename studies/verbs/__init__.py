@@ -17,6 +17,7 @@ _MODULES = {
     **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
     "inspect": "engine_files",
+    "recover": "recovery",
     "delete": "deletion",
     "doctor": "host_check",
     **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -78,3 +79,10 @@ def test_the_precision_that_is_shown_is_the_one_that_tests_add() -> None:
         assert f"INT8 = 2, {Precision.INT8.rank}," in diff
     finally:
         toy_precision.remove()
+
+
+def test_the_recovery_step_of_the_guide_is_tried(here: Path) -> None:
+    name, text = example("A recovery step")
+    (here / f"{name}.py").write_text(text)
+    found = json.loads(ok("recover", "model.onnx", "--data", "data.npz", "--recover", f"{name}:Percentile", "--json"))
+    assert [step["name"] for step in found["recovery"]["steps"]] == ["percentile"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import invoke, ok, write_inputs
-from tests.support.extensions import toy_limit, toy_sampler
+from tests.support.extensions import toy_limit, toy_sampler, toy_step
 
 FAKE = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 6, "--quiet")
 
@@ -56,6 +56,17 @@ def test_a_metric_of_a_module_is_scored(here: Path) -> None:
     )
     ok(*FAKE, "--metric", "toy_metric:least")
     assert json.loads(ok("front", "s", "--json"))["metric"]["name"] == "toy_metric:least"
+
+
+def test_an_installed_package_registers_a_recovery_step(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(toy_step.__file__, here / "site", "bitfront.recovery", "balance", "toy_step:Balance")
+    given = ("recover", "model.onnx", "--data", "data.npz", "--recover", "balance", "--json")
+    refused = invoke(*given)
+    assert refused.exit_code == 2
+    assert "--recover balance: there is no such recover" in refused.stderr
+    monkeypatch.syspath_prepend(here / "site")
+    (step,) = json.loads(ok(*given))["recovery"]["steps"]
+    assert (step["name"], step["kept"]) == ("balance", True)
 
 
 def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,137 @@
+"""INT8 of one model recovered without a study: the verb `recover` as a function."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search.errors import ArtifactError, ConfigError, StudyError
+from search.space.choices import make_space
+from search.values import Precision, Ranges, RecoveryRecord
+from studies.events import Events, Quiet
+from studies.export.export import check_folder
+from studies.export.float_model import write_float_model
+from studies.export.folder import write_ranges
+from studies.judging.findings.rescue_table import RescueRow, rescue_notes, rescue_rows
+from studies.options.config import SearchConfig
+from studies.options.read_options import check_config
+from studies.run.session.calibration import recover as recover_int8
+from studies.run.session.setup import Checked, calibrate, checked
+from studies.store import suggestions
+from studies.verbs.readings import exists
+
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class RecoveredModel:
+    """What recovery did to a model.
+
+    Attributes:
+        record: every step that was tried.
+        rows: of the rescue table.
+        notes: what goes with it, one sentence each.
+        metric: as a study's row has it.
+        folder: where the model and its ranges were written; None where that was not asked for.
+    """
+
+    record: RecoveryRecord
+    rows: tuple[RescueRow, ...]
+    notes: tuple[str, ...]
+    metric: Mapping[str, Any]
+    folder: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; losses in the metric's unit."""
+        return {
+            "recovery": self.record.to_json(),
+            "table": [row.to_json() for row in self.rows],
+            "notes": list(self.notes),
+            "metric": dict(self.metric),
+            "folder": None if self.folder is None else str(self.folder),
+        }
+
+
+def recover(
+    config: SearchConfig, out: Path | None = None, *, latency: bool = False, events: Events | None = None
+) -> RecoveredModel:
+    """Try recovery steps on a model and write what they made of it, as `bitfront recover`.
+
+    Args:
+        config: the model, its data, the target and the steps.
+        out: a new or empty folder for the float model and the ranges; None to write nothing.
+        latency: build plain and recovered INT8 and time them in turn.
+
+    Raises:
+        InputError: the model, its data or an option cannot be used; `model` is the name of a study.
+        EvaluatorError: the model cannot be run, or a step that was named fails.
+        ArtifactError: the folder cannot be written, or the float model is not the user's.
+    """
+    config = check_config(config)
+    _refuse_study(config)
+    if config.recover == "none":
+        raise ConfigError("recovering INT8: --recover none leaves nothing to do. Leave it out, or name steps.")
+    if out is not None:
+        check_folder(out)
+    if "timing-cache" not in config.given:
+        config = config.changed({"timing_cache": "none"})  # nothing stays behind
+    with checked(config) as good:
+        plain = calibrate(good, config.calibration)
+        found = recover_int8(good, plain, config.recover, events or Quiet())
+        plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)
+        if out is not None:
+            _write(good, found.ranges, found.record, out)
+        rows = rescue_rows(found.record, plain_ms=plain_ms, recovered_ms=recovered_ms)
+        notes = rescue_notes(found.record, good.data["final"])
+        return RecoveredModel(found.record, tuple(rows), tuple(notes), good.metric, out)
+
+
+def _refuse_study(config: SearchConfig) -> None:
+    if not Path(config.model).exists() and exists(config.model, storage=config.storage):
+        raise StudyError(
+            f"recovering {config.model}: expected an ONNX file, got the name of a study. A study recovers when it is "
+            f"made; go on with it: `{suggestions.command('resume', config.model)}`."
+        )
+
+
+def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, float]:
+    """Milliseconds of plain and of recovered INT8, timed in turn."""
+    engines = {}
+    for name, ranges in (("plain", plain), ("recovered", recovered)):
+        _adopt(good, ranges)
+        engines[name] = good.folder / f"{name}.engine"
+        int8 = make_space(good.model, good.capability, ranges).uniform(Precision.INT8)
+        good.keeper.ask(f"building {name} INT8").builds.rebuild(int8, engines[name])
+    found = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
+    return found["plain"].value_ms, found["recovered"].value_ms
+
+
+def _adopt(good: Checked, ranges: Ranges) -> None:
+    path = Path(tempfile.mkdtemp(dir=good.folder)) / "ranges.json"
+    path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
+    good.keeper.adopt(ranges=str(path))
+
+
+def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> None:
+    _adopt(good, ranges)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+    except OSError as error:
+        raise ArtifactError(f"writing to {out}: {error}.") from error
+    try:
+        write_float_model(staging, good.keeper, record)
+        write_ranges(staging, ranges, good.target)
+        staging.chmod(0o755)
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    except OSError as error:
+        raise ArtifactError(f"writing to {out}: {error}. Make room and try again.") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

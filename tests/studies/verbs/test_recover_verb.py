@@ -1,0 +1,73 @@
+"""`bitfront recover`: without a study, it writes the float model and the ranges and prints the rescue table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from search.values import Ranges
+from tests.support.command_line import invoke, ok, three_layers, write_inputs
+from tests.support.networks import plain_session, with_uneven_channels
+
+STEP = "tests.support.extensions.toy_step:Balance"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a network whose INT8 is poor, and its data."""
+    write_inputs(tmp_path, with_uneven_channels(three_layers(), "first", "second"), samples=160)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(*more: Any) -> list[Any]:
+    return ["recover", "model.onnx", "--data", "data.npz", "--metric", "mse", "--recover", STEP, *more]
+
+
+def outputs(path: Path) -> Any:
+    import onnx
+
+    return plain_session(onnx.load(path)).run(None, {"image": np.load("data.npz")["image"][:4]})[0]
+
+
+def test_it_prints_the_table_and_writes_model_and_ranges(here: Path) -> None:
+    printed = ok(*words("--out", "recovered", "--latency"))
+    rows = [line.split() for line in printed.splitlines()]
+    assert [row[:2] for row in rows if row[:1] in (["plain"], ["balance"])] == [["plain", "INT8"], rows[3][:2]]
+    assert printed.count(" ms") == 2  # of plain and of recovered INT8
+    assert sorted(path.name for path in (here / "recovered").iterdir()) == [
+        "calibration.cache",
+        "model.float.onnx",
+        "ranges.json",
+    ]
+    assert np.array_equal(outputs(here / "recovered/model.float.onnx"), outputs(here / "model.onnx"))
+    ranges = Ranges.from_json(json.loads((here / "recovered/ranges.json").read_text()))
+    assert "first.w" in ranges.recovery.factors
+
+
+def test_json_has_all_of_it_and_nothing_is_written(here: Path) -> None:
+    before = set(here.iterdir())
+    found = json.loads(ok(*words("--json")))
+    plain, balance = found["table"]
+    assert (plain["step"], balance["step"]) == ("plain INT8", "balance")
+    assert plain["after"]["samples"] == 48
+    assert balance["before"] == plain["after"]
+    assert found["recovery"]["steps"][0]["notes"] == ["7 channels scaled"]
+    assert {path.name for path in set(here.iterdir()) - before} == set()
+
+
+def test_what_it_cannot_recover_is_refused(here: Path) -> None:
+    ok("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 2, "--quiet")
+    for given, said in (
+        (["recover", "s", "--data", "data.npz"], "`bitfront resume s`"),
+        (["recover", "model.onnx", "--data", "data.npz", "--recover", "none"], "leaves nothing to do"),
+        (["recover", "model.onnx"], "--data is missing"),
+        (words("--out", "data.npz"), "it is a file"),
+    ):
+        refused = invoke(*given)
+        assert refused.exit_code == 2, refused.output
+        assert said in refused.stderr
