@@ -22,8 +22,8 @@ class ChannelValues:
     """Of one tensor, arrays of its rank: of full size along the axes that are kept, 1 along the others.
 
     Attributes:
-        low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN where there was
-            one. Both are of all samples where there is one batch alone.
+        low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN where one of
+            the values, or their sum of squares, is not finite. Both are of all samples where there is one batch alone.
         square: mean square over all samples.
         elements: values of each channel in a half.
     """
@@ -35,7 +35,8 @@ class ChannelValues:
 
     @property
     def magnitude(self) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = np.maximum(np.abs(self.low), np.abs(self.high)).max(axis=0)
+        with np.errstate(invalid="ignore"):
+            found: NDArray[np.float32] = np.maximum(np.abs(self.low), np.abs(self.high)).max(axis=0)
         return found
 
 
@@ -49,14 +50,17 @@ class _Seen:
     elements: int = 0
 
     def add(self, half: int, low: NDArray[np.float32], high: NDArray[np.float32], square: NDArray[np.float32]) -> None:
-        self.low[half] = np.minimum(self.low[half], low)
-        self.high[half] = np.maximum(self.high[half], high)
+        with np.errstate(invalid="ignore"):
+            self.low[half] = np.minimum(self.low[half], low)
+            self.high[half] = np.maximum(self.high[half], high)
         self.square = self.square + square.astype(np.float64)
 
     def values(self, halves: int) -> ChannelValues:
         """Of `halves` of the two halves, of which the first is never empty."""
         parts = [0, halves - 1]
-        low, high = (np.stack([each[part] for part in parts]) for each in (self.low, self.high))
+        # Extremes pass over NaN where they are computed; sums do not.
+        lost = np.where(np.isfinite(self.square), np.float32(0), np.float32(np.nan))
+        low, high = (np.stack([each[part] for part in parts]) + lost for each in (self.low, self.high))
         return ChannelValues(low, high, self.square / self.elements, self.elements / 2)
 
 

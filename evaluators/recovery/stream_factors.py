@@ -39,10 +39,12 @@ def observe_streams(
     names = quantized_tensors(model, context.int8, context.placement)
     symmetric = context.placement.symmetric
     for slots in wanted:
+        if not np.isfinite(magnitudes[slots]).all():
+            continue
         layers = list(_describe_layers(context, model, streams, values, slots))
         mine = [name for name, found in tensors.items() if name in names and np.isin(found, slots).any()]
         rounded = [describe_tensor(name, tensors[name], values[name], symmetric=symmetric) for name in mine]
-        if layers and np.isfinite(magnitudes[slots]).all():
+        if layers:
             yield Stream(slots, layers, rounded, magnitudes[slots])
 
 

@@ -78,7 +78,8 @@ class Stream:
             free = layer.slots != PINNED
             np.add.at(weights, np.searchsorted(self.slots, layer.slots[free]), layer.gain[free])
         with np.errstate(divide="ignore"):
-            return np.where(inputs > _DEAD, np.log2(inputs), np.nan), np.log2(weights) / 2
+            logs = np.log2(inputs), np.log2(weights) / 2
+        return np.where(inputs > _DEAD, logs[0], np.nan), np.where(weights > 0, logs[1], np.nan)
 
     def _settle(self, logs: Floats, count: int) -> Exponents:
         """Round, and move all together so that the largest value of the stream stays below what it was."""
@@ -127,7 +128,8 @@ def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValue
     for name, seen in values.items():
         slots = tensors[name]
         size = np.broadcast_to(seen.magnitude, slots.shape).astype(np.float64)
-        np.maximum.at(found, slots.reshape(-1), size.reshape(-1))
+        with np.errstate(invalid="ignore"):
+            np.maximum.at(found, slots.reshape(-1), size.reshape(-1))
     return found
 
 

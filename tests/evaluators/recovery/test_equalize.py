@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.equalize import Equalize
 from evaluators.recovery.step import Proposal
+from evaluators.recovery.streams.find import find_streams
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, Recovery
-from tests.support.networks import images, loaded, residual_cnn, sqnr_db
+from tests.support.networks import Net, finish, images, loaded, residual_cnn, sqnr_db
 from tests.support.paths import ROOT
 from tests.support.recovery_contexts import context_for, run_over
 from tests.support.stream_graphs import loaded_from
@@ -45,9 +47,9 @@ def multiply(proto: onnx.ModelProto, name: str, factor: NDArray[Any]) -> None:
 
 
 @functools.cache
-def uneven() -> Model:
+def uneven(opset: int = 17) -> Model:
     """A residual network whose channels inside a block, and behind it, differ by up to 2**8."""
-    proto, factors = residual_cnn(seed=5), 2.0 ** -(np.arange(32) % 9)
+    proto, factors = residual_cnn(seed=5, opset=opset), 2.0 ** -(np.arange(32) % 9)
     for name in ("block.0/conv1.w", "block.0/conv1.b"):
         multiply(proto, name, factors[:16].reshape(-1, *(1,) * (3 if name.endswith("w") else 0)))
     multiply(proto, "block.0/conv2.w", 1 / factors[:16].reshape(1, -1, 1, 1))
@@ -103,3 +105,87 @@ def test_scaled_streams_run_in_fp16() -> None:
 def test_even_channels_are_left_alone(name: str, placement: Placement) -> None:
     context = context_for(loaded(name), {"image": images(16)}, placement=placement)
     assert Equalize().propose(context, context.calibrate(Recovery())) is None
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 21, 23])
+def test_every_opset_is_recovered(opset: int) -> None:
+    check_recovered(context_for(uneven(opset), {"image": images(16)}))
+
+
+def check_recovered(context: RecoveryContext) -> None:
+    """INT8 is better by 6 dB, and the float model what it was."""
+    plain, proposal = propose(context)
+    exact = run_over(context.open_float(Recovery()), context)["logits"]
+    np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
+    before = sqnr_db(exact, run_over(context.open_int8(plain), context)["logits"])
+    assert sqnr_db(exact, run_over(context.open_int8(proposal.ranges), context)["logits"]) > before + 6
+
+
+def altered(changes: dict[str, NDArray[Any]]) -> Model:
+    """The uneven network with some of its weights multiplied."""
+    return replace(uneven().scaled({name: np.asarray(f, np.float32) for name, f in changes.items()}), digest="altered")
+
+
+def dead(channels: int, *which: int) -> NDArray[Any]:
+    factor = np.ones(channels, np.float32)
+    factor[list(which)] = 0
+    return factor
+
+
+def test_dead_channels_change_nothing() -> None:
+    """One that nothing is written to, one that only a bias keeps constant, and one of vanishing weights."""
+    alive = dead(16, 1, 2)
+    faint = np.where(np.arange(16) == 3, np.float32(2e-38), np.float32(1))
+    weight = (alive * faint).reshape(-1, 1, 1, 1)
+    check_recovered(
+        context_for(altered({"block.0/conv1.w": weight, "block.0/conv1.b": dead(16, 1)}), {"image": images(16)})
+    )
+
+
+def test_a_constant_input_makes_constant_channels() -> None:
+    context = context_for(uneven(), {"image": np.ones((8, 3, 16, 16), np.float32)})
+    plain = context.calibrate(Recovery())
+    proposal = Equalize().propose(context, plain)
+    exact = run_over(context.open_float(Recovery()), context)["logits"]
+    recovery = Recovery() if proposal is None else proposal.ranges.recovery
+    np.testing.assert_array_equal(run_over(context.open_float(recovery), context)["logits"], exact)
+
+
+def test_channels_that_hold_nan_are_left_alone() -> None:
+    pixels = images(16)
+    plain = context_for(uneven(), {"image": pixels}).calibrate(Recovery())
+    pixels[3] = np.nan
+    assert Equalize().propose(context_for(uneven(), {"image": pixels}), plain) is None
+
+
+def test_shared_weights_are_left_alone_with_a_note() -> None:
+    net, width = Net(7), 16
+    x = net.op("Relu", [net.conv("image", "first", 3, width)], "first/relu")
+    for number in range(2):
+        x = net.op("Relu", [net.op("Conv", [x, "tied"], f"tied{number}")], f"tied{number}/relu")
+    net.random("tied", width, width, 1, 1, fan_in=width)
+    y = net.op("Relu", [net.conv(x, "inside", width, width)], "inside/relu")
+    net.head(net.conv(y, "outside", width, width), width)
+    proto = net.model([4, 3, 16, 16], "logits", [4, 10])
+    factors = (2.0 ** -(np.arange(width) % 9)).astype(np.float32)
+    for name, factor in (("inside.w", factors.reshape(-1, 1, 1, 1)), ("inside.b", factors)):
+        multiply(proto, name, factor)
+    multiply(proto, "outside.w", 1 / factors.reshape(1, -1, 1, 1))
+    context = context_for(loaded_from(proto), {"image": images(16)})
+    check_recovered(context)
+    _, proposal = propose(context)
+    assert "tied" not in proposal.ranges.recovery.factors
+    assert any("tied" in note for note in proposal.notes)
+
+
+def test_weights_that_are_computed_are_left_alone() -> None:
+    net, width = Net(8), 16
+    x = net.op("Relu", [net.conv("image", "first", 3, width)], "first/relu")
+    weight = net.op("Mul", ["scale", net.random("base", width, width, 1, 1, fan_in=width)], "made")
+    net.head(net.op("Relu", [net.op("Conv", [x, weight], "computed")], "computed/relu"), width)
+    net.nodes[-1].output[0] = "logits"
+    shapes: dict[str, list[int | str]] = {"image": [4, 3, 8, 8], "scale": [1, 1, 1, 1]}
+    model = loaded_from(finish(net, shapes, {"logits": [4, 10]}))
+    streams = find_streams(model)
+    assert "first/relu_out" not in streams.tensors
+    assert "computed_out" not in streams.tensors
