@@ -203,7 +203,9 @@ class _Run:
         return scorer.score(openers, max(0.0, self._until - time.monotonic()))
 
     def _batches(self, indices: Indices) -> Iterator[Batch]:
-        return batches(self._subject.samples.dataset, indices, self._subject.given.batch)
+        for batch in batches(self._subject.samples.dataset, indices, self._subject.given.batch):
+            yield batch
+            self.context.alive()
 
     def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
         return activations.collect(

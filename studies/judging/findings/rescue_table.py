@@ -112,7 +112,7 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
         )
         if not record.plain.shows:
             notes.append("plain INT8 shows no loss there that chance would not explain, so no share is won back")
-    notes += [f"not kept: {step_text(step)}" for step in record.steps if not step.kept]
+    notes += [step_text(step) for step in record.steps if not step.kept]
     notes += [f"{step.name}: {note}" for step in record.kept for note in step.notes]
     return [*notes, *record.notes]
 

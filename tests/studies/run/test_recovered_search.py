@@ -7,10 +7,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from evaluators.recovery.registry import STEPS
+from search.graph.model import load
 from search.values import Ranges, RecoveryRecord
-from tests.support.command_line import DATABASE, invoke, ok, three_layers, write_inputs
+from tests.support.command_line import DATABASE, RECOVER, invoke, ok, three_layers, write_inputs
 from tests.support.networks import with_uneven_channels
 
 STEP = "tests.support.extensions.toy_step:Balance"
@@ -24,7 +27,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_inputs(folder, with_uneven_channels(three_layers(), "first", "second"), samples=160)
-        ok(*search("s", "--trials", 4, "--keep-engines", "all"))
+        (folder / "summary.txt").write_text(ok(*search("s", "--trials", 4, "--keep-engines", "all")))
         (folder / "printed.txt").write_text(ok("status", "s"))
     return folder
 
@@ -111,8 +114,37 @@ def test_steps_that_there_are_not_are_refused_before_anything_is_made(here: Path
     assert row(here, "select count(*) from bf_study where name = 'refused'") == (0,)
 
 
+def test_by_default_a_search_tries_every_step(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RECOVER, "auto")
+    ok("search", "model.onnx", "--data", "data.npz", "--study", "auto", "--backend", "fake", "--trials", 2, "--quiet")
+    _, record = stored(here, "auto")
+    assert tuple(step.name for step in record.steps) == STEPS.names()
+    assert "equalize" in {step.name for step in record.kept}
+    assert set(ranges_of(here, "auto").recovery.factors) >= FACTORS
+
+
+def test_an_export_carries_the_float_model_and_ranges(here: Path) -> None:
+    ok("export", "s", "--out", "exported", "--quiet")
+    manifest = json.loads((here / "exported/manifest.json").read_text())
+    assert manifest["float_model"]["outputs"] == "equal"
+    assert manifest["recovery"]["steps"][0]["kept"]
+    assert {"model.float.onnx", "ranges.json"} <= manifest["files"].keys()
+    scaled, user = (load(here / path).graph.graph.initializers for path in ("exported/model.float.onnx", "model.onnx"))
+    assert not np.array_equal(scaled["first.w"].const_value.numpy(), user["first.w"].const_value.numpy())
+
+
+def test_summary_and_report_have_the_table_with_the_mix_last(here: Path) -> None:
+    printed = (here / "summary.txt").read_text()
+    table = printed[printed.index("what INT8 loses") :].splitlines()
+    assert [line.split()[0] for line in table[2:5]] == ["plain", "balance", "best:"]
+    ok("report", "s", "--out", "report.html")
+    page = (here / "report.html").read_text()
+    assert "What INT8 loses, and what was won back" in page
+    assert "<td>best: trial" in page
+
+
 def test_ranges_that_were_given_are_not_changed(here: Path) -> None:
-    ok("export", "s", "--out", "engine", "--quiet")
-    refused = invoke(*search("cached", "--calibration-cache", "engine/calibration.cache"))
+    (here / "some.cache").write_text("TRT-8601-MinMaxCalibration\nimage: 3c010a14\n")
+    refused = invoke(*search("cached", "--calibration-cache", "some.cache"))
     assert refused.exit_code == 2
     assert "--calibration-cache: give one" in refused.stderr

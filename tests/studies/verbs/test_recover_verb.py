@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evaluators.recovery.registry import STEPS
 from search.values import Ranges
 from tests.support.command_line import invoke, ok, three_layers, write_inputs
 from tests.support.networks import plain_session, with_uneven_channels
@@ -58,6 +59,14 @@ def test_json_has_all_of_it_and_nothing_is_written(here: Path) -> None:
     assert balance["before"] == plain["after"]
     assert found["recovery"]["steps"][0]["notes"] == ["7 channels scaled"]
     assert {path.name for path in set(here.iterdir()) - before} == set()
+
+
+def test_by_default_every_step_there_is_is_tried(here: Path) -> None:
+    found = json.loads(ok("recover", "model.onnx", "--data", "data.npz", "--metric", "mse", "--json"))
+    steps = {step["name"]: step for step in found["recovery"]["steps"]}
+    assert tuple(steps) == STEPS.names()
+    assert steps["equalize"]["kept"]
+    assert steps["equalize"]["error_after"] < steps["equalize"]["error_before"] / 4
 
 
 def test_what_it_cannot_recover_is_refused(here: Path) -> None:
