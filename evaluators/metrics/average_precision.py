@@ -37,7 +37,7 @@ States = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _SampleDetections:
     """Detections of one sample, the best first.
 
     Attributes:
@@ -61,7 +61,7 @@ class AveragePrecision:
     def __init__(self, decode: Decoder, areas: tuple[float, float]) -> None:
         self._decode = decode
         self._areas = areas
-        self._judged: list[_Judged] = []
+        self._detections: list[_SampleDetections] = []
         self._objects: Counter[float] = Counter()  # by class, those that count
 
     def update(self, outputs: Outputs, labels: Labels) -> None:
@@ -80,22 +80,22 @@ class AveragePrecision:
             chosen = best[:, 5] == number
             states[:, chosen] = _match(best[chosen], objects.of_class(number))
         states[(states == _WRONG) & ((areas < self._areas[0]) | (areas > self._areas[1]))] = _IGNORED
-        self._judged.append(_Judged(best[:, 5], best[:, 4], states))
+        self._detections.append(_SampleDetections(best[:, 5], best[:, 4], states))
         self._objects.update(objects.classes[~objects.ignored].tolist())
 
     def merge(self, other: AveragePrecision) -> None:
         """Take in all that another one has taken in."""
-        self._judged += other._judged
+        self._detections += other._detections
         self._objects += other._objects
 
     def compute(self) -> float:
         """The mean over classes with objects; 0 where there is none, as in a batch without objects."""
         if not self._objects:
             return 0.0
-        scores = np.concatenate([judged.scores for judged in self._judged])
+        scores = np.concatenate([sample.scores for sample in self._detections])
         order = np.argsort(-scores, kind="stable")  # equal scores in the order of the samples
-        classes = np.concatenate([judged.classes for judged in self._judged])[order]
-        states = np.concatenate([judged.states for judged in self._judged], axis=1)[:, order]
+        classes = np.concatenate([sample.classes for sample in self._detections])[order]
+        states = np.concatenate([sample.states for sample in self._detections], axis=1)[:, order]
         each = [_average(states[:, classes == number], count) for number, count in self._objects.items()]
         return float(np.mean(each))
 
@@ -222,7 +222,7 @@ def _metric(name: str, decode: Decoder) -> Metric:
 METRICS = tuple(_metric(name, DECODERS["boxes"]) for name in _AREAS)
 
 
-def decoding_metric(name: str, decoder: str) -> Metric:
+def make_decoding_metric(name: str, decoder: str) -> Metric:
     """The metric of this name with boxes from a decoder of that name, see `get_decoder`.
 
     Raises:

@@ -154,9 +154,9 @@ class OwnDecoder:
             ) from error
         if len(found) != count:
             raise MetricError(f"--decode {self._name} must give one array per sample, {count}, got {len(found)}")
-        return [self._checked(rows) for rows in found]
+        return [self._check_rows(rows) for rows in found]
 
-    def _checked(self, rows: Boxes) -> Boxes:
+    def _check_rows(self, rows: Boxes) -> Boxes:
         if not rows.size:
             return np.empty((0, COLUMNS))
         if rows.ndim != 2 or rows.shape[1] != COLUMNS or not np.isfinite(rows).all():

@@ -37,7 +37,7 @@ def get_metric(name: str, decoder: str | None = None) -> Metric:
             boxes.
     """
     if decoder is not None:
-        return average_precision.decoding_metric(name, decoder)
+        return average_precision.make_decoding_metric(name, decoder)
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, colon, attribute = name.partition(":")

@@ -15,7 +15,7 @@ from studies.cli.base import err, out, print_cells, print_csv, print_json, print
 from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
 from studies.inspect import comparison
 from studies.inspect import profile as profiles
-from studies.inspect.given_mix import report as mix_report
+from studies.inspect.mix import report as mix_report
 from studies.judging.findings import rescue_table, sensitivity_table
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import split_thresholds

@@ -21,7 +21,7 @@ from studies.store.store import Store, default_url
 from studies.store.target_options import config_of
 
 if TYPE_CHECKING:  # these belong to single verbs
-    from studies.inspect.given_mix.report import MixReport
+    from studies.inspect.mix.report import MixReport
     from studies.inspect.profile import Profile
     from studies.judging.findings.sensitivity_table import Sensitivities
     from studies.run.noise.remeasurement import Remeasured
@@ -235,7 +235,7 @@ def evaluate(
         InputError: the model, the data, the mix, a rule or the target cannot be used.
         EvaluatorError: uniform FP32 cannot be measured. That the mix cannot is part of what is returned.
     """
-    from studies.inspect.given_mix.evaluate import MixRequest, evaluate_mix
+    from studies.inspect.mix.evaluate import MixRequest, evaluate_mix
 
     judged = thresholds or Thresholds()
     judged.check()

@@ -22,7 +22,7 @@ from search.values import Target
 from studies import verbs
 from studies.cli.reference import write_reference
 from studies.export.export import Export
-from studies.inspect.given_mix.report import MixReport
+from studies.inspect.mix.report import MixReport
 from studies.inspect.profile import Profile
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.status.study_status import StudyStatus

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.values import Accuracy
-from studies.inspect.given_mix.bisection import EVERYTHING, Bisection, Trial, bisect, kinds_of, most_trials
-from studies.inspect.given_mix.evaluate import is_undone
+from studies.inspect.mix.bisection import EVERYTHING, Bisection, Trial, bisect, kinds_of, most_trials
+from studies.inspect.mix.evaluate import is_undone
 from tests.support.networks import loaded
 
 LOWERED = [f"g{number:03d}" for number in range(40)]

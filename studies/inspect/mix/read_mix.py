@@ -22,7 +22,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class GivenMix:
+class TargetMix:
     """A mix as the target can run it.
 
     Attributes:
@@ -34,7 +34,7 @@ class GivenMix:
     notes: tuple[str, ...]
 
 
-def read_mix(text: str, groups: Sequence[Group], space: Space) -> GivenMix:
+def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
     """Read `all=int8`, `'REGEX=fp16,REGEX=int8'` or the path of a JSON file.
 
     Of several rules that match a group the last decides. A pattern is looked for in the names of a group's nodes; `all`
@@ -49,16 +49,16 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> GivenMix:
             of the groups of a rule can run as it says.
     """
     if Path(text).is_file():
-        wanted = _from_file(text, groups, space)
+        wanted = _read_file(text, groups, space)
     elif "=" in text:
-        wanted = _from_rules(text, groups, space)
+        wanted = _read_rules(text, groups, space)
     else:
         raise ConfigError(f"--assign {text}: there is no such file, and it is no rule; {_FORMS}.")
     assignment = space.nearest(wanted)
-    return GivenMix(assignment, tuple(_notes(wanted, assignment, groups, space)))
+    return TargetMix(assignment, tuple(_notes(wanted, assignment, groups, space)))
 
 
-def _from_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
+def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
     wanted: dict[str, Precision] = {}
     for pattern, label in _split_rules(text):
         rule = f"--assign {pattern}={label}"
@@ -106,10 +106,10 @@ def _precision(label: object, where: str) -> Precision:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _from_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
+def _read_file(path: str, groups: Sequence[Group], space: Space) -> dict[str, Precision]:
     owners = {name: group.id for group in groups for name in (*group.nodes, group.id)}
     wanted: dict[str, Precision] = {}
-    for name, label in _named(_load(path), path).items():
+    for name, label in _find_mapping(_load(path), path).items():
         if name not in owners:
             near = difflib.get_close_matches(name, owners, 1)
             advice = f"did you mean {near[0]!r}?" if near else "`bitfront layers MODEL` lists them."
@@ -128,7 +128,7 @@ def _load(path: str) -> Any:
         raise ConfigError(f"--assign {path}: expected a JSON file in UTF-8, got {error}; {_FORMS}.") from error
 
 
-def _named(content: Any, path: str) -> Mapping[str, Any]:
+def _find_mapping(content: Any, path: str) -> Mapping[str, Any]:
     """Node or group → precision, out of what the program writes or out of a plain mapping."""
     mapping = content if isinstance(content, Mapping) else {}
     best = mapping.get("best")

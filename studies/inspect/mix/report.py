@@ -9,7 +9,7 @@ from typing import Any
 
 from search.graph.model import Group
 from search.values import Accuracy, Answer, Evaluation, Failure, Latency, RecoveryRecord, Target
-from studies.inspect.given_mix.bisection import Bisection, Trial
+from studies.inspect.mix.bisection import Bisection, Trial
 from studies.judging.findings.rescue_table import rescue_cells, rescue_notes, rescue_rows
 from studies.judging.findings.sensitivity_table import Sensitivities, text_of
 from studies.judging.points import UNRELATED_BELOW
@@ -28,7 +28,7 @@ _ERRORS = ("error", "flipped", "sqnr_db", "sensitive", "reasons", "causes")
 
 
 @dataclass(frozen=True)
-class MeasuredMix:
+class EngineResult:
     """One assignment, built and measured.
 
     Attributes:
@@ -76,7 +76,7 @@ class MeasuredMix:
 
 
 @dataclass(frozen=True)
-class BisectedMix:
+class LossExplanation:
     """What explains the loss of a mix, and the engine that confirms it.
 
     Attributes:
@@ -85,7 +85,7 @@ class BisectedMix:
     """
 
     bisection: Bisection
-    engine: MeasuredMix | None
+    engine: EngineResult | None
     confirmed: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class MixReport:
         fp32, mix: both engines.
         kept: ids of the groups that are in float because they are sensitive, and not as the mix says.
         sensitivities: of all groups alone.
-        bisected: None where it was not asked for, or the mix has no engine.
+        explanation: None where it was not asked for, or the mix has no engine.
         notes: what is noteworthy, one sentence each.
         recovery: what was tried to make INT8 lose less; None where nothing was to be tried.
     """
@@ -120,11 +120,11 @@ class MixReport:
     metric: MetricScale
     limits: Limits
     groups: tuple[Group, ...]
-    fp32: MeasuredMix
-    mix: MeasuredMix
+    fp32: EngineResult
+    mix: EngineResult
     kept: tuple[str, ...]
     sensitivities: Sensitivities
-    bisected: BisectedMix | None
+    explanation: LossExplanation | None
     notes: tuple[str, ...]
     recovery: RecoveryRecord | None = None
 
@@ -144,7 +144,7 @@ class MixReport:
             "groups": self.group_rows(),
             "kept_sensitive": list(self.kept),
             "recovery": None if self.recovery is None else self.recovery.to_json(),
-            "bisection": None if self.bisected is None else self.bisected.to_json(),
+            "bisection": None if self.explanation is None else self.explanation.to_json(),
             "warnings": list(self.warnings()),
             "notes": list(self.notes),
         }
@@ -189,15 +189,15 @@ class MixReport:
     def engine_texts(self) -> list[dict[str, str]]:
         """A row per engine, for people."""
         engines = {"fp32": self.fp32, mix_text(self.mix.evaluation.assignment): self.mix}
-        if self.bisected is not None and self.bisected.engine is not None:
-            engines["what explains the loss in float"] = self.bisected.engine
+        if self.explanation is not None and self.explanation.engine is not None:
+            engines["what explains the loss in float"] = self.explanation.engine
         return [self._engine_text(name, engine) for name, engine in engines.items()]
 
     def rescue_cells(self) -> list[tuple[str, ...]]:
         """The rescue table below `rescue_table.HEADER`; empty where no recovery was tried."""
         return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric)
 
-    def _engine_text(self, name: str, engine: MeasuredMix) -> dict[str, str]:
+    def _engine_text(self, name: str, engine: EngineResult) -> dict[str, str]:
         accuracy, failure = engine.evaluation.accuracy, engine.evaluation.failure
         answers = (f"{count} {answer.value}" for answer, count in engine.answers().items())
         return {
@@ -232,8 +232,8 @@ class MixReport:
         yield from self._limit_texts()
         if self.kept:
             yield f"kept in float because they are sensitive: {', '.join(self._names(self.kept))}"
-        if self.bisected is not None:
-            yield from self._bisection_texts(self.bisected)
+        if self.explanation is not None:
+            yield from self._bisection_texts(self.explanation)
         notes = [] if self.recovery is None else rescue_notes(self.recovery)
         yield from (f"recovery: {note}" for note in notes)
         yield from (f"note: {note}" for note in self.notes)
@@ -269,11 +269,11 @@ class MixReport:
                 "loss": trial.failure or self._loss_text(trial.accuracy),
                 "undone": "yes" if trial.undone else "no",
             }
-            for trial in (self.bisected.bisection.trials if self.bisected is not None else ())
+            for trial in (self.explanation.bisection.trials if self.explanation is not None else ())
         ]
 
-    def _bisection_texts(self, bisected: BisectedMix) -> Iterator[str]:
-        bisection, engine = bisected.bisection, bisected.engine
+    def _bisection_texts(self, explanation: LossExplanation) -> Iterator[str]:
+        bisection, engine = explanation.bisection, explanation.engine
         count = f"{len(bisection.trials)} mixes were tried without an engine"
         if bisection.lossless:
             loss = self._loss_text(bisection.trials[0].accuracy)
@@ -285,7 +285,7 @@ class MixReport:
             many = f"{len(bisection.found.kept)} of {len(self.groups)} groups explain"
             yield f"{many} the loss ({bisection.found.name}): {names}; {count}"
             final = self._loss_text(engine.final) or "not known"
-            said = "confirmed" if bisected.confirmed else "NOT CONFIRMED"
+            said = "confirmed" if explanation.confirmed else "NOT CONFIRMED"
             yield f"{said} by an engine with these groups in float: its loss on the final split is {final}"
 
     def _names(self, ids: tuple[str, ...]) -> list[str]:

@@ -15,9 +15,9 @@ from search.errors import ConfigError, EvaluatorError
 from search.space.choices import Space, make_space
 from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision, Ranges, RecoveryRecord
 from studies.events import Events
-from studies.inspect.given_mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
-from studies.inspect.given_mix.read_mix import read_mix
-from studies.inspect.given_mix.report import BisectedMix, MeasuredMix, MixReport
+from studies.inspect.mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
+from studies.inspect.mix.read_mix import read_mix
+from studies.inspect.mix.report import EngineResult, LossExplanation, MixReport
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
@@ -105,7 +105,7 @@ class _MixRun:
             mix=measured["mix"],
             kept=tuple(kept),
             sensitivities=errors,
-            bisected=None if found is None else self._confirm(found, measured.get("explained")),
+            explanation=None if found is None else self._confirm(found, measured.get("explained")),
             notes=(*given.notes, *good.metric["notes"]),
         )
 
@@ -121,7 +121,7 @@ class _MixRun:
     # -- bisection -------------------------------------------------------------------------------------------------
 
     def _bisect(self, mix: Assignment, errors: Sensitivities) -> Bisection:
-        floats = {group: float_of(group, mix[group], self._space) for group in mix}
+        floats = {group: choose_float(group, mix[group], self._space) for group in mix}
         lowered = [group for group in self._good.model.groups if floats[group.id] is not mix[group.id]]
         kinds, ids = kinds_of(lowered), [group.id for group in lowered]
         most, count = most_trials(len(lowered), len(kinds)), 0
@@ -134,13 +134,13 @@ class _MixRun:
 
         return bisect(ids, rank_groups(ids, mix, errors), kinds, attempt)
 
-    def _confirm(self, found: Bisection, engine: MeasuredMix | None) -> BisectedMix:
+    def _confirm(self, found: Bisection, engine: EngineResult | None) -> LossExplanation:
         """What bisection found with the engine of it, whose loss on the final split took no part in finding it."""
         final = None if engine is None else engine.final
-        return BisectedMix(found, engine, final is not None and is_undone(final, self._allowed_loss()))
+        return LossExplanation(found, engine, final is not None and is_undone(final, self._allowed_loss()))
 
     def _floats(self, kept: Sequence[str], mix: Assignment) -> dict[str, Precision]:
-        return {group: float_of(group, mix[group], self._space) for group in kept}
+        return {group: choose_float(group, mix[group], self._space) for group in kept}
 
     def _try(self, name: str, kept: tuple[str, ...], assignment: Assignment) -> Trial:
         allowed = self._allowed_loss()
@@ -168,7 +168,7 @@ def is_undone(accuracy: Accuracy, allowed: float | None) -> bool:
     return accuracy.loss_low <= 0 if allowed is None else accuracy.loss <= allowed
 
 
-def float_of(group: str, precision: Precision, space: Space) -> Precision:
+def choose_float(group: str, precision: Precision, space: Space) -> Precision:
     """The coarsest precision without a scale that a group is offered, if it is finer than another; else that other."""
     offered = [choice.precision for choice in space.choices[group] if choice.offered and not choice.precision.scaled]
     return max((p for p in offered if p < precision), default=precision)
@@ -189,7 +189,7 @@ def keep_sensitive(mix: Assignment, errors: Sensitivities, space: Space) -> dict
     kept = {}
     for group, precision in mix.items():
         finer = precision
-        while (group, finer) in sensitive and (better := float_of(group, finer, space)) is not finer:
+        while (group, finer) in sensitive and (better := choose_float(group, finer, space)) is not finer:
             finer = better
         if finer is not precision:
             kept[group] = finer
@@ -228,7 +228,7 @@ class _Engines:
         failure = self._found[label].failure
         return failure is None or failure.kind is FailureKind.NON_FINITE
 
-    def score_final(self) -> Mapping[str, MeasuredMix]:
+    def score_final(self) -> Mapping[str, EngineResult]:
         """Every engine timed in turn with the others and scored on the final split.
 
         Raises:
@@ -243,7 +243,7 @@ class _Engines:
             raise EvaluatorError(f"measuring the engines side by side: {death}") from death
         fp32 = final.latency["fp32"]
         return {
-            label: MeasuredMix(
+            label: EngineResult(
                 found,
                 final.latency.get(label),
                 final.accuracy.get(label),

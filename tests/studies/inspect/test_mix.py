@@ -16,8 +16,8 @@ from search.graph.model import Model
 from search.space.choices import Space, make_space
 from search.values import Assignment, Capability, Precision
 from studies import verbs
-from studies.inspect.given_mix.evaluate import float_of, keep_sensitive
-from studies.inspect.given_mix.read_mix import GivenMix, read_mix
+from studies.inspect.mix.evaluate import choose_float, keep_sensitive
+from studies.inspect.mix.read_mix import TargetMix, read_mix
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
@@ -41,7 +41,7 @@ def cpu(residual: Model) -> Space:
     return make_space(residual, CPU)
 
 
-def by_name(model: Model, given: GivenMix) -> dict[str, str]:
+def by_name(model: Model, given: TargetMix) -> dict[str, str]:
     return {group.name: given.assignment[group.id].label for group in model.groups}
 
 
@@ -148,8 +148,8 @@ def test_sensitive_groups_are_kept_in_the_coarsest_float_in_which_they_are_not(r
 
 def test_float_is_fp16_where_the_target_has_it_natively_and_else_fp32(residual: Model, cpu: Space) -> None:
     gpu = make_space(residual, Capability(GPU.ops))
-    assert [float_of("g001", precision, gpu) for precision in (INT8, FP16, FP32)] == [FP16, FP32, FP32]
-    assert float_of("g001", INT8, cpu) is FP32
+    assert [choose_float("g001", precision, gpu) for precision in (INT8, FP16, FP32)] == [FP16, FP32, FP32]
+    assert choose_float("g001", INT8, cpu) is FP32
 
 
 # -- the verb ----------------------------------------------------------------------------------------------------------
