@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ class Job:
         split_seed: of the division of the data into calibration, search and final.
         metric: name, or None for the default, which follows the model's outputs and the labels.
         decode: what gives boxes to a metric that reads boxes; None for its default.
+        calibration_select: which calibration samples are used, see `recovery.sample_choice`.
+        hand_ranges: `REGEX=LOW:HIGH` each.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         ranges: path of the calibrated ranges, once there are any.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
@@ -41,6 +43,8 @@ class Job:
     final_data: str | None = None
     preprocess: str | None = None
     split_seed: int = 0
+    calibration_select: str = "all"
+    hand_ranges: Sequence[str] = ()
     ranges: str | None = None
     beside: bool = False
     only_builds: bool = False

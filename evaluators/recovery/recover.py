@@ -25,6 +25,7 @@ from evaluators.recovery.registry import AUTO
 from evaluators.recovery.step import RecoveryStep
 from search.graph.model import Model
 from search.space.choices import make_space
+from search.space.range_rules import RangeRule, set_ranges
 from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord
 
 Indices = NDArray[np.int64]
@@ -71,6 +72,7 @@ class Subject:
         samples: for calibration.
         final: the final split, on which the result is scored.
         method: of calibration.
+        rules: ranges that the user set by hand.
     """
 
     given: Model
@@ -80,6 +82,7 @@ class Subject:
     samples: CalibrationSamples
     final: FinalSamples
     method: str
+    rules: Sequence[RangeRule] = ()
 
 
 def recover(
@@ -120,6 +123,7 @@ def recover(
         plain, *losses = run.score([ranges, *found.stages[:-1], chosen] if found.stages else [ranges])
     final = iter(losses)
     records = tuple(replace(step, final=next(final)) if step.kept else step for step in found.steps)
+    chosen = replace(chosen, selected=ranges.selected)
     return chosen, RecoveryRecord(asked, records, plain, found.notes, time.monotonic() - start)
 
 
@@ -208,7 +212,7 @@ class _Run:
             self.context.alive()
 
     def _calibrate(self, model: Model, method: str | None = None, indices: Indices | None = None) -> Ranges:
-        return activations.collect(
+        found = activations.collect(
             model,
             self._subject.samples.dataset,
             self._fitting if indices is None else indices,
@@ -216,3 +220,4 @@ class _Run:
             threads=usable_processors(),
             progress=lambda done, total: self.context.alive(),
         )
+        return set_ranges(found, self._subject.rules)

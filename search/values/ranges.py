@@ -31,6 +31,7 @@ class Ranges:
     `observed` holds the plain minimum and maximum, which feasibility (FP16) needs whatever `method` clipped.
     `fixed` names the tensors whose range a user set by hand, which no recovery step changes.
     `infinite` names the tensors that held Inf as well, as masked scores do: both are of their finite values.
+    `selected` are the indices of the samples that `--calibration-select` chose; empty for all of them.
     `recovery` is what was changed of the model before they were calibrated, and of its INT8 constants with them.
     """
 
@@ -41,6 +42,7 @@ class Ranges:
     infinite: tuple[str, ...] = ()
     recovery: Recovery = field(default_factory=Recovery)
     fixed: tuple[str, ...] = ()
+    selected: tuple[int, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -61,6 +63,7 @@ class Ranges:
             # Left out where there is none, so that the digest of such ranges is what it was before there was the key.
             **({"infinite": sorted(self.infinite)} if self.infinite else {}),
             **({"fixed": sorted(self.fixed)} if self.fixed else {}),
+            **({"selected": list(self.selected)} if self.selected else {}),
             **({"recovery": self.recovery.to_json()} if self.recovery else {}),
         }
 
@@ -74,4 +77,5 @@ class Ranges:
             infinite=tuple(data.get("infinite", ())),
             recovery=Recovery.from_json(data["recovery"]) if "recovery" in data else Recovery(),
             fixed=tuple(data.get("fixed", ())),
+            selected=tuple(data.get("selected", ())),
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from search.errors import ConfigError
 from search.sampler.shipped import SHIPPED as SAMPLERS
+from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
 from studies.options import value_kinds as kinds
 from studies.options.builder_options import builder_options
@@ -255,6 +256,20 @@ class SearchConfig:
         verbs=("search", *Verbs.ANALYSES),
         panel="Data",
     )
+    calibration_select: str = option(
+        kinds.SELECTION, "all, or KIND:N.", "all", metavar="WHICH", verbs=("search", *Verbs.ANALYSES), panel="Data"
+    )
+    ranges: tuple[RangeRule, ...] = option(
+        kinds.RANGE,
+        "Of tensors whose name matches: 'REGEX=LOW:HIGH'; repeatable.",
+        (),
+        name="range",
+        metavar="RULE",
+        verbs=("search", *Verbs.ANALYSES),
+        many=True,
+        panel="Data",
+        from_json=kinds.ranges_from_json,
+    )
     calibration_cache: str | None = option(
         kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
     )
@@ -262,11 +277,7 @@ class SearchConfig:
         kinds.STEPS, "auto, none, or names of steps.", "auto", verbs=Verbs.RECOVERING, metavar="STEPS", panel="Data"
     )
     sampler: str = option(
-        kinds.SAMPLER,
-        f"{', '.join(SAMPLERS)}, or module:Class.",
-        "guided",
-        metavar="NAME",
-        panel="Search",
+        kinds.SAMPLER, f"{', '.join(SAMPLERS)}, or module:Class.", "guided", metavar="NAME", panel="Search"
     )
     granularity: str = option(
         kinds.one_of("group", "block"),

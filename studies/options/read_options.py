@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search.errors import ConfigError
+from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
 from studies.options.config import SearchConfig
 from studies.options.limits import check_names
@@ -223,11 +224,11 @@ def _read_many(item: _Given, texts: Sequence[str]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _key_of(value: ShapeSpec | KeepRule | str) -> str:
+def _key_of(value: ShapeSpec | KeepRule | RangeRule | str) -> str:
     """What two values of a repeated option may not share."""
     if isinstance(value, ShapeSpec):
         return value.name
-    return value.pattern if isinstance(value, KeepRule) else value
+    return value.pattern if isinstance(value, KeepRule | RangeRule) else value
 
 
 def _texts(item: _Given) -> list[str]:

@@ -13,7 +13,9 @@ from search.errors import ConfigError
 from search.extensions import registered_names
 from search.references import NESTED_REFERENCE
 from search.sampler.shipped import GROUP, SHIPPED
+from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
+from search.space.sample_choice import SampleChoice
 from search.values import Precision
 from studies.options import quantities
 from studies.options.option import ValueKind
@@ -71,6 +73,11 @@ def _read_sampler(text: str, option: str) -> str:
         return text
     names = tuple(registered_names(SHIPPED, GROUP))
     return _read_function(text, option) if ":" in text else one_of(*names).read(text, option)
+
+
+def _read_selection(text: str, option: str) -> str:
+    SampleChoice.parse(text)
+    return text
 
 
 def _read_steps(text: str, option: str) -> str:
@@ -174,6 +181,11 @@ def keep_from_json(rules: Any) -> tuple[KeepRule, ...]:
     return tuple(KeepRule(rule["pattern"], Precision.parse(str(rule["precision"]))) for rule in rules)
 
 
+def ranges_from_json(rules: Any) -> tuple[RangeRule, ...]:
+    """Ranges set by hand as a stored configuration has them."""
+    return tuple(RangeRule(rule["pattern"], float(rule["low"]), float(rule["high"])) for rule in rules)
+
+
 def shapes_from_json(shapes: Any) -> tuple[quantities.ShapeSpec, ...]:
     """Shapes as a stored configuration has them."""
     sizes = ("minimum", "optimum", "maximum")
@@ -189,9 +201,11 @@ METRIC = ValueKind(_read_metric)
 BACKEND = ValueKind(_read_backend)
 SAMPLER = ValueKind(_read_sampler, choices=tuple(SHIPPED))
 STEPS = ValueKind(_read_steps)
+SELECTION = ValueKind(_read_selection)
 NAMED_VALUE = ValueKind(_read_named_value)
 GPUS = ValueKind(read_gpus)
 KEEP = ValueKind(lambda text, _: KeepRule.parse(text), lambda rule: f"{rule.pattern}={rule.precision.label}")
+RANGE = ValueKind(lambda text, _: RangeRule.parse(text))
 SHAPE = ValueKind(quantities.parse_shape, _write_shape)
 DURATION = ValueKind(quantities.parse_duration_s, _write_duration)
 LEASE = ValueKind(_read_lease, _write_duration)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from evaluators.backends.onnxruntime.emulation import quickest
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.backends.onnxruntime.emulation import Emulated, quickest
 from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.graph_sessions import float_tensors
 from evaluators.cores import usable_processors
+from evaluators.lowering.half import spelled_out
+from evaluators.lowering.lower import lower
 from evaluators.process.results import Calibrated, Recovered
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
 from evaluators.recovery.recover import CalibrationSamples, Subject, recover
 from evaluators.recovery.registry import steps_of
-from search.values import Ranges, digest_of
+from evaluators.recovery.sample_choice import choose_samples
+from search.space.choices import make_space
+from search.space.range_rules import RangeRule, set_ranges
+from search.space.sample_choice import SampleChoice
+from search.values import Precision, Ranges, digest_of
+
+Indices = NDArray[np.int64]
+ALL = "all"
 
 
 class Calibrations:
@@ -31,6 +44,10 @@ class Calibrations:
         plain = activations.cache_key(
             opened.given.digest, data.calibration_data.digest, data.calibration_indices, method, given
         )
+        job = opened.job
+        chosen = [job.calibration_select, list(job.hand_ranges)]
+        if chosen != [ALL, []]:
+            plain = digest_of([plain, *chosen])
         tried = [[step.name, step.version] for step in steps_of(steps)]
         if not tried:
             return plain
@@ -38,13 +55,35 @@ class Calibrations:
         return digest_of([plain, steps, tried, target, data.metric.name, data.final_data.digest])
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
+        job = self._opened.job
+        choice = SampleChoice.parse(job.calibration_select)
         if not cache:
-            ranges = self._collect(method)
-            return Calibrated(ranges, activations.notes(ranges))
+            ranges = self._collect(method) if choice is None else self._collect_chosen(method, choice)
+            ranges = set_ranges(ranges, self._rules())
+            return Calibrated(ranges, [*_chosen_notes(ranges, job.calibration_select), *activations.notes(ranges)])
         tensors = float_tensors(self._opened.given, self._threads())
         calibrated = None if set(tensors) <= cache.keys() else self._collect(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
-        return Calibrated(taken.ranges, [*taken.notes(), *activations.notes(taken.ranges)])
+        ranges = set_ranges(taken.ranges, self._rules())
+        return Calibrated(ranges, [*taken.notes(), *activations.notes(ranges)])
+
+    def _rules(self) -> list[RangeRule]:
+        return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]
+
+    def _collect_chosen(self, method: str, choice: SampleChoice) -> Ranges:
+        """Ranges from some of the samples; those are looked for among all samples for calibration."""
+        opened, data = self._opened, self._data
+        model, indices = opened.given, data.calibration_indices
+        with quickest(opened.backend, opened.job.device, model.graph) as emulator:
+
+            def open_int8() -> Emulated:
+                ranges = self._collect(method)
+                int8 = make_space(model, opened.backend.capability(), ranges).uniform(Precision.INT8)
+                return emulator.open(spelled_out(lower(model, int8, ranges, opened.backend.placement)))
+
+            batches = data.calibration_batches(indices)
+            chosen = choose_samples(choice, indices, batches, emulator.open(model.graph), open_int8)
+        return replace(self._collect(method, chosen), selected=tuple(int(index) for index in chosen))
 
     def recover(self, ranges: Ranges, method: str, steps: str, seconds: float) -> Recovered:
         opened, data = self._opened, self._data
@@ -53,9 +92,10 @@ class Calibrations:
             opened.backend.capability(),
             opened.backend.placement,
             data.metric,
-            CalibrationSamples(data.calibration_data, data.calibration_indices),
+            CalibrationSamples(data.calibration_data, self._indices_of(ranges)),
             data.final_samples,
             method,
+            self._rules(),
         )
         with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
             found, record = recover(
@@ -70,11 +110,15 @@ class Calibrations:
             )
         return Recovered(found, record)
 
-    def _collect(self, method: str) -> Ranges:
+    def _indices_of(self, ranges: Ranges) -> Indices:
+        """The samples that ranges were calibrated on."""
+        return np.array(ranges.selected, np.int64) if ranges.selected else self._data.calibration_indices
+
+    def _collect(self, method: str, indices: Indices | None = None) -> Ranges:
         return activations.collect(
             self._opened.given,
             self._data.calibration_data,
-            self._data.calibration_indices,
+            self._data.calibration_indices if indices is None else indices,
             method,
             threads=self._threads(),
             progress=self._opened.tell_progress,
@@ -86,3 +130,7 @@ class Calibrations:
         if kind_named(choose_backend(job.backend)).runs_on_gpu(job.device):
             return usable_processors()
         return int(job.options.get("threads", 1))
+
+
+def _chosen_notes(ranges: Ranges, asked: str) -> list[str]:
+    return [f"{len(ranges.selected)} samples were chosen, {asked}"] if ranges.selected else []

@@ -120,6 +120,10 @@ class OpenData:
         """Whole batches of some samples of the data that the final split is of, in this order."""
         yield from self._tell_alive(data.batches(self.final_data, indices, self.batch))
 
+    def calibration_batches(self, indices: Indices) -> Generator[data.Batch, None, None]:
+        """Whole batches of some samples of the calibration data."""
+        yield from self._tell_alive(data.batches(self.calibration_data, indices, self.batch))
+
     @property
     def final_samples(self) -> FinalSplit:
         """The final split, whole or some of it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
+from evaluators.calibration.reductions import values_by_name
 from evaluators.data.opening import check_source
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
@@ -21,6 +22,7 @@ from search.graph import model as models
 from search.graph.model import Model
 from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
+from search.space.range_rules import check_matches
 from search.values import Capability, Ranges, Target
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
@@ -116,9 +118,18 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
         lambda: check_steps(config),
         lambda: check_backend_options(config),
         lambda: loaded.append(load_model(config)),
+        lambda: _check_ranges(config, loaded),
         *(partial(check_source, source) for source in sources),
     )
     return loaded[0]
+
+
+def _check_ranges(config: SearchConfig, loaded: Sequence[Model]) -> None:
+    """Refuse a `--range` that names no float tensor; one whose type inference does not know may be of floats."""
+    for model in loaded:
+        values = values_by_name(model.graph)
+        floats = [name for name, value in values.items() if value.dtype is None or value.dtype.name == "FLOAT"]
+        check_matches(config.ranges, floats)
 
 
 def check_steps(config: SearchConfig) -> None:
@@ -221,6 +232,8 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         final_data=config.final_data,
         preprocess=config.preprocess,
         split_seed=config.split_seed,
+        calibration_select=config.calibration_select,
+        hand_ranges=[str(rule) for rule in config.ranges],
     )
 
 

@@ -1,0 +1,109 @@
+"""Which calibration samples are used: all, or some that the float model, or plain INT8, tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.engine import Runner
+from evaluators.measure.output_noise import compared_names, row_squares
+from search.errors import ConfigError
+from search.space.sample_choice import SampleChoice
+
+Arrays = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_FEATURES = 64  # that outputs are projected to, at most
+
+
+def choose_samples(
+    choice: SampleChoice,
+    indices: Indices,
+    batches: Iterable[Batch],
+    exact: Runner,
+    open_int8: Callable[[], Runner],
+) -> Indices:
+    """The chosen among some samples, in the order of the data; deterministic.
+
+    Args:
+        batches: the samples at `indices`, in this order.
+        exact: the float model.
+        open_int8: all INT8, calibrated on all samples; opened for `worst` alone.
+
+    Raises:
+        ConfigError: `confident` of a model whose first output is no scores of classes.
+        EvaluatorError: ONNX Runtime cannot run the model.
+    """
+    if choice.count >= len(indices):
+        return indices
+    if choice.kind == "diverse":
+        features = np.concatenate([_features(exact.run(batch.inputs), batch.count) for batch in batches])
+        places = farthest_first(features, choice.count)
+    else:
+        rough = open_int8() if choice.kind == "worst" else None
+        scores = np.concatenate([_scores(exact.run(batch.inputs), batch, rough) for batch in batches])
+        places = np.argsort(-scores, kind="stable")[: choice.count]
+    return np.sort(indices[places])
+
+
+def _scores(outputs: Arrays, batch: Batch, rough: Runner | None) -> Floats:
+    """(count,) what the largest are wanted of."""
+    if rough is None:
+        return _margins(outputs)[: batch.count]
+    others = rough.run(batch.inputs)
+    rows = len(next(iter(batch.inputs.values())))
+    found = np.zeros(rows)
+    for name in compared_names(outputs):
+        if outputs[name].ndim and len(outputs[name]) == rows:
+            noise, power = row_squares(others[name], outputs[name])
+            found += noise / np.maximum(power, np.finfo(np.float64).tiny)
+    return np.asarray(np.where(np.isnan(found), np.inf, found)[: batch.count])
+
+
+def _margins(outputs: Arrays) -> Floats:
+    name = compared_names(outputs)[0]
+    scores = outputs[name]
+    if scores.ndim != 2 or scores.dtype.kind != "f":
+        raise ConfigError(
+            f"--calibration-select confident: expected scores of classes, (samples, classes), as the first output, got "
+            f"{name!r} of shape {scores.shape}; choose diverse or worst"
+        )
+    if scores.shape[1] == 1:
+        return np.asarray(np.abs(scores[:, 0]), np.float64)
+    top = np.sort(scores.astype(np.float64), axis=1)[:, -2:]
+    return np.asarray(np.nan_to_num(top[:, 1] - top[:, 0], nan=-np.inf))
+
+
+def _features(outputs: Arrays, count: int) -> Floats:
+    """(count, features) outputs of each sample, brought to few numbers by a fixed random projection."""
+    parts = []
+    for name in compared_names(outputs):
+        rows = np.nan_to_num(outputs[name].astype(np.float64), posinf=0.0, neginf=0.0)
+        if rows.ndim and len(rows) >= count:
+            flat = rows[:count].reshape(count, -1)
+            if flat.shape[1] > _FEATURES:
+                signs = np.random.RandomState(flat.shape[1] % 2**31).randint(0, 2, (flat.shape[1], _FEATURES)) * 2.0 - 1
+                flat = flat @ signs / np.sqrt(flat.shape[1])
+            parts.append(flat)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((count, 1))
+
+
+def farthest_first(features: Floats, count: int) -> Indices:
+    """Places of `count` rows, each the farthest from all before it; the first is the nearest to the mean.
+
+    The greedy solution of the k-center problem: T. F. Gonzalez, "Clustering to minimize the maximum intercluster
+    distance", Theoretical Computer Science 38 (1985).
+    """
+    scaled = features / np.maximum(features.std(axis=0), np.finfo(np.float64).tiny)
+    chosen = [int(np.argmin(np.square(scaled - scaled.mean(axis=0)).sum(axis=1)))]
+    nearest = np.square(scaled - scaled[chosen[0]]).sum(axis=1)
+    while len(chosen) < count:
+        nearest[chosen[-1]] = -1.0
+        chosen.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, np.square(scaled - scaled[chosen[-1]]).sum(axis=1))
+    return np.array(chosen, np.int64)

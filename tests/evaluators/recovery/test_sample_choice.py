@@ -1,0 +1,78 @@
+"""Which calibration samples `--calibration-select` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.recovery.sample_choice import choose_samples, farthest_first
+from search.errors import ConfigError
+from search.space.sample_choice import SampleChoice
+
+INDICES = np.array([3, 5, 8, 13, 21, 34])
+SCORES = np.array([[0, 5], [1, 1.5], [9, 0], [2, 2.1], [4, 0], [0, 1]], np.float32)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A network that hands its input on, with an error for each sample."""
+
+    errors: NDArray[np.float32]
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {"y": inputs["x"] * (1 + self.errors[inputs["number"].astype(int)][:, None])}
+
+
+def batches() -> list[Batch]:
+    """Four samples and two, the second batch filled up."""
+    return [
+        Batch({"x": SCORES[rows], "number": np.array(rows)}, None, len(set(rows)))
+        for rows in ([0, 1, 2, 3], [4, 5, 5, 5])
+    ]
+
+
+EXACT = Rows(np.zeros(6, np.float32))
+
+
+def chosen(kind: str, count: int, errors: NDArray[np.float32] | None = None) -> list[int]:
+    rough = Rows(np.zeros(6, np.float32) if errors is None else errors)
+    return choose_samples(SampleChoice(kind, count), INDICES, batches(), EXACT, lambda: rough).tolist()
+
+
+def test_confident_samples_have_the_largest_margins() -> None:
+    assert chosen("confident", 3) == [3, 8, 21]
+
+
+def test_the_worst_samples_are_those_on_which_int8_agrees_least() -> None:
+    assert chosen("worst", 2, np.array([0.1, 0, 0.2, 0.5, 0, np.nan], np.float32)) == [13, 34]
+
+
+def test_diverse_samples_are_far_from_each_other() -> None:
+    features = np.array([[0.0], [0.1], [10.0], [10.1], [-10.0]])
+    assert sorted(farthest_first(features, 3)) in ([0, 3, 4], [1, 3, 4])
+    assert len(set(chosen("diverse", 4))) == 4
+    assert chosen("diverse", 4) == chosen("diverse", 4)
+
+
+def test_equal_samples_are_still_chosen_once() -> None:
+    assert sorted(farthest_first(np.zeros((5, 2)), 4).tolist()) == sorted(set(farthest_first(np.zeros((5, 2)), 4)))
+
+
+def test_all_are_taken_where_there_are_no_more() -> None:
+    assert chosen("worst", 9) == INDICES.tolist()
+
+
+def test_outputs_that_are_no_scores_have_no_margin() -> None:
+    @dataclass(frozen=True)
+    class Maps:
+        def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            return {"y": np.zeros((4, 2, 3, 3), np.float32)}
+
+    with pytest.raises(ConfigError, match="expected scores of classes"):
+        choose_samples(SampleChoice("confident", 2), INDICES, batches(), Maps(), Maps)
