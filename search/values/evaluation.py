@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.values.assignment import Assignment
+from search.values.flips import Flips
 from search.values.precision import Precision
 
 
@@ -167,6 +168,7 @@ class Accuracy:
         resemblance: least correlation of its float outputs with FP32's on some samples of the split, whatever the
             metric; 0 for an engine that gives the same on every sample; None where it cannot be told.
         run_s, score_s: seconds that the engine's runs with their transfers took, and scoring that they did not cover.
+        flips: samples whose class differs from FP32's; None where outputs are no classes, or nobody counted them.
     """
 
     metric: str
@@ -180,6 +182,7 @@ class Accuracy:
     resemblance: float | None = None
     run_s: float = 0.0
     score_s: float = 0.0
+    flips: Flips | None = None
 
     @property
     def complete(self) -> bool:

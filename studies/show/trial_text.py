@@ -15,6 +15,7 @@ from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
 from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
+from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
@@ -95,7 +96,8 @@ def _accuracy_json(accuracy: Accuracy | None, clusters: int | None) -> dict[str,
     if accuracy is None:
         return None
     names = ("metric", "value", "loss", "loss_low", "loss_high", "samples", "total", "resemblance")
-    return {name: getattr(accuracy, name) for name in names} | {"clusters": clusters}
+    flips = None if accuracy.flips is None else accuracy.flips.to_json()
+    return {name: getattr(accuracy, name) for name in names} | {"flips": flips, "clusters": clusters}
 
 
 def _round_json(again: Round) -> dict[str, Any]:
@@ -183,6 +185,7 @@ def trial_lines(shown: TrialDetails) -> list[str]:
     for name, accuracy in (("search", evaluation.accuracy), ("final", record.final)):
         if accuracy is not None:
             lines.append(_accuracy_line(name, accuracy, shown.standing.study))
+            lines += flip_texts(accuracy.flips) if accuracy.flips is not None else []
     if text := _unrelated(shown):
         lines.insert(1, f"WARNING: {text}")
     if record.final_failure:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from evaluators.engine import RefusedError, Session
 from evaluators.measure import accuracy, resemblance
+from evaluators.measure.flips import ClassRecorder
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
@@ -13,6 +18,9 @@ from evaluators.stopwatch import time_spent
 from search.errors import DataError, EvaluatorError
 from search.space.choices import make_space
 from search.values import Precision
+
+Classes = NDArray[np.int64]
+_CLASSES = "classes.npy"
 
 
 class FloatBaseline:
@@ -62,10 +70,23 @@ class FloatBaseline:
             # A search may stop after the first samples; elsewhere all are seen, in an order where neighbours are alike.
             stops = split == "search" and data.metric.kind == "per_sample"
             kept = resemblance.first_rows(samples) if stops else resemblance.spread_rows(samples)
+            recorder = ClassRecorder(self.session)
             with closing(data.scored_batches(split)) as batches:
-                return accuracy.reference(self.session, data.metric, batches, folder, kept=kept)
+                made = accuracy.reference(recorder, data.metric, batches, folder, kept=kept)
+            self._keep_classes(folder, recorder.classes(made.counts))
+            return made
         except NonFiniteError as error:
             raise DataError(non_finite_text(split, error)) from error
+
+    def _keep_classes(self, folder: Path, classes: Classes | None) -> None:
+        (folder / _CLASSES).unlink(missing_ok=True)
+        if classes is not None:
+            np.save(folder / _CLASSES, classes, allow_pickle=False)
+
+    def classes(self, reference: accuracy.Reference) -> Classes | None:
+        """(samples,) the class that FP32 gives each sample of a reference; None where its outputs are no classes."""
+        file = reference.folder / _CLASSES
+        return np.load(file, allow_pickle=False) if file.exists() else None
 
 
 def non_finite_text(split: str, error: NonFiniteError) -> str:

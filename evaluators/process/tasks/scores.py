@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.diagnose.compare_run import refusals
+from evaluators.engine import Session
 from evaluators.measure import accuracy
+from evaluators.measure.flips import ClassRecorder, count_flips
 from evaluators.measure.scoring import NonFiniteError
 from evaluators.process.results import FinalScores
 from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
+from search.values import Accuracy
 
 _CHECK_ROWS = 64
 _CHECK_BYTES = 64 * 2**20
@@ -35,22 +39,30 @@ class Scores:
     def score_finalists(
         self, engines: Mapping[str, Path], rounds: int, reference_ms: float | None = None
     ) -> FinalScores:
-        data = self._data
         with refusals("measuring the finalists"), ExitStack() as stack:
             sessions = {name: stack.enter_context(closing(self._opened.builder.load(e))) for name, e in engines.items()}
             measured = self._meter.measure_finalists(sessions, rounds, reference_ms)
             reference = self._baseline.reference("final")
-            scores, failed = {}, {}
+            scores: dict[str, Accuracy] = {}
+            failed: dict[str, str] = {}
             for done, (label, session) in enumerate(sessions.items(), start=1):
                 self._opened.tell_progress(done, len(sessions))
                 try:
-                    with closing(data.scored_batches("final")) as batches:
-                        scores[label] = accuracy.evaluate(
-                            session, data.metric, batches, reference, clusters=data.score_orders["final"].clusters
-                        )
+                    scores[label] = self._score_final(session, reference)
                 except NonFiniteError as error:
                     failed[label] = str(error)
         return FinalScores(measured, scores, reference.value, failed)
+
+    def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:
+        """Score an engine on the final split, and count the samples whose class it changes."""
+        order, recorder = self._data.score_orders["final"], ClassRecorder(session)
+        with closing(self._data.scored_batches("final")) as batches:
+            scored = accuracy.evaluate(recorder, self._data.metric, batches, reference, clusters=order.clusters)
+        exact, mine = self._baseline.classes(reference), recorder.classes(reference.counts)
+        if exact is None or mine is None:
+            return scored
+        labels = self._data.final_data.labels(order.indices) if self._data.final_data.has_labels else None
+        return replace(scored, flips=count_flips(exact, mine, labels, order.indices))
 
     def run_final(self, engine: Path) -> dict[str, NDArray[Any]]:
         results: list[dict[str, NDArray[Any]]] = []

@@ -18,6 +18,7 @@ from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text, replaced_text
 from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.no_pick import nearest_text, nobody_text, nothing_text, regained_text
 from studies.judging.sentences.picks import band_text, best_label, best_text, ties_text
 from studies.judging.sentences.slow_precisions import slower_texts
@@ -59,7 +60,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         created=f"{now.study.created_at:%Y-%m-%d %H:%M} UTC",
         samples=now.study.samples_text,
         evaluations=[_evaluation(now, point, assignments[point.id], shown.get(point.row)) for point in points],
-        picks=[_pick(now, name, point) for name, point in pick_points(now).items()],
+        picks=[_pick(store, now, name, point) for name, point in pick_points(now).items()],
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
         precisions={
             int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
@@ -175,8 +176,8 @@ def _facts(point: Point) -> Iterator[str]:
         yield "fails on the final data"
 
 
-def _pick(now: Standing, name: str, point: Point) -> PickRow:
-    final = point.final
+def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
+    final, stored = point.final, store.evaluations.load(point.id).final
     return PickRow(
         name=name,
         trial=point.trial,
@@ -194,6 +195,7 @@ def _pick(now: Standing, name: str, point: Point) -> PickRow:
         holds=final.verdict.holds,
         not_sure=point.not_sure and final.verdict is not Verdict.SURELY,
         ties=ties_text(now, point, name),
+        flips=flip_texts(stored.flips) if stored is not None and stored.flips is not None else (),
     )
 
 

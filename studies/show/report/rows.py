@@ -92,6 +92,8 @@ class PickRow:
         tries: how many were looked at there until this one was taken.
         not_sure: the search alone is not sure that it keeps the accuracy limits.
         ties: what it beats by noise alone, in words.
+        flips: which samples of the final split have another class than in FP32, one sentence each; empty where outputs
+            are no classes.
     """
 
     name: str
@@ -110,6 +112,7 @@ class PickRow:
     speedup: float | None = None
     opaque: int = 0
     unrelated: bool = False
+    flips: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -261,6 +261,7 @@ class Score(Base):
     samples: Mapped[int] = _required(Integer)
     total: Mapped[int] = _required(Integer)
     resemblance: Mapped[float | None] = _optional(Double)
+    flips: Mapped[dict[str, Any] | None] = _optional(OBJECT)
     scores: Mapped[bytes] = _required(BLOB)
 
 

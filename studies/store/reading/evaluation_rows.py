@@ -19,6 +19,7 @@ from search.values import (
     Evaluation,
     Failure,
     FailureKind,
+    Flips,
     Latency,
     Precision,
     Stage,
@@ -129,6 +130,7 @@ def _accuracy(row: Row) -> Accuracy:
         total=row.total,
         scores=_floats(row.scores),
         resemblance=row.resemblance,
+        flips=None if row.flips is None else Flips.from_json(row.flips),
         **numbers,
     )
 

@@ -195,8 +195,9 @@ def insert_samples(connection: Connection, evaluation_id: int, round_number: int
 def insert_score(connection: Connection, evaluation_id: int, split: str, accuracy: Accuracy) -> None:
     """The accuracy on one split."""
     names = ("value", "loss", "loss_low", "loss_high", "resemblance")
-    values = {name: finite(getattr(accuracy, name)) for name in names}
+    values: dict[str, Any] = {name: finite(getattr(accuracy, name)) for name in names}
     values |= {"samples": accuracy.samples, "total": accuracy.total}
+    values["flips"] = None if accuracy.flips is None else accuracy.flips.to_json()
     row = insert(tables.Score).values(evaluation_id=evaluation_id, split=split, metric=accuracy.metric, **values)
     connection.execute(row.values(scores=blob(accuracy.scores)))
 

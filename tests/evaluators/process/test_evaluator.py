@@ -470,6 +470,13 @@ def test_finalists_are_measured_side_by_side_and_scored_on_final(warm: Warm) -> 
         assert latency.baseline_ms == found.latency["8"].baseline_ms
     assert found.accuracy["32"].loss == 0
     assert all(accuracy.total == len(warm.data.final_indices) for accuracy in found.accuracy.values())
+    flips = {label: accuracy.flips for label, accuracy in found.accuracy.items()}
+    for label, accuracy in found.accuracy.items():  # labels are what the float model says
+        assert flips[label] is not None
+        assert flips[label].right == flips[label].samples == accuracy.total
+        assert flips[label].lost.count == flips[label].count == np.count_nonzero(accuracy.scores == 0)
+        assert set(flips[label].lost.first) <= set(warm.data.final_indices)
+    assert flips["32"].count == 0
 
 
 def test_a_finalist_that_is_not_finite_on_final_does_not_spoil_the_others(tmp_path: Path) -> None:

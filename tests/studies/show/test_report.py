@@ -62,7 +62,16 @@ def sample(groups: int = 8, trials: int = 40) -> ReportData:
         evaluations=rows,
         picks=[
             PickRow("accurate", best.trial, best.latency_ms, best.loss, 0.755, 0.004, 0.001, 0.007, True, 1.3),
-            PickRow("fast", best.trial, best.latency_ms, best.loss, holds=False, speedup=1.31, opaque=2),
+            PickRow(
+                "fast",
+                best.trial,
+                best.latency_ms,
+                best.loss,
+                holds=False,
+                speedup=1.31,
+                opaque=2,
+                flips=["3 of 500 samples (0.6 %) have another class than in FP32", "3 of the 490 are wrong: 4, 9, 77"],
+            ),
         ],
         groups=[GroupRow(f"g{i:03}", f"/layer{i}/conv1/Conv", "Conv") for i in range(groups)],
         precisions=precisions,
@@ -328,3 +337,10 @@ def test_causes_stand_with_their_remedy_and_evidence(page):
     spoiled = diagnosis(8)
     evil = {**spoiled.groups, "g007": replace(spoiled.groups["g007"], name=EVIL)}
     assert EVIL not in page_of(replace(sample(), diagnosis=replace(spoiled, groups=evil)))[0]
+
+
+def test_samples_that_flip_are_named_for_each_pick(page):
+    assert "Samples that flip" in page
+    assert "<li>3 of the 490 are wrong: 4, 9, 77</li>" in page
+    nobody = replace(sample(), picks=[replace(pick, flips=()) for pick in sample().picks])
+    assert "Samples that flip" not in page_of(nobody)[0]

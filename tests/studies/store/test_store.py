@@ -12,7 +12,18 @@ from sqlalchemy import select
 
 from search.errors import StudyError
 from search.graph.model import Group
-from search.values import Accuracy, AuditRow, Capability, Failure, FailureKind, Latency, Precision, Stage
+from search.values import (
+    Accuracy,
+    AuditRow,
+    Capability,
+    Failure,
+    FailureKind,
+    FlippedSamples,
+    Flips,
+    Latency,
+    Precision,
+    Stage,
+)
 from studies.store.database import database, tables
 from studies.store.records import Choice, ExportRecord, KnownEvaluationError, LostEvaluationError
 from studies.store.store import Store, optuna_storage
@@ -321,9 +332,12 @@ def test_a_baseline_away_from_its_usual_time_is_a_doubt_when_read(store: Store, 
 def test_a_final_score_can_be_replaced(store: Store, target: int) -> None:
     evaluation_id = finish(store, target, 0, 1)
     for loss in (0.5, 0.25):
-        final = Accuracy("top1", 0.5, loss, 0.0, 0.5, 2, 2, np.array([1.0, 0.0]))
+        flips = Flips(2, 1, FlippedSamples(1, [7]), FlippedSamples(0, []), FlippedSamples(1, [9]))
+        final = Accuracy("top1", 0.5, loss, 0.0, 0.5, 2, 2, np.array([1.0, 0.0]), flips=flips if loss < 0.5 else None)
         store.evaluations.set_final(evaluation_id, final)
     record = store.trials.load(target, 0)
+    assert record.final is not None
+    assert record.final.flips == flips
     assert plain(record.final) == plain(final)
     assert plain(record.evaluation.accuracy) == plain(measured(assignment(1)).accuracy)
 
