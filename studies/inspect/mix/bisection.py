@@ -11,7 +11,7 @@ end; that no stretch elsewhere is shorter is not proven.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,10 +49,13 @@ class Bisection:
         trials: in the order in which they were made.
         found: the fewest groups that undo the loss; None where there is no loss, or even float in all of them does not
             undo it.
+        kind, stretch: of the kinds of ops and of the stretches that undo it, the one with the fewest groups.
     """
 
     trials: tuple[Trial, ...]
     found: Trial | None
+    kind: Trial | None = None
+    stretch: Trial | None = None
 
     @property
     def lossless(self) -> bool:
@@ -91,15 +94,19 @@ class _Search:
     def run(self, ranked: Sequence[str], kinds: Mapping[str, Sequence[str]]) -> Bisection:
         if self._try(NOTHING, ()).undone or not self.lowered:
             return Bisection(tuple(self.trials.values()), None)
-        for kind, members in sorted(kinds.items(), key=lambda item: len(item[1])):
-            if 0 < len(members) < len(self.lowered):
-                self._try(f"all {kind}", tuple(members))
+        some = {kind: tuple(members) for kind, members in kinds.items() if 0 < len(members) < len(self.lowered)}
+        of_kind = [self._try(f"all {kind}", some[kind]) for kind in sorted(some, key=lambda kind: len(some[kind]))]
         self._find_stretches()
         _least(1, len(ranked), lambda count: self._undoes_most_sensitive(ranked[:count]))
-        undone = [trial for trial in self.trials.values() if trial.undone]
-        if not undone:
-            undone = [trial for trial in [self._try(EVERYTHING, self.lowered)] if trial.undone]
-        return Bisection(tuple(self.trials.values()), min(undone, key=lambda trial: len(trial.kept), default=None))
+        if _fewest(self.trials.values()) is None:
+            self._try(EVERYTHING, self.lowered)
+        trials = tuple(self.trials.values())
+        stretches = [trial for trial in trials if self._is_stretch(trial.kept)]
+        return Bisection(trials, _fewest(trials), _fewest(of_kind), _fewest(stretches))
+
+    def _is_stretch(self, kept: tuple[str, ...]) -> bool:
+        start = self.lowered.index(kept[0]) if kept else 0
+        return kept == self.lowered[start : start + len(kept)]
 
     def _find_stretches(self) -> None:
         count = len(self.lowered)
@@ -122,6 +129,11 @@ class _Search:
         if kept not in self.trials:
             self.trials[kept] = self.attempt(name, kept)
         return self.trials[kept]
+
+
+def _fewest(trials: Iterable[Trial]) -> Trial | None:
+    """Of the trials that undo the loss the one with the fewest groups in float, the earliest of several."""
+    return min((trial for trial in trials if trial.undone), key=lambda trial: len(trial.kept), default=None)
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:

@@ -89,12 +89,13 @@ class LossExplanation:
     confirmed: bool
 
     def to_json(self) -> dict[str, Any]:
-        found = self.bisection.found
         return {
             "lossless": self.bisection.lossless,
             "evaluations": len(self.bisection.trials),
             "tried": [_trial_json(trial) for trial in self.bisection.trials],
-            "explained_by": None if found is None else list(found.kept),
+            "explained_by": _kept_json(self.bisection.found),
+            "smallest_kind": _kept_json(self.bisection.kind),
+            "smallest_stretch": _kept_json(self.bisection.stretch),
             "engine": None if self.engine is None else self.engine.to_json(),
             "confirmed": self.confirmed,
         }
@@ -284,9 +285,21 @@ class MixReport:
             names = ", ".join(self._names(bisection.found.kept))
             many = f"{len(bisection.found.kept)} of {len(self.groups)} groups explain"
             yield f"{many} the loss ({bisection.found.name}): {names}; {count}"
-            final = self._loss_text(engine.final) or "not known"
-            said = "confirmed" if explanation.confirmed else "NOT CONFIRMED"
-            yield f"{said} by an engine with these groups in float: its loss on the final split is {final}"
+            others = {"ops of one kind": bisection.kind, "a stretch": bisection.stretch}
+            for sort, trial in others.items():
+                if trial is not None and trial.kept != bisection.found.kept:
+                    yield f"as {sort} it takes {len(trial.kept)} groups: {trial.name}"
+            yield self._confirmation_text(engine, confirmed=explanation.confirmed)
+
+    def _confirmation_text(self, engine: EngineResult, *, confirmed: bool) -> str:
+        """What the engine with the found groups in float says."""
+        if engine.final is not None:
+            said = "confirmed" if confirmed else "NOT CONFIRMED"
+            loss = self._loss_text(engine.final)
+            return f"{said} by an engine with these groups in float: its loss on the final split is {loss}"
+        failure = engine.evaluation.failure
+        why = engine.final_failure if failure is None else failure.message
+        return f"NOT CONFIRMED: the engine with these groups in float fails: {why}"
 
     def _names(self, ids: tuple[str, ...]) -> list[str]:
         names = {group.id: group.name for group in self.groups}
@@ -303,6 +316,10 @@ def _failure_json(failure: Failure | None) -> dict[str, Any] | None:
 
 def _accuracy_json(accuracy: Accuracy | None) -> dict[str, Any] | None:
     return None if accuracy is None else {name: getattr(accuracy, name) for name in _ACCURACY}
+
+
+def _kept_json(trial: Trial | None) -> list[str] | None:
+    return None if trial is None else list(trial.kept)
 
 
 def _trial_json(trial: Trial) -> dict[str, Any]:

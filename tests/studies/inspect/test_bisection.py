@@ -44,6 +44,9 @@ def test_a_kind_of_op_is_taken_where_it_is_smaller_than_any_stretch() -> None:
     found = planted(set(ids(2, 20, 37)), Gemm=ids(2, 20, 37), Conv=ids(*range(3, 20)))
     assert found.found is not None
     assert (found.found.name, list(found.found.kept)) == ("all Gemm", ids(2, 20, 37))
+    assert found.kind == found.found
+    assert found.stretch is not None
+    assert list(found.stretch.kept) == LOWERED[2:38]
     assert [trial.name for trial in found.trials][:3] == ["nothing", "all Gemm", "all Conv"]
 
 
@@ -52,6 +55,9 @@ def test_the_most_sensitive_are_taken_where_they_lie_apart() -> None:
     found = planted(set(ids(2, 37)), ranked=ranked)
     assert found.found is not None
     assert (found.found.name, list(found.found.kept)) == ("the 2 most sensitive", ids(2, 37))
+    assert found.kind is None
+    assert found.stretch is not None
+    assert list(found.stretch.kept) == LOWERED[2:38]
 
 
 def test_where_nothing_is_lost_nothing_more_is_tried() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from onnx import numpy_helper
 from search.errors import ConfigError
 from search.graph.model import Model
 from search.space.choices import Space, make_space
-from search.values import Assignment, Capability, Precision
+from search.values import Assignment, Capability, Evaluation, Failure, FailureKind, Precision, Stage
 from studies import verbs
+from studies.inspect.mix.bisection import Bisection, Trial
 from studies.inspect.mix.evaluate import choose_float, keep_sensitive
 from studies.inspect.mix.read_mix import TargetMix, read_mix
+from studies.inspect.mix.report import LossExplanation
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
@@ -26,6 +29,7 @@ from tests.support.command_line import copy_finished, invoke, ok, quick, tree, w
 from tests.support.networks import Net, loaded
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+REFUSED = (Stage.BUILD, FailureKind.REFUSED)
 OPS = frozenset({"Conv", "Gemm"})
 CPU = Capability({INT8: OPS})
 GPU = Capability({FP16: OPS, INT8: OPS}, min_channels=16)
@@ -237,6 +241,16 @@ def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[s
         "fp32",
         f"{5 - len(report.kept)} int8, {len(report.kept)} fp32",
     ]
+
+    kept = Trial("a few", report.kept, None, "", undone=True)
+    failed = replace(
+        report.mix, final=None, evaluation=Evaluation(report.mix.evaluation.assignment, Failure(*REFUSED, "no kernel"))
+    )
+    more = replace(kept, name="more", kept=tuple(group.id for group in report.groups))
+    explanation = LossExplanation(Bisection((replace(kept, undone=False), more), kept, stretch=more), failed, False)
+    told = list(replace(report, explanation=explanation).verdicts())
+    assert f"as a stretch it takes {len(report.groups)} groups: more" in told
+    assert "NOT CONFIRMED: the engine with these groups in float fails: no kernel" in told
 
 
 @pytest.mark.slow
