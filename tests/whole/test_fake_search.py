@@ -43,7 +43,13 @@ def test_search_resume_front_export_and_report(here: Path) -> None:
     ok("export", "s", "--out", "engine", "--trial", 2)
     manifest = json.loads((here / "engine/manifest.json").read_text())
     assert any("invented" in text for text in manifest["warnings"])
-    assert set(manifest["files"]) == {"calibration.cache", "model.fake.json", "model.onnx", "ranges.json"}
+    assert set(manifest["files"]) == {
+        "calibration.cache",
+        "model.fake.json",
+        "model.float.onnx",
+        "model.onnx",
+        "ranges.json",
+    }
     ok("report", "s", "--out", "report.html")
     assert "backend fake builds no engine" in (here / "report.html").read_text()
     refused = invoke("export", "s", "--out", "triton", "--triton", "net")

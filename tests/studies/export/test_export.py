@@ -71,7 +71,7 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     folder = here / "engine"
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     entry = "triton/small-net"
-    assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json",
+    assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json", "model.float.onnx",
                      f"{entry}/config.pbtxt", f"{entry}/1/model.onnx"}  # fmt: skip
     found = manifest(folder)
     assert found["files"] == {name: digest(folder / name) for name in files - {"manifest.json"}}
