@@ -22,8 +22,8 @@ from search.values import Ranges
 class Smooth(RecoveryStep):
     """SmoothQuant's folds into LayerNormalization and linear layers, their strength measured for every stream.
 
-    Factors are powers of two, so that the float outputs stay equal bit by bit. Next to factors of any size that adds
-    up to 1 dB to the noise of a product, of the 2 to 16 dB that smoothing takes off it.
+    Factors are powers of two, so that the float outputs stay equal bit by bit. Factors of any size would leave less
+    noise in a product: 0.2 dB less in the median, where smoothing takes off 3.5 to 18 dB.
     """
 
     name = "smooth"

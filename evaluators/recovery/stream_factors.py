@@ -15,7 +15,7 @@ from evaluators.recovery.step import Proposal
 from evaluators.recovery.streams.choice import Stream, kept_axes, magnitudes_of
 from evaluators.recovery.streams.fp16_limits import limit_exponents
 from evaluators.recovery.streams.layers import Layer, describe_layer, describe_tensor
-from evaluators.recovery.streams.result import Exponents, Streams, factors_of
+from evaluators.recovery.streams.result import Exponents, Streams, factors_of, join_factors
 from search.graph.model import Model
 from search.values import Precision, Ranges
 
@@ -66,7 +66,7 @@ def propose_factors(
     if not exponents.any():
         return None
     factors = dict(ranges.recovery.factors)
-    for name, factor in factors_of(streams.scalings, exponents).items():
-        factors[name] = np.asarray(factors[name] * factor, np.float32) if name in factors else factor
+    for name, more in factors_of(streams.scalings, exponents).items():
+        factors[name] = join_factors(factors.get(name, ()), more)
     recovery = replace(ranges.recovery, factors=factors)
     return Proposal(context.calibrate(recovery), (*notes, *streams.notes))

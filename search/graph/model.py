@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,12 @@ class Model:
         """Samples in one inference: the leading dimension of the first input."""
         return self.inputs[0].shape[0]
 
-    def scaled(self, factors: Mapping[str, NDArray[Any]]) -> Model:
+    def scaled(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
         """The model with some of its constants multiplied; this one stays as it is.
 
         Args:
-            factors: name of a constant → an array that broadcasts to its shape; the product is rounded to the type of
-                the constant.
+            factors: name of a constant → arrays that broadcast to its shape and are multiplied with each other first;
+                the product is rounded to the type of the constant.
 
         Returns:
             A model with the same names and groups, and a digest of its own where there are factors.
@@ -72,13 +73,14 @@ class Model:
         if not factors:
             return self
         graph = self.graph.clone()
-        for name, factor in factors.items():
+        for name, parts in factors.items():
             value = graph.graph.initializers.get(name)
             if value is None or value.const_value is None:
                 raise ModelError(f"scaling constants of the model: expected a constant {name!r}, and there is none")
             array = value.const_value.numpy()
-            value.const_value = ir.tensor((array * factor).astype(array.dtype), name=name)
-        return replace(self, graph=graph, digest=digest_of([self.digest, Recovery(factors).digest]))
+            value.const_value = ir.tensor((array * math.prod(parts)).astype(array.dtype), name=name)
+        recovery = Recovery({name: tuple(parts) for name, parts in factors.items()})
+        return replace(self, graph=graph, digest=digest_of([self.digest, recovery.digest]))
 
     def save(self, path: Path) -> None:
         """Write the clean model to `path` as one ONNX file."""

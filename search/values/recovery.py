@@ -47,12 +47,13 @@ class Recovery:
     """All that recovery steps changed of one model.
 
     Attributes:
-        factors: name of a constant of the clean model → float32 array that broadcasts to its shape. The constant is
-            multiplied by it wherever it is read, in every precision; the outputs of the float model stay what they are.
+        factors: name of a constant of the clean model → float32 arrays that broadcast to its shape: one for each of its
+            axes need no more room than its channels. The constant is multiplied by all of them wherever it is read, in
+            every precision; the outputs of the float model stay what they are.
         corrections: name of a weighted op in the clean model → what changes of it in INT8.
     """
 
-    factors: Mapping[str, Array] = field(default_factory=dict)
+    factors: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     corrections: Mapping[str, Correction] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -70,14 +71,14 @@ class Recovery:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "factors": {name: _text(array) for name, array in sorted(self.factors.items())},
+            "factors": {name: [_text(part) for part in parts] for name, parts in sorted(self.factors.items())},
             "corrections": {name: each.to_json() for name, each in sorted(self.corrections.items())},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recovery:
         return cls(
-            {name: _array(text) for name, text in data["factors"].items()},
+            {name: tuple(map(_array, parts)) for name, parts in data["factors"].items()},
             {name: Correction.from_json(each) for name, each in data["corrections"].items()},
         )
 

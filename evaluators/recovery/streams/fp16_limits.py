@@ -52,9 +52,9 @@ def _wrong_slots(array: NDArray[Any], scaling: Scaling, exponents: Exponents) ->
     shift = shift.reshape((1,) * (array.ndim - shift.ndim) + shift.shape)
     alike = tuple(axis for axis in range(shift.ndim) if shift.shape[axis] == 1)
     size: NDArray[Any] = np.abs(array)
-    before = size.max(axis=alike, keepdims=True).astype(np.float64)
+    before = size.max(axis=alike, keepdims=True)
     after = np.ldexp(before, shift)
-    least = np.where(size > 0, size, np.inf).min(axis=alike, keepdims=True).astype(np.float64)
+    least = np.where(size > 0, size, np.inf).min(axis=alike, keepdims=True)
     wrong = after > max(_LARGEST, float(before.max()))
     wrong |= (shift < 0) & (np.ldexp(least, shift) < _NORMAL)
     found = _slots_at(scaling.read, wrong) + _slots_at(scaling.written, wrong)
@@ -64,7 +64,7 @@ def _wrong_slots(array: NDArray[Any], scaling: Scaling, exponents: Exponents) ->
     return found
 
 
-def _faint(slots: Slot | None, before: NDArray[np.float64], after: NDArray[np.float64]) -> list[int]:
+def _faint(slots: Slot | None, before: NDArray[Any], after: NDArray[Any]) -> list[int]:
     """Slots of channels all of whose weights have become small."""
     if slots is None:
         return []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.recovery.streams.slots import PINNED, Slot
 
+Factor = NDArray[np.float32]
 Exponents = NDArray[np.int64]
 """(slots,) powers of two by which tensors are divided, 0 for slots that stay as they are."""
 
@@ -88,7 +88,26 @@ def shift_of(scaling: Scaling, exponents: Exponents) -> NDArray[np.int64]:
     return np.asarray(read - written)
 
 
-def factors_of(scalings: Sequence[Scaling], exponents: Exponents) -> dict[str, NDArray[Any]]:
-    """The factors of all constants that change, float32, by name."""
-    shifts = {scaling.constant: shift_of(scaling, exponents) for scaling in scalings}
-    return {name: np.ldexp(np.float32(1), shift).astype(np.float32) for name, shift in shifts.items() if shift.any()}
+def factors_of(scalings: Sequence[Scaling], exponents: Exponents) -> dict[str, tuple[Factor, ...]]:
+    """The factors of all constants that change, of those that they are read and of those that they are written for."""
+    found: dict[str, tuple[Factor, ...]] = {}
+    for scaling in scalings:
+        if shift_of(scaling, exponents).any():
+            parts = [(scaling.read, 1), (scaling.written, -1)]
+            powers = [_power(sign * exponents[slots]) for slots, sign in parts if slots is not None]
+            found[scaling.constant] = tuple(powers)
+                _power(sign * exponents[slots]) for slots, sign in sides if slots is not None
+            )
+    return found
+
+
+def join_factors(first: Sequence[Factor], second: Sequence[Factor]) -> tuple[Factor, ...]:
+    """All factors of one constant, those of one shape multiplied with each other."""
+    found: dict[tuple[int, ...], Factor] = {}
+    for factor in (*first, *second):
+        found[factor.shape] = found[factor.shape] * factor if factor.shape in found else factor
+    return tuple(found.values())
+
+
+def _power(exponents: NDArray[np.int64]) -> Factor:
+    return np.asarray(np.ldexp(np.float32(1), exponents), np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from search.values import Correction, Ranges, Recovery, TensorRange
 
-FACTORS = {"weight": np.array([[2.0], [0.5]], np.float32)}
+FACTORS = {"weight": (np.array([[2.0], [0.5]], np.float32), np.array([4.0, 1.0], np.float32))}
 CORRECTION = Correction(
     scale=np.array([1.01, 0.99], np.float32),
     offset=np.array([0.1, -0.2], np.float32),
@@ -31,7 +31,8 @@ def test_ranges_carry_a_recovery_through_json() -> None:
         wanted = getattr(CORRECTION, name)
         assert getattr(found, name).dtype == wanted.dtype
         np.testing.assert_array_equal(getattr(found, name), wanted)
-    np.testing.assert_array_equal(again.recovery.factors["weight"], FACTORS["weight"])
+    for part, wanted_part in zip(again.recovery.factors["weight"], FACTORS["weight"], strict=True):
+        np.testing.assert_array_equal(part, wanted_part)
 
 
 def test_nothing_recovered_leaves_ranges_and_their_digest_as_they_were() -> None:

@@ -26,9 +26,9 @@ class Balance(RecoveryStep):
         largest = np.abs(tensor.numpy()).max(axis=(1, 2, 3))
         factor: NDArray[np.float32] = np.exp2(np.round(np.log2(largest.max() / largest))).astype(np.float32)
         factors = {
-            "first.w": factor[:, None, None, None],
-            "first.b": factor,
-            "second.w": (1 / factor)[None, :, None, None],
+            "first.w": (factor[:, None, None, None],),
+            "first.b": (factor,),
+            "second.w": ((1 / factor)[None, :, None, None],),
         }
         recovered = Recovery({**ranges.recovery.factors, **factors}, ranges.recovery.corrections)
         return Proposal(context.calibrate(recovered), (f"{int((factor != 1).sum())} channels scaled",))
@@ -42,4 +42,4 @@ class Break(RecoveryStep):
     exact = True
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        return Proposal(context.calibrate(Recovery({"first.w": np.full((1, 1, 1, 1), 2, np.float32)})))
+        return Proposal(context.calibrate(Recovery({"first.w": (np.full((1, 1, 1, 1), 2, np.float32),)})))

@@ -1,0 +1,1 @@
+"""What recovery costs before a search begins."""
