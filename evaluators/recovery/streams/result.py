@@ -96,8 +96,6 @@ def factors_of(scalings: Sequence[Scaling], exponents: Exponents) -> dict[str, t
             parts = [(scaling.read, 1), (scaling.written, -1)]
             powers = [_power(sign * exponents[slots]) for slots, sign in parts if slots is not None]
             found[scaling.constant] = tuple(powers)
-                _power(sign * exponents[slots]) for slots, sign in sides if slots is not None
-            )
     return found
 
 
