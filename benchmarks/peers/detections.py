@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0, 1, 101)
 _MOST = 20
+_CANDIDATES = 200
 _LEAST_SCORE, _MOST_OVERLAP = 0.01, 0.7
 _COLUMNS = 2 + len(OVERLAPS)
 
@@ -33,26 +34,46 @@ def judge_detections(outputs: Mapping[str, NDArray[Any]], labels: NDArray[Any]) 
     return np.stack([_judged(found, wanted) for found, wanted in zip(array.astype(float), labels, strict=True)])
 
 
-def average_precision(rows: Floats, weights: NDArray[Any] | None = None) -> float:
-    """Mean over classes and least overlaps.
+class Detections:
+    """Detections of all samples, sorted once.
 
     Args:
         rows: from `judge_detections`.
-        weights: (n,) how often each sample counts; once where none are given.
     """
-    weights = np.ones(len(rows)) if weights is None else weights
-    found = rows[:, :-DETECTED].reshape(-1, _COLUMNS)
-    times = weights.repeat(_MOST)
-    counts = weights @ rows[:, -DETECTED:]
-    order = np.argsort(-found[:, 0], kind="stable")
-    order = order[(times[order] > 0) & (found[order, 0] > 0)]
-    each = [_average(found[o], times[o], counts[c]) for c in range(DETECTED) for o in [order[found[order, 1] == c]]]
-    return float(np.mean(each))
+
+    def __init__(self, rows: Floats) -> None:
+        found = rows[:, :-DETECTED].reshape(-1, _COLUMNS)
+        order = np.argsort(-found[:, 0], kind="stable")
+        order = order[found[order, 0] > 0]
+        classes = [order[found[order, 1] == number] for number in range(DETECTED)]
+        self._objects = rows[:, -DETECTED:]
+        self._owners = [chosen // _MOST for chosen in classes]
+        self._right = [found[chosen, 2:] for chosen in classes]
+
+    def average_precision(self, weights: NDArray[Any] | None = None) -> float:
+        """Mean over classes and least overlaps.
+
+        Args:
+            weights: (n,) how often each sample counts; once where none are given.
+        """
+        weights = np.ones(len(self._objects)) if weights is None else weights
+        counts = weights @ self._objects
+        each = [
+            _average(right, weights[owner], objects)
+            for right, owner, objects in zip(self._right, self._owners, counts, strict=True)
+        ]
+        return float(np.mean(each))
 
 
 def _average(found: Floats, times: Floats, objects: float) -> float:
-    """Mean precision of one class over least overlaps and recalls; detections with the best first."""
-    right = (times[:, None] * found[:, 2:]).cumsum(0)
+    """Mean precision of one class over least overlaps and recalls.
+
+    Args:
+        found: (k, overlaps) whether each detection is right, the best first.
+        times: (k,) how often each counts.
+    """
+    found, times = found[times > 0], times[times > 0]
+    right = (times[:, None] * found).cumsum(0)
     precision = right / times.cumsum()[:, None]
     best_from = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
     best_from = np.concatenate([best_from, np.zeros((1, len(OVERLAPS)))])
@@ -77,7 +98,7 @@ def _best(found: Floats) -> tuple[Floats, Floats, NDArray[Any]]:
     """Boxes by their edges, scores and classes of the best detections; of those that overlap much one is left."""
     classes, places = np.nonzero(found[4:] > _LEAST_SCORE)
     scores = found[4 + classes, places]
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
     classes, places, scores = classes[order], places[order], scores[order]
     middle, half = found[:2, places].T, found[2:4, places].T / 2
     boxes = np.concatenate([middle - half, middle + half], axis=1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.detections import average_precision, judge_detections
+from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.trust.fresh import Score, score_outputs
 from benchmarks.trust.scores import Floats, Loss, mean_iou, pixels, top1
 
@@ -23,31 +24,50 @@ def score(model: Path, arrays: Mapping[str, NDArray[Any]], metric: str) -> Float
     return score_outputs(model, arrays, SCORES[metric])
 
 
-def value_of(metric: str, scores: Floats, weights: NDArray[Any] | None = None) -> float:
-    """The metric over all samples, each counted as often as `weights` says."""
-    if metric == "map":
-        return average_precision(scores, weights)
-    if metric == "miou":
-        return float(mean_iou(scores.sum(0) if weights is None else weights @ scores))
-    return float(np.average(scores, weights=weights))
+def value_of(metric: str, scores: Floats) -> float:
+    """The metric over all samples."""
+    return Scored(metric, scores).value()
 
 
-def loss_of(metric: str, better: Floats, worse: Floats) -> Loss:
+def loss_of(better: Scored, worse: Scored) -> Loss:
     """How much less `worse` scores than `better` on the same samples, with its 95 % interval.
 
     By the normal distribution where the metric is a mean, else by a bootstrap over samples, the same draws for both.
     """
-    loss = value_of(metric, better) - value_of(metric, worse)
-    if metric == "top1":
-        half = _HALF * float((better - worse).std(ddof=1)) / np.sqrt(len(worse))
+    loss = better.value() - worse.value()
+    if better.metric == "top1":
+        half = _HALF * float((better.scores - worse.scores).std(ddof=1)) / np.sqrt(len(worse.scores))
     else:
-        half = _HALF * float(np.std(_drawn(metric, better) - _drawn(metric, worse), ddof=1))
+        half = _HALF * float(np.std(better.draws - worse.draws, ddof=1))
     return Loss(loss, loss - half, loss + half)
 
 
-def _drawn(metric: str, scores: Floats) -> Floats:
-    """(draws,) the metric of samples drawn again, by weights that depend on how many samples there are alone."""
-    rng, count = np.random.default_rng(0), len(scores)
-    return np.array(
-        [value_of(metric, scores, rng.multinomial(count, np.full(count, 1 / count))) for _ in range(_DRAWS)]
-    )
+class Scored:
+    """The scores of one engine on all samples.
+
+    Args:
+        metric: one of `SCORES`.
+        scores: (n, …) what the metric is made of.
+    """
+
+    def __init__(self, metric: str, scores: Floats) -> None:
+        self.metric, self.scores = metric, scores
+
+    @cached_property
+    def _detections(self) -> Detections:
+        return Detections(self.scores)
+
+    def value(self, weights: NDArray[Any] | None = None) -> float:
+        """The metric over all samples, each counted as often as `weights` says."""
+        if self.metric == "map":
+            return self._detections.average_precision(weights)
+        if self.metric == "miou":
+            return float(mean_iou(self.scores.sum(0) if weights is None else weights @ self.scores))
+        return float(np.average(self.scores, weights=weights))
+
+    @cached_property
+    def draws(self) -> Floats:
+        """(draws,) the metric of samples drawn again, by weights that depend on how many samples there are alone."""
+        rng, count = np.random.default_rng(0), len(self.scores)
+        weights = rng.multinomial(count, np.full(count, 1 / count), size=_DRAWS)
+        return np.array([self.value(each) for each in weights])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.peers.cases import Case
 from benchmarks.peers.samples import Arrays
-from benchmarks.peers.scores import loss_of, score, value_of
-from benchmarks.trust.scores import Floats, Loss
+from benchmarks.peers.scores import Scored, loss_of, score
+from benchmarks.trust.scores import Loss
 
 FLOAT = "fp32"
 
@@ -28,6 +28,7 @@ class CaseWork:
 
     case: Case
     folder: Path
+    _known: dict[str, Scored] = field(default_factory=dict)
 
     @cached_property
     def evaluation(self) -> Arrays:
@@ -40,22 +41,24 @@ class CaseWork:
     def engine(self, method: str) -> Path:
         return self.case.model if method == FLOAT else self.folder / f"{method}.onnx"
 
-    def scores(self, method: str) -> Floats:
-        """(n, …) what the metric is made of; taken from the folder where it is newer than the engine."""
+    def scored(self, method: str) -> Scored:
+        """Scores of a method's engine; taken from the folder where they are newer than the engine."""
         engine, path = self.engine(method), self.folder / f"{self.case.name}-{method}.npy"
         if not path.exists() or path.stat().st_mtime < engine.stat().st_mtime:
             draft = path.with_suffix(".draft.npy")
             np.save(draft, score(engine, self.evaluation, self.case.metric).astype(np.float32))
             draft.replace(path)
-        found: Floats = np.load(path).astype(np.float64)
-        return found
+            self._known.pop(method, None)
+        if method not in self._known:
+            self._known[method] = Scored(self.case.metric, np.load(path).astype(np.float64))
+        return self._known[method]
 
     def value(self, method: str) -> float:
-        return value_of(self.case.metric, self.scores(method))
+        return self.scored(method).value()
 
     def loss(self, method: str, against: str = FLOAT) -> Loss:
         """What a method's engine loses against another's, on the same samples."""
-        return loss_of(self.case.metric, self.scores(against), self.scores(method))
+        return loss_of(self.scored(against), self.scored(method))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.peers import run, samples, scores, tables
 from benchmarks.peers.cases import CASES
-from benchmarks.peers.detections import average_precision, judge_detections
+from benchmarks.peers.detections import Detections, judge_detections
+from benchmarks.peers.scores import Scored
 from benchmarks.peers.work import CaseWork, Results
 from evaluators.metrics.average_precision import decoding_metric
 
@@ -35,7 +36,7 @@ def test_average_precision_is_that_of_the_metric() -> None:
     outputs, labels = detections_and_labels(120)
     gathering = decoding_metric("map", "yolov8").accumulator()
     gathering.update(outputs, labels, count=len(labels))
-    found = average_precision(judge_detections(outputs, labels))
+    found = Detections(judge_detections(outputs, labels)).average_precision()
     assert 0.1 < found < 0.9
     assert found == pytest.approx(gathering.compute(), abs=1e-9)
 
@@ -44,9 +45,8 @@ def test_average_precision_is_that_of_the_metric() -> None:
 def test_a_weight_of_two_is_a_sample_that_is_there_twice(metric: str) -> None:
     rows = some_scores(metric)
     weights = np.arange(len(rows)) % 3
-    assert scores.value_of(metric, rows, weights) == pytest.approx(
-        scores.value_of(metric, rows.repeat(weights, axis=0)), abs=1e-12
-    )
+    twice = Scored(metric, rows.repeat(weights, axis=0))
+    assert Scored(metric, rows).value(weights) == pytest.approx(twice.value(), abs=1e-12)
 
 
 def some_scores(metric: str) -> Any:
@@ -60,10 +60,10 @@ def some_scores(metric: str) -> Any:
 def test_a_loss_is_paired(metric: str) -> None:
     """What is equal loses nothing, with no doubt about it, however much samples differ."""
     rows = some_scores(metric)
-    same = scores.loss_of(metric, rows, rows)
+    found, worse = Scored(metric, rows), Scored(metric, rows[::-1])
+    same = scores.loss_of(found, found)
     assert (same.loss, same.low, same.high) == (0, 0, 0)
-    worse = rows[::-1]
-    there, back = scores.loss_of(metric, rows, worse), scores.loss_of(metric, worse, rows)
+    there, back = scores.loss_of(found, worse), scores.loss_of(worse, found)
     assert there.loss == pytest.approx(-back.loss)
     assert there.low == pytest.approx(-back.high)
 
