@@ -152,10 +152,11 @@ class Head(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(n, 4, cells) centre, width and height in pixels, and (n, shapes, cells) logits."""
-        cells = x.shape[2]
+        cells = int(x.shape[2])
         edges = functional.softplus(self.box(x)).flatten(2) * self.stride
         axis = (torch.arange(cells, device=x.device) + 0.5) * self.stride
-        middle = torch.cartesian_prod(axis, axis).flip(1).T[None].to(edges)
+        down, right = torch.meshgrid(axis, axis, indexing="ij")
+        middle = torch.stack([right, down]).flatten(1)[None].to(edges)
         low, high = middle - edges[:, :2], middle + edges[:, 2:]
         return torch.cat([(low + high) / 2, high - low], 1), self.shape(x).flatten(2)
 

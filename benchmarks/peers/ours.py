@@ -49,9 +49,9 @@ def write_int8(job: Job, recover: str, out: Path) -> RecoveryRecord | None:
     """Write the model all INT8, with what recovery kept; what recovery tells of it."""
     record = None
     with EvaluatorProcess(job, Path(job.folder) / "log") as keeper:
-        ranges = keeper.ask().calibrations.calibrate("minmax").ranges
+        ranges = keeper.ask().calibrations.calibrate("auto").ranges
         if recover != "none":
-            found = keeper.ask().calibrations.recover(ranges, "minmax", recover, _RECOVERY_S)
+            found = keeper.ask().calibrations.recover(ranges, "auto", recover, _RECOVERY_S)
             ranges, record = found.ranges, found.record
     backend = OnnxRuntimeBackend(threads=1)
     model = load(Path(job.model), batch=job.batch).scaled(ranges.recovery.factors)
