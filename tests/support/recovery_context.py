@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.emulation import Emulator
+from evaluators.calibration.activations import collect
 from evaluators.data import Batch
+from evaluators.data.arrays import ArrayDataset, Shard
 from evaluators.lowering.placement import Placement
 from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery import RecoveryContext
@@ -46,10 +48,19 @@ def context_of(
         emulator=Emulator(backend, wanted),
         fitting=lambda: given[:batches],
         held_out=lambda: given[batches:],
-        calibrate_model=lambda scaled, method=None: observed(scaled),
+        calibrate_model=lambda scaled, method=None: _calibrate(scaled, given[:batches], method),
         seconds_left=lambda: seconds,
         alive=lambda: None,
     )
+
+
+def _calibrate(model: Model, fitting: Sequence[Batch], method: str | None) -> Ranges:
+    """Minimum and maximum of clean samples, or by a method of those that are fitted to."""
+    if method is None:
+        return observed(model)
+    arrays = {name: np.concatenate([batch.inputs[name] for batch in fitting]) for name in fitting[0].inputs}
+    dataset = ArrayDataset([Shard("samples", lambda: arrays)], model.inputs)
+    return collect(model, dataset, np.arange(len(dataset)), method)
 
 
 def output_error(context: RecoveryContext, ranges: Ranges, numbers: Sequence[int] = range(100, 108)) -> float:

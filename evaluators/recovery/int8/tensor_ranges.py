@@ -36,6 +36,8 @@ _TIME_SHARE = 0.4  # of what is left
 # Of the error that `minmax` leaves, at most, for another method: small gains in a group may be losses in the outputs,
 # because what is cut off is always cut off to the same side.
 _KEPT_SHARES = (0.8, 0.5)
+# Offered for all tensors at once too: groups by themselves do not show it where samples differ much in brightness.
+_FOR_ALL = ("percentile", "mse")
 
 
 class RangesStep(RecoveryStep):
@@ -54,9 +56,13 @@ class RangesStep(RecoveryStep):
             return None
         choice = _Choice(context, ranges)
         notes = choice.run()
-        offered = [choice.ranges(share) for share in _KEPT_SHARES]
-        best = min((ranges, *offered), key=choice.output_error)  # the first of equal ones
-        return None if best == ranges else Proposal(best, (choice.counted(best), *notes))
+        by_tensor = [choice.ranges(share) for share in _KEPT_SHARES]
+        by_method = {method: found for method in _FOR_ALL if (found := choice.uniform(method)) is not None}
+        best = min((ranges, *by_tensor, *by_method.values()), key=choice.output_error)  # the first of equal ones
+        if best == ranges:
+            return None
+        note = next((f"{method} for all ranges" for method, found in by_method.items() if found is best), None)
+        return Proposal(best, (note or choice.counted(best), *notes))
 
 
 @dataclass
@@ -119,6 +125,15 @@ class _Choice:
             if methods.get(root, MINMAX) != MINMAX and name not in self._ranges.fixed
         }
         return replace(self._ranges, tensors={**self._ranges.tensors, **chosen})
+
+    def uniform(self, method: str) -> Ranges | None:
+        """The ranges by one method for all tensors but those that a user set; None where the time is over."""
+        if self._context.seconds_left() <= 0:
+            return None
+        self._context.alive()
+        found = self._context.calibrate(self._ranges.recovery, method).tensors
+        free = {name: range_ for name, range_ in found.items() if name not in self._ranges.fixed}
+        return replace(self._ranges, tensors={**self._ranges.tensors, **free})
 
     def counted(self, ranges: Ranges) -> str:
         """A note on how many scales each method has."""

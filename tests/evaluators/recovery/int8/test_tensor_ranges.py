@@ -11,7 +11,7 @@ import pytest
 from evaluators.calibration.bounds import UNBOUNDED
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT, Placement
 from evaluators.recovery.int8.range_candidates import Grid, propose_ranges
-from evaluators.recovery.int8.tensor_ranges import RangesStep
+from evaluators.recovery.int8.tensor_ranges import RangesStep, _Choice
 from search.graph.model import Model
 from search.values import Ranges, TensorRange
 from tests.support.networks import loaded, observed
@@ -54,6 +54,25 @@ def test_a_tenth_of_garbage_among_the_samples_ruins_no_range(placement: Placemen
     context = context_of(model, placement=placement)
     found = proposed(model, stretched(model, 100.0), placement, batches=10, spoil=spoil)
     assert output_error(context, found) < 0.01 < 0.1 < output_error(context, stretched(model, 100.0))
+
+
+def test_one_method_for_all_is_tried_too() -> None:
+    """Where samples differ much in brightness, groups by themselves take the bright ones for garbage."""
+    model = loaded("mobile")
+
+    def expose(number: int, inputs: Arrays) -> Arrays:
+        return {name: (array * 8.0 ** -(number % 4)).astype(np.float32) for name, array in inputs.items()}
+
+    context = context_of(model, batches=8, spoil=expose)
+    ranges = stretched(model)
+    step = RangesStep()
+    found = proposed(model, ranges, batches=8, spoil=expose)
+    judged = _Choice(context, ranges)
+    for method in ("percentile", "mse"):
+        one = judged.uniform(method)
+        assert one is not None
+        assert judged.output_error(found) <= judged.output_error(one)
+    assert step.propose(context_of(model, seconds=0.0), ranges) is None
 
 
 def test_a_method_that_a_user_named_stays() -> None:
