@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.peers import samples
 from benchmarks.peers.samples import Arrays
+from benchmarks.trust.studies import EXAMPLE
 
 DATA = Path(__file__).resolve().parent / "data"
 CALIBRATION = 500  # samples that every method is given
@@ -21,6 +22,7 @@ class Case:
 
     Attributes:
         kind: for the table.
+        file: of the float model; in `DATA` where none is given.
         evaluation: samples that the loss is taken on, enough for an interval of about 0.3 points on both sides.
     """
 
@@ -28,11 +30,11 @@ class Case:
     kind: str
     metric: str
     evaluation: int = 10_000
-    batch: int = 10
+    file: Path | None = None
 
     @property
     def model(self) -> Path:
-        return DATA / f"{self.name}.onnx"
+        return self.file or DATA / f"{self.name}.onnx"
 
     def calibration(self) -> Arrays:
         return samples.draw(self.name, "calibration", CALIBRATION)
@@ -59,5 +61,6 @@ CASES: Mapping[str, Case] = {
         Case("detector", "two-headed detector, SiLU", "map", evaluation=6000),
         Case("segmenter", "U-Net, h-swish", "miou", evaluation=4000),
         Case("encoder", "transformer encoder, GELU", "top1"),
+        Case("digits", "inverted residuals, ReLU6, rescaled after training", "top1", file=EXAMPLE / "digits.onnx"),
     )
 }

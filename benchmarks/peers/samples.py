@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.trust import digits
 from benchmarks.trust.samples import Specks, bright_pixels, shape_masks, slow_light
 
 BLOCK = 250  # samples that are drawn together
@@ -187,4 +188,5 @@ DRAWS: dict[str, Callable[..., Arrays]] = {
     "detector": draw_boxes,
     "segmenter": draw_masks,
     "encoder": draw_signals,
+    "digits": digits.draw,
 }
