@@ -124,10 +124,11 @@ def test_by_default_a_search_tries_every_step(here: Path, monkeypatch: pytest.Mo
 
 
 def test_an_export_carries_the_float_model_and_ranges(here: Path) -> None:
-    ok("export", "s", "--out", "exported", "--quiet")
+    ok("export", "s", "--trial", 1, "--out", "exported", "--for", "qat", "--quiet")
     manifest = json.loads((here / "exported/manifest.json").read_text())
     assert manifest["float_model"]["outputs"] == "equal"
     assert manifest["recovery"]["steps"][0]["kept"]
+    assert "model.float.onnx" in manifest["handover"]["notes"][0]
     assert {"model.float.onnx", "ranges.json"} <= manifest["files"].keys()
     scaled, user = (load(here / path).graph.graph.initializers for path in ("exported/model.float.onnx", "model.onnx"))
     assert not np.array_equal(scaled["first.w"].const_value.numpy(), user["first.w"].const_value.numpy())
