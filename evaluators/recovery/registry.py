@@ -15,6 +15,7 @@ SHIPPED = MappingProxyType(
         "smooth": "evaluators.recovery.smooth:Smooth",
         "ranges": "evaluators.recovery.int8.tensor_ranges:RangesStep",
         "bias": "evaluators.recovery.int8.bias:BiasStep",
+        "round": "evaluators.recovery.int8.rounding:RoundStep",
     }
 )
 """Name → `package.module:Class`. Exact steps first: what INT8 constants fit depends on them."""

@@ -1,0 +1,187 @@
+"""Weights rounded by what they do to the output of their op, where rounding to the nearest loses much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data import Batch
+from evaluators.engine import Arrays
+from evaluators.lowering.corrections import OpConstants, find_constants, scaled_weight
+from evaluators.lowering.weights import along, channel_axis, nearest_codes
+from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
+from evaluators.recovery.context import RecoveryContext
+from evaluators.recovery.int8.bias import correct_means
+from evaluators.recovery.int8.sample_errors import rows_of, sample_weights
+from evaluators.recovery.int8.second_moments import moments, product_error, round_by_moments, rows_read
+from evaluators.recovery.step import Proposal, RecoveryStep
+from search.values import Correction, Precision, Ranges
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+_SAMPLES = 24  # to fit to, and as many to judge on
+_MOST_INPUTS = 4608  # of one output: the time of a factor grows with the third power
+_HURTS = 1e-5  # of the output's power, from which on an op is looked at
+_TIME_SHARE = 0.6  # of what is left; the rest corrects means anew
+_WORTH = 0.9  # of the error of the nearest codes, at most, on held-out samples
+
+
+class RoundStep(RecoveryStep):
+    """Rounds weights by second moments of their inputs, as GPTQ does: see `second_moments.round_by_moments`.
+
+    The largest weights of each channel keep their codes, so that the scale stays. What rounding takes from
+    a mean goes into the bias. Where means were corrected before, they are corrected anew: they made up for other codes.
+    """
+
+    name = "round"
+    summary = "rounds weights by what they do to the output where the nearest codes lose much of it"
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        rounding = _Rounding(context, ranges)
+        found = rounding.run()
+        if not found:
+            return None
+        corrections = {**ranges.recovery.corrections, **found}
+        rounded = replace(ranges, recovery=replace(ranges.recovery, corrections=corrections))
+        known = ranges.recovery.corrections.values()
+        if all(each.scale is None and each.offset is None for each in known):
+            return Proposal(rounded, tuple(rounding.notes))
+        again = correct_means(context, rounded, context.int8)
+        return Proposal(again.ranges, (*rounding.notes, *again.notes))
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """A weight as (parts, outputs, inputs).
+
+    Attributes:
+        weights: in units of one code.
+        nearest: codes.
+        scales: (parts, outputs) of one code.
+    """
+
+    weights: Floats
+    nearest: Floats
+    scales: Floats
+
+
+class _Rounding:
+    def __init__(self, context: RecoveryContext, ranges: Ranges) -> None:
+        self.notes: list[str] = []
+        self._context = context
+        self._ranges = ranges
+        self._model = context.model(ranges.recovery)
+        count = -(-_SAMPLES // self._model.batch)
+        fitting = list(islice(context.fitting(), count))
+        self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
+        self._fitted = len(fitting)
+
+    def run(self) -> dict[str, Correction]:
+        """Corrections of the ops that it helps, by name."""
+        int8 = self._context.int8
+        groups = [group for group in self._model.groups if int8[group.id] is Precision.INT8]
+        single = [group for group in groups if len(group.anchors) == 1]
+        if len(single) < len(groups):
+            self.notes.append(f"{len(groups) - len(single)} weights that several ops share are left alone")
+        inputs = [batch.inputs for batch in self._batches]
+        found: dict[str, Correction] = {}
+        pieces = [cut(self._model, group) for group in single]
+        until = (1 - _TIME_SHARE) * self._context.seconds_left()
+        looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs)
+        for seen, (piece, tensors) in enumerate(looked_at):
+            if self._context.seconds_left() <= until:
+                self.notes.append(f"{len(pieces) - seen} of {len(pieces)} weights are left alone: the time is over")
+                break
+            correction = self._round(piece, tensors)
+            if correction is not None:
+                found[piece.group.anchors[0]] = correction
+            self._context.alive()
+        self.notes.append(f"{len(found)} of {len(pieces)} weights rounded by their outputs")
+        return found
+
+    def _round(self, piece: Piece, tensors: Sequence[Arrays]) -> Correction | None:
+        group = piece.group
+        constants = find_constants(self._model.graph.graph.node(group.anchors[0]), group.nodes)
+        if constants is None:
+            return None
+        known = self._ranges.recovery.corrections.get(group.anchors[0], Correction())
+        read = constants.node.inputs[0]
+        assert read is not None
+        fitting, held_out = self._usual([arrays[read.name or ""] for arrays in tensors], piece)
+        codes = self._codes(constants, known)
+        rows = rows_read(constants.node, fitting, constants.weight.shape) if fitting and held_out else None
+        others = rows_read(constants.node, held_out, constants.weight.shape) if rows is not None else None
+        if codes is None or rows is None or others is None or rows.shape[2] > _MOST_INPUTS:
+            return None
+        return _rounded(constants, known, codes, rows, others)
+
+    def _usual(self, arrays: Sequence[Array], piece: Piece) -> tuple[list[Array], list[Array]]:
+        """The samples of usual amplitude, those to fit to and those that judge."""
+        batch = self._model.batch
+        rows = [rows_of(a, piece.axis, self._batches[i].count, batch) for i, a in enumerate(arrays)]
+        kept = []
+        for i, (array, weights) in enumerate(zip(arrays, sample_weights(rows), strict=True)):
+            if len(weights) == self._batches[i].count and array.shape[0] % batch == 0:
+                by_sample = array.reshape(batch, array.shape[0] // batch, *array.shape[1:])[: len(weights)]
+                kept.append(by_sample[weights >= 0.5].reshape(-1, *array.shape[1:]))
+            else:
+                kept.append(array if weights.all() else array[:0])
+        found = [[a for a in part if len(a)] for part in (kept[: self._fitted], kept[self._fitted :])]
+        return found[0], found[1]
+
+    def _codes(self, constants: OpConstants, known: Correction) -> _Codes | None:
+        """None where one scale serves several channels, or the op is none that rounding takes apart."""
+        node, weight = constants.node, constants.weight
+        axis = channel_axis(node, weight)
+        if axis is None or node.op_type == "ConvTranspose":
+            return None
+        scaled = weight if known.scale is None else scaled_weight(constants, known.scale)
+        nearest, scales = nearest_codes(node, scaled, self._context.placement)
+        group = node.attributes.get("group")
+        parts = 1 if group is None else int(group.as_int())
+        shape = (parts, scales.size // parts, -1)
+        units = scaled.astype(np.float64) / along(scales.astype(np.float64), axis, weight.ndim)
+        flat = [np.moveaxis(array, axis, 0).reshape(shape).astype(np.float64) for array in (units, nearest)]
+        return _Codes(flat[0], flat[1], scales.astype(np.float64).reshape(parts, -1))
+
+
+def _rounded(constants: OpConstants, known: Correction, codes: _Codes, rows: Array, others: Array) -> Correction | None:
+    """The correction with a rounding; None where the nearest codes lose little, or others lose hardly less.
+
+    Args:
+        rows: (parts, rows, inputs) to fit to; `others` judge.
+    """
+    shifted = constants.bias is not None
+    mean = rows.mean(axis=1) if shifted else np.zeros((rows.shape[0], rows.shape[2]), np.float32)
+    second, judging = moments(rows, mean), moments(others, mean)
+    scales = codes.scales[:, :, None]
+    before = product_error((codes.nearest - codes.weights) * scales, judging)
+    power = product_error(codes.weights * scales, judging)
+    if not np.isfinite(before) or before <= _HURTS * power:
+        return None
+    made = round_by_moments(codes.weights, codes.nearest, second)
+    largest = np.abs(codes.nearest) >= np.abs(codes.nearest).max(axis=2, keepdims=True)
+    made = np.where(largest, codes.nearest, made)
+    if product_error((made - codes.weights) * scales, judging) > _WORTH * before:
+        return None
+    offset = known.offset
+    if shifted:
+        change = np.einsum("pok,pk->po", (made - codes.weights) * scales, mean.astype(np.float64)).reshape(-1)
+        alpha = constants.node.attributes.get("alpha")
+        offset = (-change if alpha is None else -change * alpha.as_float()).astype(np.float32)
+    return Correction(known.scale, offset, _as_stored(made - codes.nearest, constants))
+
+
+def _as_stored(moves: Floats, constants: OpConstants) -> NDArray[np.int8]:
+    """(parts, outputs, inputs) in the shape of the weight."""
+    weight = constants.weight
+    axis = channel_axis(constants.node, weight)
+    assert axis is not None
+    turned = [weight.shape[axis], *(size for i, size in enumerate(weight.shape) if i != axis)]
+    return np.ascontiguousarray(np.moveaxis(moves.reshape(turned), 0, axis), np.int8)
