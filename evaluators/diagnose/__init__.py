@@ -1,5 +1,6 @@
 """Why an engine loses: sensitivity of single groups, and an engine beside ONNX Runtime, whole or group by group.
 
 Measures nothing that a study compares, and changes nothing. Public: `sensitivity` in `sensitivity`, and what it finds
-in `group_error`; `compare_engine` in `compare_run`, and what it finds in `compare`; `Network` in `local_noise`.
+in `group_error`; `compare_engine` in `compare_run`, and what it finds in `compare`; `Network` in `local_noise`. What is
+wrong with the outputs of a program of the user's own is found in `wrapper`.
 """

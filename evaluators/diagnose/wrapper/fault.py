@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LEAST_SAMPLES = 16  # of fewer, chance explains too much
 LEAST_DB = 6.0  # of a mended output: two signals of which less is common have little to do with each other
 EQUAL_DB = 40.0  # a channel that is so near needs no mending
 
+_VALUES = 2**20  # of an output, about, that are looked at
 _AS_GOOD_DB = 3.0  # a simpler explanation counts as good as one that is nearer by no more than this
 _EXACT_DB = 100.0  # what is nearer differs by the rounding of float32 alone
 
@@ -84,9 +86,11 @@ def simplest(faults: Sequence[Fault]) -> Fault | None:
 
 
 def by_axis(array: NDArray[Any], axis: int) -> NDArray[np.float64]:
-    """(samples, …) as (channels of that axis, samples, the rest)."""
+    """(samples, …) as (channels of that axis, samples, the rest); of many values the rest is evenly thinned."""
     rows = np.moveaxis(array, axis, 0)
-    return rows.reshape(rows.shape[0], rows.shape[1], -1).astype(np.float64)
+    step = 1 + array.size // _VALUES
+    # A step that divides the width of an image would take the same column of every row.
+    return rows.reshape(rows.shape[0], rows.shape[1], -1)[:, :, :: step | 1].astype(np.float64)
 
 
 def channel_powers(values: NDArray[np.float64], reference: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.diagnose.wrapper.fault import Fault, FaultKind, level_db, mends, simplest
+from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES, Fault, FaultKind, level_db, mends, simplest
 from evaluators.diagnose.wrapper.layouts import find_layout
 from evaluators.diagnose.wrapper.permutations import find_permutation
 from evaluators.diagnose.wrapper.scaling import find_scaling
+
+_VALUES = 2**22  # of an output among which faults are looked for
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -71,10 +73,19 @@ def _level(values: NDArray[Any], reference: NDArray[Any]) -> float:
 
 
 def _find_fault(name: str, mine: Outputs, targets: Sequence[Outputs], threshold_db: float) -> Fault | None:
-    """The simplest fault that explains the difference, against whichever target it explains better."""
-    values, before_db = mine[name], max(_level(mine[name], target[name]) for target in targets)
-    if math.isinf(before_db) and before_db > 0:
+    """The simplest fault that explains the difference on the first samples, a few of which are enough of large ones."""
+    values = mine[name]
+    if any(_level(values, target[name]) == math.inf for target in targets):
         return None
+    rows = max(LEAST_SAMPLES, _VALUES // max(1, values[0].size))
+    mine = {other: array[:rows] for other, array in mine.items()}
+    targets = [{other: array[:rows] for other, array in target.items()} for target in targets]
+    return _search(name, mine, targets, threshold_db)
+
+
+def _search(name: str, mine: Outputs, targets: Sequence[Outputs], threshold_db: float) -> Fault | None:
+    """The simplest fault, against whichever target it explains better."""
+    values, before_db = mine[name], max(_level(mine[name], target[name]) for target in targets)
     found = [_find_swapped(name, mine, targets, before_db, threshold_db)]
     found += [_best(find_layout(values, target[name], before_db, threshold_db) for target in targets)]
     if values.shape == targets[0][name].shape:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data.arrays import npz_shard
+from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES
 from evaluators.diagnose.wrapper.layouts import has_same_axes
 from search.errors import DataError
 
 INDICES = "indices"  # array that says which sample each row is of
-LEAST_SAMPLES = 16
 
 Arrays = Mapping[str, NDArray[Any]]
 

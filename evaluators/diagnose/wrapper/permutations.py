@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from evaluators.diagnose.wrapper.fault import EQUAL_DB, Fault, FaultKind, by_axis, channel_powers, mends, ratio_db
 
 MOST_CHANNELS = 2048  # that are compared each with each
-_VALUES = 2**16  # of a channel, at most
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +34,7 @@ def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, thresho
     far = np.flatnonzero(noise * 10 ** (EQUAL_DB / 10) > power)
     if not 2 <= len(far) <= MOST_CHANNELS:
         return None
-    order = _match(_thin(mine[far, ::2]), _thin(theirs[far, ::2]))
+    order = _match(*(each[far, ::2].reshape(len(far), -1) for each in (mine, theirs)))
     moved = np.flatnonzero(order != np.arange(len(far)))
     if not len(moved):
         return None
@@ -49,12 +48,6 @@ def _look_along(values: NDArray[Any], expected: NDArray[Any], axis: int, thresho
     whole_db = ratio_db(power.sum(), max(0.0, before.sum() - before[here].sum()) + after.sum())
     size, found = expected.shape[axis], {"channels": here.tolist(), "order": there.tolist()}
     return Fault(FaultKind.PERMUTED, before_db, after_db, whole_db, axis, size, **found)
-
-
-def _thin(rows: Floats) -> Floats:
-    """(channels, samples, the rest) as (channels, values), evenly thinned."""
-    flat = rows.reshape(len(rows), -1)
-    return flat[:, :: 1 + flat.shape[1] // _VALUES]
 
 
 def _match(values: Floats, expected: Floats) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ def find_scaling(values: NDArray[Any], expected: NDArray[Any], threshold_db: flo
 def _explanations(values: NDArray[Any], expected: NDArray[Any], threshold_db: float) -> Iterator[Fault]:
     """Those that explain it, the simplest first."""
     views: list[tuple[int | None, Floats, Floats]] = [
-        (None, values.astype(np.float64)[None].reshape(1, len(values), -1), by_axis(expected[:, None], 1))
+        (None, by_axis(values[:, None], 1), by_axis(expected[:, None], 1))
     ]
     axes = dict.fromkeys((1, expected.ndim - 1)) if expected.ndim > 1 else {}
     views += [(each, by_axis(values, each), by_axis(expected, each)) for each in axes]

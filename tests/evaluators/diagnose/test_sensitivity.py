@@ -695,6 +695,7 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
     [
         (("small", "--min-overlap", "70"), "--min-overlap: expected a number from 0 to 1, got '70'"),
         (("small", "--max-kl", "nan"), "--max-kl: expected a number of at least 0, got 'nan'"),
+        (("small", "--max-kl", "1", "--max-kl", "2"), "--max-kl: expected one value, got '1', '2'"),
         (("small", "--batch", "8"), "--batch: study 'small' has its own"),
         (("smal",), "Did you mean 'small'"),
         (("model.onnx",), "expected --data"),
