@@ -28,7 +28,8 @@ CONTROLLED = "nncf-control"  # keeps layers in float, so it is no all-INT8 quant
 def text(results: Figures) -> str:
     """All tables of what is done."""
     networks = [name for name in CASES if name in results["networks"]]
-    parts = [float_table(results, networks), loss_table(results, networks), best_table(results, networks)]
+    tables = (float_table, loss_table, best_table, steps_table)
+    parts = [each(results, networks) for each in tables]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -57,6 +58,18 @@ def best_table(results: Figures, networks: list[str]) -> str:
             if others:
                 rows.append([_NAMES[own], name, *against_best(results["runs"], name, others)])
     return table(["", "network", "best of the others", "ours loses more by", ""], rows)
+
+
+def steps_table(results: Figures, networks: list[str]) -> str:
+    """What recovery kept, the seconds of every step that was tried, and the most memory of the process."""
+    rows = []
+    for name in networks:
+        run = results["runs"].get(f"{name}/bitfront-auto", {})
+        if "steps" in run:
+            kept = [step["name"] for step in run["steps"] if step["kept"]]
+            seconds = ", ".join(f"{step['name']} {step['seconds']:.0f} s" for step in run["steps"])
+            rows.append([name, ", ".join(kept) or "nothing", seconds, f"{run['peak_bytes'] / 2**20:.0f} MiB"])
+    return table(["network", "`--recover auto` kept", "tried", "peak memory"], rows)
 
 
 def against_best(runs: Figures, name: str, others: Figures) -> list[str]:

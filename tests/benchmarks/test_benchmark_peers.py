@@ -13,7 +13,7 @@ from benchmarks.peers.cases import CASES
 from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.peers.scores import Scored
 from benchmarks.peers.work import CaseWork, Results
-from evaluators.metrics.average_precision import decoding_metric
+from evaluators.metrics.registry import get_metric
 
 
 def detections_and_labels(count: int) -> tuple[dict[str, Any], Any]:
@@ -34,7 +34,7 @@ def detections_and_labels(count: int) -> tuple[dict[str, Any], Any]:
 
 def test_average_precision_is_that_of_the_metric() -> None:
     outputs, labels = detections_and_labels(120)
-    gathering = decoding_metric("map", "yolov8").accumulator()
+    gathering = get_metric("map", "yolov8").accumulator()
     gathering.update(outputs, labels, count=len(labels))
     found = Detections(judge_detections(outputs, labels)).average_precision()
     assert 0.1 < found < 0.9
@@ -119,8 +119,9 @@ def row_of(loss: float, float_ops: int = 0) -> dict[str, Any]:
 
 
 def test_tables_compare_with_the_best_quantizer_that_keeps_nothing_in_float() -> None:
+    steps = [{"name": "smooth", "kept": False, "seconds": 2.0}, {"name": "ranges", "kept": True, "seconds": 26.4}]
     runs = {
-        "encoder/bitfront-auto": row_of(0.004),
+        "encoder/bitfront-auto": {**row_of(0.004), "steps": steps, "peak_bytes": 300 * 2**20},
         "encoder/nncf-fast": row_of(0.03),
         "encoder/onnxruntime-minmax": row_of(0.02),
         "encoder/nncf-control": row_of(0.001, 5),
@@ -133,3 +134,4 @@ def test_tables_compare_with_the_best_quantizer_that_keeps_nothing_in_float() ->
     assert "| NNCF, accuracy control | 0.10 ± 0.20 (5 in float) |" in text
     assert "| Quark | gave up |" in text
     assert "| bitfront, `--recover auto` | encoder | ONNX Runtime, minmax | -1.60 ± 0.20 | better |" in text
+    assert "| encoder | ranges | smooth 2 s, ranges 26 s | 300 MiB |" in text
