@@ -89,6 +89,16 @@ def test_nncf_reads_a_model_without_names(unnamed: Path) -> None:
     assert quantized(folder / "nncf.onnx") == {"first_out": False, "second_out": True, "logits": True}
 
 
+def test_nncf_reads_the_float_model_of_an_export(handed: Path) -> None:
+    folder = handed.parents[1]
+    load(folder / "model.onnx").save(folder / "model.float.onnx")
+    run("python", handed / "nncf/quantize.py", "model.float.onnx", "data.npz", "--out", "nncf.onnx", cwd=folder)
+    found = {node.name for node in onnx.load(folder / "model.float.onnx").graph.node}
+    assert "stem/bn" not in found  # it was folded, and the scope names it
+    read_back = quantized(folder / "nncf.onnx")
+    assert list(read_back.values()) == [*EXPECTED.values()]
+
+
 def test_polygraphy_runs_the_script_on_a_network(handed: Path) -> None:
     layers = ["stem=CONVOLUTION=stem_out", "stem=CONSTANT=stem.w", "block.0/conv1=CONVOLUTION=block.0/conv1_out",
               "renamed=CONVOLUTION=block.0/conv2_out", "block.0/relu1=ACTIVATION=block.0/relu1_out",
