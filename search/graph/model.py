@@ -83,8 +83,8 @@ class Model:
         return replace(self, graph=graph, digest=digest_of([self.digest, recovery.digest]))
 
     def save(self, path: Path) -> None:
-        """Write the clean model to `path` as one ONNX file."""
-        onnx_file.write(self.graph, path)
+        """Write the clean model to `path`; weights that one ONNX file cannot hold go to `NAME.data` beside it."""
+        onnx_file.write_any_size(self.graph, path)
 
 
 def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequest] | None = None) -> Model:

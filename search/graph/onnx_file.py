@@ -25,6 +25,7 @@ _PACKED = frozenset(
     number for name, number in onnx.TensorProto.DataType.items() if name.endswith(("INT4", "E2M1", "INT2"))
 )
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
+_MOST_INSIDE = 2**31 - 2**26  # of constants in one file, which leaves room for the graph
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
 
@@ -63,6 +64,15 @@ def understanding(path: Path) -> Iterator[None]:
 def write(model: ir.Model, path: Path) -> None:
     """Write a model as one file without external data; byte-equal for equal models."""
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def write_any_size(model: ir.Model, path: Path) -> None:
+    """Write a model as one file, or with its weights beside it in `NAME.data` where one file cannot hold them."""
+    constants = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
+    if sum(tensor.nbytes for tensor in constants if tensor is not None) > _MOST_INSIDE:
+        ir.save(model, path, external_data=f"{path.name}.data")
+    else:
+        write(model, path)
 
 
 def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:

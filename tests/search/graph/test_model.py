@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from search.errors import ModelError
+from search.graph import onnx_file
 from search.graph.model import Model, ShapeRequest, load
 from tests.support.networks import NETWORKS, ODD, Net, feeds, finish, loaded, plain_session, residual_cnn, save
 
@@ -596,3 +597,20 @@ def test_one_output_listed_twice_is_refused(tmp_path: Path) -> None:
     proto.graph.output.append(proto.graph.output[0])
     with pytest.raises(ModelError, match="outputs of different names, but 'logits' is listed 2 times"):
         load_proto(proto, tmp_path)
+
+
+def test_a_model_too_large_for_one_file_is_saved_with_its_weights_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded("residual")
+    model.save(tmp_path / "one.onnx")
+    monkeypatch.setattr(onnx_file, "_MOST_INSIDE", 1000)
+    model.save(tmp_path / "two.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
+    assert (tmp_path / "two.onnx").stat().st_size < (tmp_path / "one.onnx").stat().st_size / 2
+    again = [load(tmp_path / name) for name in ("one.onnx", "two.onnx")]
+    for name, value in again[0].graph.graph.initializers.items():
+        other = again[1].graph.graph.initializers[name]
+        assert value.const_value is not None
+        assert other.const_value is not None
+        np.testing.assert_array_equal(value.const_value.numpy(), other.const_value.numpy())
