@@ -54,9 +54,10 @@ def _wrong_slots(array: NDArray[Any], scaling: Scaling, exponents: Exponents) ->
     size: NDArray[Any] = np.abs(array)
     before = size.max(axis=alike, keepdims=True)
     after = np.ldexp(before, shift)
-    least = np.where(size > 0, size, np.inf).min(axis=alike, keepdims=True)
     wrong = after > max(_LARGEST, float(before.max()))
-    wrong |= (shift < 0) & (np.ldexp(least, shift) < _NORMAL)
+    if (shift < 0).any():
+        least = np.where(size > 0, size, np.float32(np.inf)).min(axis=alike, keepdims=True)
+        wrong |= (shift < 0) & (np.ldexp(least, shift) < _NORMAL)
     found = _slots_at(scaling.read, wrong) + _slots_at(scaling.written, wrong)
     if scaling.is_weight:
         found += [slot for slot in _faint(scaling.read, before, after) if exponents[slot] < 0]

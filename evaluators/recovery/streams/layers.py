@@ -16,6 +16,8 @@ from evaluators.recovery.streams.tracker import integer
 
 Floats = NDArray[np.float64]
 
+_DEAD = 1e-30  # power of an output that does not count
+
 
 @dataclass(frozen=True)
 class RoundedTensor:
@@ -109,9 +111,13 @@ def describe_layer(node: ir.Node, reader: Reader, values: ChannelValues, weight_
     square = _by_channel(values.square, reader)
     energy = np.square(matrix, dtype=np.float32).sum(axis=2)
     power = (energy * square.astype(np.float32)[inputs]).sum(axis=1, dtype=np.float64)
-    weight = np.where(power > 0, 1 / np.where(power > 0, power, 1), 0.0)
+    weight = np.where(power > _DEAD, 1 / np.maximum(power, _DEAD), 0.0)
+    shares = energy * (weight / len(power)).astype(np.float32)[:, np.newaxis]
     gain = np.zeros(len(reader.slots))
-    np.add.at(gain, np.broadcast_to(inputs, energy.shape), energy * weight[:, np.newaxis] / len(power))
+    if len(inputs) == 1:
+        gain[inputs[0]] = shares.sum(axis=0, dtype=np.float64)
+    else:
+        np.add.at(gain, inputs, shares)
     return Layer(
         node=reader.node,
         tensor=reader.tensor,
