@@ -123,7 +123,10 @@ def test_by_default_a_search_tries_every_step(here: Path, monkeypatch: pytest.Mo
     assert set(ranges_of(here, "auto").recovery.factors) >= FACTORS
 
 
-def test_an_export_carries_the_float_model_and_ranges(here: Path) -> None:
+def test_an_export_is_built_again_and_carries_the_float_model(here: Path) -> None:
+    with sqlite3.connect(here / DATABASE) as connection:
+        for (digest,) in connection.execute("select digest from bf_artifact where kind = 'engine'"):
+            (here / f"{DATABASE}.artifacts" / digest).unlink(missing_ok=True)
     ok("export", "s", "--trial", 1, "--out", "exported", "--for", "qat", "--quiet")
     manifest = json.loads((here / "exported/manifest.json").read_text())
     assert manifest["float_model"]["outputs"] == "equal"
@@ -132,6 +135,13 @@ def test_an_export_carries_the_float_model_and_ranges(here: Path) -> None:
     assert {"model.float.onnx", "ranges.json"} <= manifest["files"].keys()
     scaled, user = (load(here / path).graph.graph.initializers for path in ("exported/model.float.onnx", "model.onnx"))
     assert not np.array_equal(scaled["first.w"].const_value.numpy(), user["first.w"].const_value.numpy())
+
+
+def test_sensitivities_and_comparisons_are_of_recovered_int8(here: Path) -> None:
+    rows = {row["group"]: row for row in json.loads(ok("sensitivity", "s", "--json"))["groups"]}
+    assert rows["g000"]["channel_ratio"] < 4  # of the plain model the widest channel is 8 times the median one
+    (output,) = json.loads(ok("compare", "s", 1, "--json"))["outputs"]
+    assert output["engine-emulated"]["sqnr_db"] > 80
 
 
 def test_summary_and_report_have_the_table_with_the_mix_last(here: Path) -> None:
