@@ -17,6 +17,7 @@ from search.graph.grouping import is_constant
 from search.graph.model import Group, Model
 
 _HELD_BYTES = 256 * 2**20  # of activations at a time
+_FEWEST = 8  # samples
 
 
 class Runnable(Protocol):
@@ -82,6 +83,18 @@ def tensors_of_pieces(
         tensors = [{**inputs, **session.run(inputs, names)} for inputs in batches]
         for piece in some:
             yield piece, tensors
+
+
+def batches_in(model: Model, samples: int, total_bytes: int) -> int:
+    """How many batches give so many samples, or fewer, so that the tensors of all groups take no more memory in sum.
+
+    They are never held together, but every 256 MiB of them take a run of the model of their own.
+    """
+    names = {name for group in model.groups for name in (*group.inputs, *group.skips, group.output)}
+    each = 4 * sum(math.prod(model.shapes.get(name, ())) for name in names)
+    wanted = -(-samples // model.batch)
+    least = -(-min(samples, _FEWEST) // model.batch)
+    return max(least, min(wanted, total_bytes // max(1, each)))
 
 
 def _tensors(piece: Piece) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from evaluators.data import Batch
 from evaluators.engine import Arrays
 from evaluators.lowering.corrections import OpConstants, find_constants, scaled_weight
 from evaluators.lowering.weights import along, channel_axis, nearest_codes
-from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
+from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.int8.bias import correct_means
 from evaluators.recovery.int8.sample_errors import rows_of, sample_weights
@@ -26,6 +26,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 _SAMPLES = 24  # to fit to, and as many to judge on
+_TOTAL_BYTES = 512 * 2**20  # of activations of the samples to fit to, and as much again to judge on
 _MOST_INPUTS = 4608  # of one output: the time of a factor grows with the third power
 _HURTS = 1e-5  # of the output's power, from which on an op is looked at
 _TIME_SHARE = 0.6  # of what is left; the rest corrects means anew
@@ -77,7 +78,7 @@ class _Rounding:
         self._context = context
         self._ranges = ranges
         self._model = context.model(ranges.recovery)
-        count = -(-_SAMPLES // self._model.batch)
+        count = batches_in(self._model, _SAMPLES, _TOTAL_BYTES)
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)

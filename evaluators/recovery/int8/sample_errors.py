@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
-_WILD = 9.0  # times the usual power: amplitudes of three times the usual
+_WILD = 100.0  # times the usual power: ten times the usual amplitude, which no brighter image has
 
 
 def rows_of(array: Array, axis: int, count: int, batch: int) -> Array:

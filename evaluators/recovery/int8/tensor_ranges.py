@@ -19,7 +19,7 @@ from evaluators.calibration.bounds import UNBOUNDED, bounds_of_values
 from evaluators.data import Batch
 from evaluators.engine import Arrays
 from evaluators.lowering.placement import plan
-from evaluators.measure.group_tensors import Piece, cut, tensors_of_pieces
+from evaluators.measure.group_tensors import Piece, batches_in, cut, tensors_of_pieces
 from evaluators.measure.output_noise import sample_noise
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.int8.range_candidates import MINMAX, Grid, propose_ranges
@@ -32,6 +32,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 _SAMPLES = 32  # to take ranges from, and as many to judge them on
+_TOTAL_BYTES = 512 * 2**20  # of activations of the samples to fit to, and as much again to judge on
 _TIME_SHARE = 0.4  # of what is left
 # Of the error that `minmax` leaves, at most, for another method: small gains in a group may be losses in the outputs,
 # because what is cut off is always cut off to the same side.
@@ -93,7 +94,7 @@ class _Choice:
         self._model = context.model(ranges.recovery)
         self._roots = _scale_owners(self._model, context)
         self._bounds = bounds_of_values(self._model.graph.graph)
-        count = -(-_SAMPLES // self._model.batch)
+        count = batches_in(self._model, _SAMPLES, _TOTAL_BYTES)
         fitting = list(islice(context.fitting(), count))
         self._batches: list[Batch] = [*fitting, *islice(context.held_out(), count)]
         self._fitted = len(fitting)
