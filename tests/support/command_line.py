@@ -27,10 +27,10 @@ from studies.run.noise import remeasurement
 from studies.run.session import calibration
 from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
+from tests.support.forks.processes import PATCHES, fork_evaluators, forked_processes, run_python
 from tests.support.networks import Net, images, save
 from tests.support.paths import ROOT
 
-PATCHES = ROOT / "tests" / "support" / "evaluator_patches"
 DATABASE = "bitfront.db"
 TEMPORARY = tempfile.gettempdir()  # tests point it elsewhere later
 
@@ -70,6 +70,7 @@ def ok(*arguments: Any) -> str:
 
 RECOVER = "BITFRONT_TEST_RECOVER"  # names the steps that `--recover auto` tries in tests; none where it is not set
 QUICKLY = (
+    "from evaluators.late_imports import import_late; import_late(); "
     "import os; from studies.export import export; from studies.run.noise import remeasurement; "
     f"from studies.run.session import calibration; calibration.BY_DEFAULT = os.environ.get({RECOVER!r}, 'none'); "
     "from studies.store.reading import repeats; repeats.BUILDS = 1; remeasurement.TRIES = 0; "
@@ -91,14 +92,7 @@ def child(
     *arguments: Any, cwd: Path, env: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
-    return subprocess.run(
-        [*wrapper, *command(*arguments)],
-        cwd=cwd,
-        env=environment(env),
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    return run_python([*wrapper, *command(*arguments)], cwd=cwd, env=environment(env))
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -117,6 +111,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(calibration, "BY_DEFAULT", os.environ.get(RECOVER, "none"))
+        fork_evaluators(patch)
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
         patch.setattr(remeasurement, "TRIES", 0)
@@ -152,10 +147,11 @@ def copy_finished(folder: Path) -> None:
     shutil.copytree(finished() / f"{DATABASE}.artifacts", folder / f"{DATABASE}.artifacts")
 
 
-def evaluator_processes() -> list[int]:
-    """Those that this process has started and that are still there."""
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child.pid for child in children if any("evaluators.process.server" in word for word in child.cmdline())]
+def evaluator_processes() -> list[psutil.Process]:
+    """Those that this process has started, or had forked, and that are still there."""
+    started = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    started = [each for each in started if any("evaluators.process.server" in word for word in each.cmdline())]
+    return [*started, *forked_processes()]
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ def test_a_study_survives_whatever_dies(tmp_path: Path, monkeypatch: pytest.Monk
     write_list(tmp_path, 14, seed=1)
     with postgresql_server() as server:
         storm = Storm(tmp_path, server, workers=3, trials=14, every_s=4, lease_s=4, seed=1, pause_s=0.5)
-        story = storm.run(seconds=360)
+        story = storm.run(seconds=1000)
         storm.compare()
         shown = status(storm.url, tmp_path)
     assert story.good, asdict(story)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.command_line import child, command, environment, ok, write_inputs
 from tests.support.crashes.shared_study import assert_whole, finished, rows, until
+from tests.support.forks.processes import popen
 from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import PASSWORD, postgresql_server
 from tests.support.study_rows import SERVERS, fresh_url
@@ -56,7 +57,7 @@ def test_a_server_that_restarts_and_dies_in_the_middle_of_a_study_costs_nothing(
     assert quiet.returncode == 0, quiet.stderr
     with postgresql_server() as server:
         command_line = command(*SEARCH, *more, "--artifacts", "engines", "--storage", server.url)
-        with subprocess.Popen(command_line, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as search:
+        with popen(command_line, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as search:
             try:
                 for away, enough in ((server.stop, 3), (server.kill, 6), (server.stop, 9)):
                     until(lambda enough=enough: finished(server.url) >= enough or search.poll() is not None)

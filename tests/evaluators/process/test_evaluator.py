@@ -103,7 +103,7 @@ def test_a_candidate_goes_all_the_way(warm: Warm) -> None:
     assert found.size_bytes == warm.case.out.stat().st_size
     assert found.build_s is not None
     assert found.total_s is not None
-    assert 0 < found.build_s < found.total_s
+    assert 0 <= found.build_s <= found.total_s
     assert warm.case.engines() == ["candidate.engine"]
     onnx.checker.check_model(str(warm.case.out))
 

@@ -47,14 +47,14 @@ def test_reading_many_trials_may_take_longer_than_holding_locks(url: str, monkey
     storage = optuna_storage(url)
     study = optuna.create_study(storage=storage, study_name="s", directions=["minimize"])
     study.tell(study.ask(), 1.0)
-    monkeypatch.setattr(connections, "HOLD_S", 1)
+    monkeypatch.setattr(connections, "HOLD_S", 3)
     storage.engine.dispose()  # the next connection has it so
     seen: list[str] = []
 
     def wait(_: Any, __: Any, statement: str, *___: Any) -> None:
         seen.append(statement)
         if "FROM trials" in statement:
-            time.sleep(1.5)
+            time.sleep(3.5)
 
     event.listen(storage.engine, "after_cursor_execute", wait)
     assert len(storage.get_all_trials(1)) == 1
@@ -62,9 +62,9 @@ def test_reading_many_trials_may_take_longer_than_holding_locks(url: str, monkey
     assert sum("FROM trials" in statement for statement in seen) == 1  # the first time, none of it again
     with storage.engine.connect() as connection:
         if "postgresql" in url:
-            assert connection.scalar(text("show idle_in_transaction_session_timeout")) == "1s"
+            assert connection.scalar(text("show idle_in_transaction_session_timeout")) == "3s"
         else:
-            assert connection.scalar(text("select @@session.wait_timeout")) == 1
+            assert connection.scalar(text("select @@session.wait_timeout")) == 3
     close_optuna(storage)
 
 

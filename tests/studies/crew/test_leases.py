@@ -537,7 +537,7 @@ def test_a_worker_outlives_a_server_that_dies() -> None:
     with postgresql_server() as server, Store.open(server.url, create=True) as store:
         target = store.targets.add(store.studies.create(STUDY), TARGET, "demo/cpu")
         with Shared(store, target, lease_s=2.0) as lease:
-            assert lease.steady
+            wait_until(lambda: lease.steady)
             server.kill()
             wait_until(lambda: not lease.steady)  # it could not beat, so it does not take silent ones for lost
             server.start()

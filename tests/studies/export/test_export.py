@@ -29,6 +29,7 @@ from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs
 from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
+from tests.support.forks.processes import fork_evaluators
 from tests.support.networks import Net, save
 
 pytestmark = pytest.mark.slow
@@ -323,6 +324,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorProce
     case = evaluator_jobs.case(folder)
     with pytest.MonkeyPatch.context() as patch, EvaluatorProcess(case.job, folder / "log") as keeper:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        patch.setenv("BITFRONT_TEST_REAL_CLOCK", "1")
+        fork_evaluators(patch)
         keeper.ask().builds.rebuild(case.uniform(Precision.FP32), folder / "light.onnx")
         save(heavy(case.model.inputs[0].shape, case.model.outputs[0].shape), folder / "heavy.onnx")
         yield keeper

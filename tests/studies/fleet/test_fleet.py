@@ -27,6 +27,7 @@ from studies.store.store import Store
 from tests.support.command_line import child, command, environment, invoke, write_inputs
 from tests.support.crashes.shared_study import assert_whole, finished, rows, tree, until
 from tests.support.crashes.worker_processes import METRIC
+from tests.support.forks.processes import popen
 from tests.support.networks import residual_cnn
 from tests.support.paths import ROOT
 from tests.support.servers.databases import postgresql_server, postgresql_url
@@ -252,7 +253,7 @@ def search(url: str, folder: Path, *more: Any) -> tuple[Any, ...]:
 @contextmanager
 def started(*arguments: Any, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A command in a session of its own, all of which is gone at the end."""
-    process = subprocess.Popen(
+    process = popen(
         command(*arguments),
         cwd=cwd,
         env=environment(),

@@ -18,8 +18,9 @@ from evaluators.process.keeper import EvaluatorProcess
 from studies.run.pipeline import build_hold
 from studies.run.pipeline.build_hold import BuildHold
 from studies.run.pipeline.parallel import ParallelPipeline
-from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
+from tests.support.command_line import DATABASE, command, environment, evaluator_processes, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import rows, untold
+from tests.support.forks.processes import popen
 from tests.support.networks import mobile_cnn
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sends Linux signals"), pytest.mark.slow]
@@ -78,23 +79,16 @@ def test_ctrl_c_gives_back_all_that_is_in_flight(here: Path, monkeypatch: pytest
         patched.setattr(ParallelPipeline, "wait_finished", interrupted)
         assert invoke("resume", "s", "--trials", 12, "--builders", 2, "--quiet").exit_code == 130
     assert rows(here, LEFT) == [(0, 0)]
-    assert [child.pid for child in psutil.Process().children(recursive=True) if is_evaluator(child)] == []
+    assert evaluator_processes() == []
     ok("resume", "s", "--quiet")
     check_whole(here, 12)
-
-
-def is_evaluator(process: psutil.Process) -> bool:
-    try:
-        return any("evaluators.process.server" in word for word in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("victim", ["run", "builder", "measurer"])
 def test_a_kill_loses_no_more_than_what_is_in_flight(here: Path, victim: str) -> None:
     words = command(*SEARCH, "--trials", 14, "--builders", 2, "--sampler", "random")
     with (here / "out").open("wb") as out:
-        process = subprocess.Popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
+        process = popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
     children = wait_for_builders(here, process)
     if victim == "run":
         done = rows(here, "select count(*) from bf_evaluation where status != 'running'")[0][0]
@@ -196,7 +190,7 @@ def test_a_stopped_builder_ends_with_the_run_that_started_it(here: Path) -> None
     """It reads nothing while it is stopped, and would stay for ever."""
     words = command(*SEARCH, "--trials", 40, "--builders", 2, "--sampler", "random")
     with (here / "out").open("wb") as out:
-        process = subprocess.Popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
+        process = popen(words, cwd=here, env=environment(), stdout=out, stderr=out, start_new_session=True)
     builder = wait_for_builders(here, process)[1]  # the first one that was started measures
     os.kill(builder.pid, signal.SIGSTOP)
     process.kill()

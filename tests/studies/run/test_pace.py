@@ -46,13 +46,14 @@ def execute(query: str) -> list[Any]:
 
 
 class Clock(Quiet):
-    """A clock for time limits that evaluations, when they are timed, and steps of a name move on by so many seconds."""
+    """A clock for time limits that nothing moves on but evaluations, when they are timed, and steps of a name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, evaluation_s: float, **steps_s: float) -> None:
         self.evaluation_s, self.steps_s, self.moved_s = evaluation_s, steps_s, 0.0
         self.notes: list[str] = []
-        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + self.moved_s)
-        monkeypatch.setattr(pace, "time", clock)
+        clock = SimpleNamespace(monotonic=lambda: 1000.0 + self.moved_s, time=time.time)
+        for module in (pace, run_clock):
+            monkeypatch.setattr(module, "time", clock)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -80,7 +81,7 @@ def test_nothing_is_begun_that_would_not_end_in_time_by_what_others_took(
 ) -> None:
     clock = Clock(monkeypatch, evaluation_s=100)
     found = search(clock, **{"time-limit": "1000s"})
-    # The tenth would end after 1000 s of evaluations and what the rest took.
+    # The tenth would end after 1000 s, and nothing would be left to end in.
     assert found.reason == "the time limit is reached with 9 of 40 evaluations done"
     assert finals() >= 1
     assert not any("not confirmed" in note for note in clock.notes)
@@ -131,8 +132,8 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     made.note(slow, 30.0)
     assert made.evaluation_s(now) == 30.0
     # Loading each, timing them and the baseline side by side, scoring them and FP32 on half as many samples.
-    timing_s = made.finalists_s(now, 2) - 2 * 1.0 - 3 * 10.0 / 2
-    assert 0.5 < timing_s < 30.0
+    timing_s = 3 * (0.2 + 1.5 * 20 * 0.02)  # to warm up, and 20 blocks of 20 ms, with some repeated
+    assert made.finalists_s(now, 2) == pytest.approx(2 * 1.0 + 3 * 10.0 / 2 + timing_s)
     assert made.finalists_in_time(now, 6) == 6
     late = Pace(1000.0, time.monotonic() - 999.0, {"search": 100, "final": 50})
     late.note(slow, 30.0)
@@ -142,18 +143,11 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
 
 
 def test_the_limit_holds_for_the_whole_command(here: Path) -> None:
-    """Somewhat longer than a whole short search takes on this machine now, which may do other things too."""
-    start = time.monotonic()
-    first = child("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 2, cwd=here)
-    first_s = time.monotonic() - start
-    assert first.returncode == 0, first.stderr
-    limit_s = round(1.5 * first_s) + 2
-    start = time.monotonic()
-    ended = child("resume", "s", "--trials", 100_000, "--time-limit", f"{limit_s}s", cwd=here)
-    took_s = time.monotonic() - start
+    """Without it there would be hours of evaluations."""
+    ok("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 2, "--sampler", "random")
+    ended = child("resume", "s", "--trials", 100_000, "--time-limit", "3s", cwd=here)
     assert ended.returncode == 0, ended.stderr
     assert "the time limit is reached with" in ended.stdout
-    assert took_s < limit_s + first_s + 30  # one step may be in flight
 
 
 def test_a_limit_too_short_for_anything_says_so(here: Path) -> None:
@@ -169,16 +163,16 @@ def test_a_limit_too_short_for_anything_says_so(here: Path) -> None:
 
 def test_a_command_began_with_its_process_and_a_function_when_it_was_called() -> None:
     code = (
-        "import time; time.sleep(0.5); from studies import run_clock\n"
+        "import time; time.sleep(0.5); from studies import run_clock; now = time.monotonic()\n"
         "for _ in range(2):\n"
-        "    with run_clock.clocked_run(): print(time.monotonic() - run_clock.limit_start())\n"
+        "    with run_clock.clocked_run(): print(run_clock.limit_start() - now)\n"
         "    run_clock.note_command()\n"
     )
     said = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
     ).stdout.split()
     called, whole = map(float, said)
-    assert called < 0.5 <= whole
+    assert whole < -0.4 < 0 <= called
 
 
 def test_workers_count_from_the_start_of_their_parents_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from search.sampler.guided import Guidance, GuidedSampler
 from search.values import Precision
 from studies.run.guidance.guidance import make_guidance
 from tests.support.command_line import DATABASE, environment, ok, write_inputs
+from tests.support.forks.processes import run_python
 from tests.support.networks import mobile_cnn
 
 pytestmark = pytest.mark.slow
@@ -281,13 +281,8 @@ MOMENTS = ["marked", "refusal recorded", "repair begun", "repair recorded", "rep
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_killed_in_the_middle_of_a_repair(here: Path, moment: str) -> None:
     inputs = [*INPUTS, "--sampler", "random", "--repair", "1", *refuse(SECOND)]
-    done = subprocess.run(
-        [sys.executable, "-c", SUICIDE, "search", *inputs, "--trials", "50", "--quiet"],
-        env=environment({"MOMENT": moment}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = [sys.executable, "-c", SUICIDE, "search", *inputs, "--trials", "50", "--quiet"]
+    done = run_python(words, env=environment({"MOMENT": moment}))
     assert done.returncode == -signal.SIGKILL, done.stderr
     before = evaluations("status <> 'running'")
     ok("resume", "s")

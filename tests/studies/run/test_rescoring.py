@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from studies.store.store import Store
 from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
 from tests.support.crashes.kill_and_resume import untold
 from tests.support.crashes.worker_processes import Workers
+from tests.support.forks.processes import run_python
 from tests.support.servers.databases import postgresql_url
 from tests.support.study_rows import add, evaluated, make_study, plain
 
@@ -279,7 +279,7 @@ def test_a_kill_while_scoring_to_the_end_loses_nothing(here: Path) -> None:
     for after, left in ((False, 3), (True, 2)):
         words = command("resume", "s", "--latency-budget", "none")
         words[2] = SIGNALLED.format(after=after, signal="SIGKILL") + words[2]
-        ended = subprocess.run(words, env=environment(), capture_output=True, timeout=200)
+        ended = run_python(words, env=environment())
         assert (ended.returncode, len(rows(STOPPED))) == (-signal.SIGKILL, left), ended.stderr
     said = invoke("resume", "s").output
     assert "scoring 2 evaluations to the end" in said

@@ -25,6 +25,7 @@ import psutil
 
 from tests.support.command_line import child, environment, write_inputs
 from tests.support.crashes.shared_study import finished, loose_ends, rows, until
+from tests.support.forks.processes import popen, run_python
 from tests.support.networks import mobile_cnn
 from tests.support.servers.databases import Server
 
@@ -169,7 +170,7 @@ class Storm:
             self._begin()
             self._rage(start + seconds)
             for process in self._working:
-                process.wait(timeout=120)
+                process.wait(timeout=300)
                 self._over(process)
         finally:
             for process in self._working:
@@ -191,7 +192,7 @@ class Storm:
     def _start(self, *arguments: Any) -> None:
         path = self.folder / f"worker-{self.story.started}.log"
         with path.open("wb") as log:
-            process = subprocess.Popen(
+            process = popen(
                 [sys.executable, "-c", START, *map(str, arguments)],
                 cwd=self.folder,
                 env=self._environment(self.url, self._pause_s),
@@ -330,14 +331,9 @@ class Storm:
     def compare(self) -> None:
         """Evaluate the same list in quiet; what differs goes to the story."""
         quiet = self.server.new_url()
-        done = subprocess.run(
-            [sys.executable, "-c", START, "search", *map(str, search(self.folder, self.trials, quiet, 60, "quiet"))],
-            cwd=self.folder,
-            env=self._environment(quiet, 0.0),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        words = ("search", *map(str, search(self.folder, self.trials, quiet, 60, "quiet")))
+        start = [sys.executable, "-c", START, *words]
+        done = run_python(start, cwd=self.folder, env=self._environment(quiet, 0.0))
         assert done.returncode == 0, done.stderr
         mine, theirs = digests(self.url), digests(quiet)
         self.story.missing, self.story.unexpected = len(theirs - mine), len(mine - theirs)

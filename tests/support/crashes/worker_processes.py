@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
 from tests.support.command_line import command, environment
+from tests.support.forks.processes import popen
 
 METRIC = """
 import os, time
@@ -77,7 +78,7 @@ class Workers:
         words = command(*arguments, "--storage", self.url)
         words[2] = f"{first}\n{words[2]}"
         with (self.folder / f"out{len(self.processes)}").open("wb") as out:
-            process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = popen(
                 words,
                 cwd=self.folder,
                 env=environment(),

@@ -1,0 +1,53 @@
+"""Latencies are measured in milliseconds: tests of what surrounds a measurement need no steady numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from evaluators.measure import latency
+from search.values import Latency
+
+
+def patch_evaluator() -> None:
+    """Once in a process, before it opens anything; a toy precision even before anything else is imported."""
+    _measure_quickly()
+    from tests.support.evaluator_patches import planted_clock  # noqa: F401
+
+    if "BITFRONT_TEST_DOUBTFUL" in os.environ:
+        from tests.support.evaluator_patches import doubtful_latency  # noqa: F401
+    if "BITFRONT_TEST_SLOW_START" in os.environ:
+        from tests.support.evaluator_patches import slow_start  # noqa: F401
+    if "BITFRONT_TEST_HELD" in os.environ:
+        from tests.support.evaluator_patches import held_stages  # noqa: F401
+    if "BITFRONT_TEST_CUDA" in os.environ:
+        from tests.support.evaluator_patches import named_cuda  # noqa: F401
+    if "BITFRONT_TEST_TOY" in os.environ:
+        from tests.support.evaluator_patches import toy_precision
+
+        toy_precision.add()
+    if "BITFRONT_TEST_TENSORRT" in os.environ:
+        from tests.support.evaluator_patches import pretended_tensorrt  # noqa: F401
+
+
+def _measure_quickly() -> None:
+    latency.MAX_WARM_UP_S = 0.01
+    latency.BLOCK_MS = 0.5
+    measure_once, together_once = latency._measure_once, latency._together_once
+
+    def once(session: Any, baseline: Any, plan: Any) -> Latency:
+        quick = latency.replace(plan, seconds=0.005, min_samples=20)
+        return latency.replace(measure_once(session, baseline, quick), warnings=())
+
+    def all_once(everyone: Any, baseline: Any, rounds: int, plan: Any, alive: Any) -> Mapping[str, Latency]:
+        found = together_once(everyone, baseline, 5, plan, alive)
+        return {name: latency.replace(each, warnings=()) for name, each in found.items()}
+
+    latency._measure_once = once
+    latency._together_once = all_once  # type: ignore[assignment]
+    latency._unmended = lambda *_: ()  # type: ignore[assignment, misc]
+    cpu_percent = psutil.cpu_percent
+    psutil.cpu_percent = lambda interval, percpu: cpu_percent(0.01, percpu)  # type: ignore[misc, assignment]

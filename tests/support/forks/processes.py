@@ -1,0 +1,225 @@
+"""`python -c CODE …` forked: what `subprocess.Popen` gives, as far as tests and keepers use it."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import IO, Any
+
+import psutil
+import pytest
+
+from evaluators.process import child
+from tests.support.paths import ROOT
+
+PATCHES = ROOT / "tests" / "support" / "evaluator_patches"
+MESSAGE_BYTES = 1 << 17
+_BOOT = "import sys; from tests.support.forks.server import serve; exec(serve(int(sys.argv[1])))"
+_SETTINGS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "pass_fds", "start_new_session"}
+# What Python reads from these as it starts, a forked process does anew.
+_ADOPTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONFAULTHANDLER"}
+_UNFIT = "BITFRONT_TEST_TOY"  # changes what is computed as modules are imported
+
+
+def popen(words: Sequence[str], **settings: Any) -> Any:
+    """A process, forked where it is one of Python that is patched as evaluators and commands under test are."""
+    environment = settings.get("env") or {}
+    fits = list(words[:2]) == [sys.executable, "-c"] and settings.keys() <= _SETTINGS and _UNFIT not in environment
+    if fits and _of_python(environment) == _of_python(_environment()):
+        return ForkedProcess(words[2], words[3:], **settings)
+    return subprocess.Popen(words, **settings)
+
+
+def run_python(words: Sequence[str], timeout: float = 400, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` gives of such a process: text from both of its streams."""
+    with popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings) as process:
+        try:
+            said = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(words, process.returncode, *said)
+
+
+def fork_evaluators(patch: pytest.MonkeyPatch) -> None:
+    """From now on keepers of this process fork those evaluators that `evaluator_patches` are meant for."""
+    known = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
+    patch.setattr(child, "subprocess", SimpleNamespace(Popen=popen, **known))
+
+
+def forked_processes() -> list[psutil.Process]:
+    """Those of this process that are still there."""
+    return _server()[1].children() if _server.cache_info().currsize else []
+
+
+class ForkedProcess:
+    """As much of `subprocess.Popen` as is used.
+
+    Args:
+        code: that it runs.
+        words: its `sys.argv[1:]`.
+        stdin, stdout, stderr, text, cwd, env, pass_fds, start_new_session: as `subprocess.Popen` has them.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | str = ".",
+        stdin: Any = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        text: bool = False,
+        pass_fds: Sequence[int] = (),
+        start_new_session: bool = False,
+    ) -> None:
+        self.args = [sys.executable, "-c", code, *words]
+        self.returncode: int | None = None
+        self._text = text
+        self._ended, told = os.pipe()
+        ours = [told]  # descriptors that only the process needs
+        streams = [_opened(stream, place, ours) for place, stream in enumerate((stdin, stdout))]
+        self.stdout: IO[Any] | None = self._reader(streams[1])
+        streams.append((None, streams[1][1]) if stderr == subprocess.STDOUT else _opened(stderr, 2, ours))
+        self.stderr: IO[Any] | None = self._reader(streams[2])
+        ours.append(os.open(cwd, os.O_RDONLY | os.O_DIRECTORY))  # by its descriptor, for it may have been removed
+        request = {
+            "code": code,
+            "words": list(words),
+            "environment": dict(env),
+            "places": [0, 1, 2, *pass_fds],
+            "new_session": start_new_session,
+        }
+        try:
+            line, _ = _server()
+            socket.send_fds(
+                line, [json.dumps(request).encode()], [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
+            )
+            self.pid = int(line.recv(MESSAGE_BYTES))
+        finally:
+            for fd in ours:
+                os.close(fd)
+
+    def _reader(self, stream: tuple[int | None, int]) -> IO[Any] | None:
+        return None if stream[0] is None else open(stream[0], "r" if self._text else "rb")
+
+    def __enter__(self) -> ForkedProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `poll`, once it has ended; raises TimeoutExpired."""
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._ended, select.POLLIN)
+            if not poll.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int(os.read(self._ended, 100))
+            os.close(self._ended)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """What it prints until its end, on both streams; raises TimeoutExpired."""
+        end = None if timeout is None else time.monotonic() + timeout
+        found: dict[int, bytes] = {}
+        with selectors.DefaultSelector() as waiting:
+            for stream in (self.stdout, self.stderr):
+                if stream is not None and not stream.closed:
+                    waiting.register(stream, selectors.EVENT_READ)
+                    found[stream.fileno()] = b""
+            while waiting.get_map():
+                ready = waiting.select(None if end is None else max(0.0, end - time.monotonic()))
+                if not ready:
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+                for key, _ in ready:
+                    chunk = os.read(key.fd, 1 << 16)
+                    found[key.fd] += chunk
+                    if not chunk:
+                        waiting.unregister(key.fileobj)
+        said = tuple(self._close(stream, found) for stream in (self.stdout, self.stderr))
+        self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        return said[0], said[1]
+
+    def _close(self, stream: IO[Any] | None, found: Mapping[int, bytes]) -> str | bytes | None:
+        """What was read of it; None where it is none or was read before."""
+        if stream is None or stream.closed:
+            return None
+        content = found[stream.fileno()]
+        stream.close()
+        return content.decode() if self._text else content
+
+    def send_signal(self, number: int) -> None:
+        """To it, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _opened(stream: Any, place: int, ours: list[int]) -> tuple[int | None, int]:
+    """The end of a stream that this process reads, None where it reads nothing, and the end of the forked process."""
+    if stream is None:
+        return None, place
+    if stream == subprocess.PIPE:
+        reading, writing = os.pipe()
+        ours.append(writing)
+        return reading, writing
+    if stream == subprocess.DEVNULL:
+        ours.append(os.open(os.devnull, os.O_RDWR))
+        return None, ours[-1]
+    return None, stream if isinstance(stream, int) else stream.fileno()
+
+
+def _environment() -> dict[str, str]:
+    """Of the process that forks: without what single tests plant."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("BITFRONT_TEST_")}
+    return {**plain, "PYTHONPATH": f"{PATCHES}{os.pathsep}{ROOT}"}
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """What decides how Python starts."""
+    return {k: v for k, v in environment.items() if k.startswith("PYTHON") and k not in _ADOPTED}
+
+
+@functools.cache
+def _server() -> tuple[socket.socket, psutil.Process]:
+    """The process that forks, which ends when this one does, and the line to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        words = [sys.executable, "-c", _BOOT, str(theirs.fileno())]
+        process = subprocess.Popen(words, pass_fds=(theirs.fileno(),), env=_environment())
+    atexit.register(process.wait, 60)
+    atexit.register(ours.close)
+    return ours, psutil.Process(process.pid)

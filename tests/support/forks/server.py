@@ -1,0 +1,137 @@
+"""The process that forks: it has everything imported, and lives as long as the one that asks it."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any
+
+import evaluators
+import search
+import studies
+from evaluators.late_imports import import_late
+from tests.support.forks.processes import MESSAGE_BYTES
+
+LIBRARIES = ("optuna.storages", "psycopg", "pymysql", "typer._adapters", "scipy.optimize")
+
+
+def serve(line_fd: int) -> str:
+    """Fork processes as they are asked for, and tell how they end, until nobody is there to ask.
+
+    Returns:
+        The code to run: nothing in this process; in a forked one, which returns from here too, what was asked for.
+    """
+    _import_all()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
+    line = socket.socket(fileno=line_fd)
+    awake, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    gc.collect()
+    gc.freeze()
+    running: dict[int, int] = {}  # process → where to tell of its end
+    while True:
+        ready, _, _ = select.select([line, awake], [], [])
+        if awake in ready:
+            os.read(awake, 4096)
+            _tell_ends(running)
+        if line in ready:
+            message, fds, _, _ = socket.recv_fds(line, MESSAGE_BYTES, 20)
+            if not message:
+                return ""
+            told, folder, *streams = fds
+            pid = os.fork()
+            if pid == 0:
+                line.detach()
+                return _become(json.loads(message), folder, streams)
+            running[pid] = told
+            for fd in fds[1:]:
+                os.close(fd)
+            line.send(str(pid).encode())
+
+
+def _import_all() -> None:
+    """What evaluators and commands import sooner or later, but what starts threads: forks would miss those."""
+    import_late()
+    for room in (search, evaluators, studies):
+        for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            if not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"{len(threads)} threads run here, and forked processes would lack them"
+
+
+def _tell_ends(running: dict[int, int]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        ended = running.pop(pid)
+        with suppress(BrokenPipeError):
+            os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(ended)
+
+
+def _become(request: Mapping[str, Any], folder: int, streams: Sequence[int]) -> str:
+    """Be as a process that was started, with its signals, folder, descriptors and variables; the code to run."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["new_session"]:
+        os.setsid()
+    os.fchdir(folder)
+    _place(streams, request["places"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None
+    _open_streams()
+    sys.argv[1:] = request["words"]
+    if "evaluators.process.server" in request["code"]:
+        from tests.support.evaluator_patches.quick import patch_evaluator
+
+        patch_evaluator()
+    return str(request["code"])
+
+
+def _place(streams: Sequence[int], places: Sequence[int]) -> None:
+    """Have descriptors where the process expects them, and no others."""
+    beyond = max(places) + 1
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, beyond) for fd in streams]
+    for fd, place in zip(moved, places, strict=True):
+        os.dup2(fd, place)
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - set(places):
+        with suppress(OSError):  # that of the listing itself
+            os.close(fd)
+
+
+def _open_streams() -> None:
+    """Standard streams as Python opens them when it starts, of what the descriptors are now."""
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
+    unbuffered = "PYTHONUNBUFFERED" in os.environ
+
+    def opened(place: int, mode: str, errors: str) -> TextIOWrapper:
+        raw = open(place, mode, buffering=0 if unbuffered and place else -1, closefd=False)  # noqa: SIM115
+        by_line = place == 2 or os.isatty(place)
+        return TextIOWrapper(raw, encoding or None, errors, line_buffering=by_line, write_through=unbuffered)
+
+    sys.stdin = sys.__stdin__ = opened(0, "rb", errors or "strict")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = opened(1, "wb", errors or "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = opened(2, "wb", "backslashreplace")  # type: ignore[misc]
+    if "PYTHONFAULTHANDLER" in os.environ:
+        faulthandler.enable()
