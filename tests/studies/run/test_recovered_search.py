@@ -139,7 +139,7 @@ def test_an_export_is_built_again_and_carries_the_float_model(here: Path) -> Non
 
 def test_sensitivities_and_comparisons_are_of_recovered_int8(here: Path) -> None:
     rows = {row["group"]: row for row in json.loads(ok("sensitivity", "s", "--json"))["groups"]}
-    assert rows["g000"]["channel_ratio"] < 4  # of the plain model the widest channel is 8 times the median one
+    assert rows["g000"]["channel_ratio"] < 4  # 12.9 in the user's model
     (output,) = json.loads(ok("compare", "s", 1, "--json"))["outputs"]
     assert output["engine-emulated"]["sqnr_db"] > 80
 

@@ -55,7 +55,7 @@ def test_json_has_all_of_it_and_nothing_is_written(here: Path) -> None:
     found = json.loads(ok(*words("--json")))
     plain, balance = found["table"]
     assert (plain["step"], balance["step"]) == ("plain INT8", "balance")
-    assert plain["after"]["samples"] == 48
+    assert 0 < plain["after"]["samples"] <= 48
     assert balance["before"] == plain["after"]
     assert found["recovery"]["steps"][0]["notes"] == ["7 channels scaled"]
     assert {path.name for path in set(here.iterdir()) - before} == set()
