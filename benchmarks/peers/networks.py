@@ -256,7 +256,7 @@ def detection_loss(network: Detector, image: torch.Tensor, labels: torch.Tensor)
     overlap, quality = _overlaps(found, wanted[positive])
     aim = torch.zeros_like(logits).permute(0, 2, 1)
     rows, places = positive.nonzero(as_tuple=True)
-    aim[rows, places, which[positive]] = overlap.detach().clamp(min=0.1)
+    aim[rows, places, which[positive]] = overlap.detach().clamp(min=0.1).to(aim.dtype)
     focus = (aim - logits.permute(0, 2, 1).sigmoid()).abs().square()
     scores = functional.binary_cross_entropy_with_logits(logits.permute(0, 2, 1), aim, reduction="none") * focus
     return (4 * scores.sum() + 2 * (1 - quality).sum()) / max(1, len(found))
