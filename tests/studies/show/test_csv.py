@@ -29,6 +29,6 @@ def test_warnings_of_a_row_can_be_told_apart(tmp_path: Path, monkeypatch: pytest
     rows = list(csv.DictReader(io.StringIO(ok("front", "small", "--csv"))))
     assert {row["trial"] for row in rows} == {str(row["trial"]) for row in expected}
     for row, told in zip(rows, expected, strict=True):
-        assert told["warnings"] == WARNINGS
-        assert row["warnings"].split("; ") == [warning.replace(";", ",") for warning in WARNINGS]
+        assert set(WARNINGS) <= set(told["warnings"])  # a busy machine adds its own
+        assert row["warnings"].split("; ") == [warning.replace(";", ",") for warning in told["warnings"]]
         assert row["picks"].split("; ") == (told["picks"] or [""])
