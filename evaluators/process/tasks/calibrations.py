@@ -56,13 +56,11 @@ class Calibrations:
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
         job = self._opened.job
-        choice = SampleChoice.parse(job.calibration_select)
         if not cache:
-            ranges = self._collect(method) if choice is None else self._collect_chosen(method, choice)
-            ranges = set_ranges(ranges, self._rules())
+            ranges = set_ranges(self._collect_selected(method), self._rules())
             return Calibrated(ranges, [*_chosen_notes(ranges, job.calibration_select), *activations.notes(ranges)])
         tensors = float_tensors(self._opened.given, self._threads())
-        calibrated = None if set(tensors) <= cache.keys() else self._collect(method)
+        calibrated = None if set(tensors) <= cache.keys() else self._collect_selected(method)
         taken = calibration_cache.take(cache, tensors, calibrated)
         ranges = set_ranges(taken.ranges, self._rules())
         return Calibrated(ranges, [*taken.notes(), *activations.notes(ranges)])
@@ -70,8 +68,11 @@ class Calibrations:
     def _rules(self) -> list[RangeRule]:
         return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]
 
-    def _collect_chosen(self, method: str, choice: SampleChoice) -> Ranges:
-        """Ranges from some of the samples; those are looked for among all samples for calibration."""
+    def _collect_selected(self, method: str) -> Ranges:
+        """Ranges from the samples that the job wants, which are looked for among all samples for calibration."""
+        choice = SampleChoice.parse(self._opened.job.calibration_select)
+        if choice is None:
+            return self._collect(method)
         opened, data = self._opened, self._data
         model, indices = opened.given, data.calibration_indices
         with quickest(opened.backend, opened.job.device, model.graph) as emulator:
