@@ -50,16 +50,13 @@ def compare_trial(
         EvaluatorError: the engine cannot be loaded or run here.
         ArtifactError: the calibrated ranges are gone, or the engine cannot be built again.
     """
-    _check_numbers(samples, threshold_db)
-    if outputs is not None:
-        _check_outputs(outputs, samples)
+    _check_arguments(samples, threshold_db, outputs)
     record = load_built(store, study, target, trial, "compare", but=(Stage.LATENCY, Stage.ACCURACY))
     assignment = record.evaluation.assignment
     with checked(config) as good:
         _check_model(good, study, config, trial)
         warnings = tuple(find_changes(study, target, good))
-        for warning in warnings:
-            progress.note(f"warning: {warning}")
+        _tell(warnings, progress)
         run = _Run(good, record, target, config, progress)
         found = run.compare(groups, samples)
         known = {group.id: group for group in store.studies.groups(study.id)}
@@ -79,11 +76,18 @@ def compare_trial(
         )
 
 
-def _check_numbers(samples: int, threshold_db: float) -> None:
+def _tell(warnings: tuple[str, ...], progress: Events) -> None:
+    for warning in warnings:
+        progress.note(f"warning: {warning}")
+
+
+def _check_arguments(samples: int, threshold_db: float, outputs: Path | None) -> None:
     if samples < 1:
         raise ConfigError(f"--samples {samples}: expected at least 1.")
     if not (math.isfinite(threshold_db) and threshold_db > 0):
         raise ConfigError(f"--threshold {threshold_db:g}: expected decibels, more than zero.")
+    if outputs is not None:
+        _check_outputs(outputs, samples)
 
 
 def _check_outputs(outputs: Path, samples: int) -> None:
