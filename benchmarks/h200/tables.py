@@ -32,8 +32,9 @@ Results = Mapping[str, Any]
 
 
 def read(folder: Path) -> list[Results]:
-    """Results of every network in `folder`, in the order of `NAMES`."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("h200_*.json"))]
+    """Results of every network in `folder`, in the order of `NAMES`; other measurements on that GPU are passed over."""
+    every = [json.loads(path.read_text()) for path in sorted(folder.glob("h200_*.json"))]
+    found = [result for result in every if "network" in result]
     order = list(NAMES)
     return sorted(found, key=lambda r: order.index(r["network"]) if r["network"] in order else len(order))
 
