@@ -79,6 +79,7 @@ def test_the_whole_way(here: Path) -> None:
     assert found["evaluations"] == 5
     assert found["limits"]["max_drop"] == 0.3
     best = next(row for row in found["rows"] if "best" in row["picks"])
+    assignment = found["best"].pop("assignment")
     assert found["best"] == best
     table = list(csv.DictReader(io.StringIO(ok("front", "way", "--csv"))))
     assert [row["trial"] for row in table] == [str(row["trial"]) for row in found["rows"]]
@@ -87,6 +88,7 @@ def test_the_whole_way(here: Path) -> None:
     shown = json.loads(ok("show", "way", best["trial"], "--json"))
     assert [group["node"] for group in shown["groups"]] == ["first", "second", "fc"]
     assert all(group["answer"] == "obeyed" for group in shown["groups"])
+    assert [group["asked"] for group in shown["groups"]] == list(assignment.values())
     assert shown["final"]["samples"] == 18
     assert f"trial {best['trial']}: {best['mix']}, ok" in ok("show", "way", best["trial"])
 
