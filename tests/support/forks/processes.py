@@ -31,14 +31,25 @@ _BOOT = "import sys; from tests.support.forks.server import serve; exec(serve(in
 _SETTINGS = {"stdin", "stdout", "stderr", "text", "cwd", "env", "pass_fds", "start_new_session"}
 # What Python reads from these as it starts, a forked process does anew.
 _ADOPTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONFAULTHANDLER"}
+READY = b"ready"
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # a process with threads cannot be forked
 _UNFIT = "BITFRONT_TEST_TOY"  # changes what is computed as modules are imported
 
 
 def popen(words: Sequence[str], **settings: Any) -> Any:
-    """A process, forked where it is one of Python that is patched as evaluators and commands under test are."""
+    """A process, forked where it is one of Python that is patched as evaluators and commands under test are.
+
+    Only tests fork: benchmarks that kill processes start real ones. Where nothing can be forked, because a library has
+    started threads, processes are started too.
+    """
     environment = settings.get("env") or {}
     fits = list(words[:2]) == [sys.executable, "-c"] and settings.keys() <= _SETTINGS and _UNFIT not in environment
-    if fits and _of_python(environment) == _of_python(_environment()):
+    if (
+        fits
+        and "PYTEST_CURRENT_TEST" in os.environ
+        and _of_python(environment) == _of_python(_environment())
+        and _server()
+    ):
         return ForkedProcess(words[2], words[3:], **settings)
     return subprocess.Popen(words, **settings)
 
@@ -61,7 +72,8 @@ def fork_evaluators(patch: pytest.MonkeyPatch) -> None:
 
 def forked_processes() -> list[psutil.Process]:
     """Those of this process that are still there."""
-    return _server()[1].children() if _server.cache_info().currsize else []
+    server = _server() if _server.cache_info().currsize else None
+    return [] if server is None else server[1].children()
 
 
 class ForkedProcess:
@@ -105,11 +117,12 @@ class ForkedProcess:
             "new_session": start_new_session,
         }
         try:
-            line, _ = _server()
+            server = _server()
+            assert server is not None
             socket.send_fds(
-                line, [json.dumps(request).encode()], [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
+                server[0], [json.dumps(request).encode()], [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
             )
-            self.pid = int(line.recv(MESSAGE_BYTES))
+            self.pid = int(server[0].recv(MESSAGE_BYTES))
         finally:
             for fd in ours:
                 os.close(fd)
@@ -214,12 +227,13 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @functools.cache
-def _server() -> tuple[socket.socket, psutil.Process]:
-    """The process that forks, which ends when this one does, and the line to it."""
+def _server() -> tuple[socket.socket, psutil.Process] | None:
+    """The process that forks, which ends when this one does, and the line to it; None where it cannot fork."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         words = [sys.executable, "-c", _BOOT, str(theirs.fileno())]
-        process = subprocess.Popen(words, pass_fds=(theirs.fileno(),), env=_environment())
+        environment = _environment() | dict.fromkeys(_ONE_THREAD, "1")
+        process = subprocess.Popen(words, pass_fds=(theirs.fileno(),), env=environment)
     atexit.register(process.wait, 60)
     atexit.register(ours.close)
-    return ours, psutil.Process(process.pid)
+    return (ours, psutil.Process(process.pid)) if ours.recv(MESSAGE_BYTES) == READY else None

@@ -23,7 +23,7 @@ import evaluators
 import search
 import studies
 from evaluators.late_imports import import_late
-from tests.support.forks.processes import MESSAGE_BYTES
+from tests.support.forks.processes import MESSAGE_BYTES, READY
 
 LIBRARIES = ("optuna.storages", "psycopg", "pymysql", "typer._adapters", "scipy.optimize")
 
@@ -34,9 +34,12 @@ def serve(line_fd: int) -> str:
     Returns:
         The code to run: nothing in this process; in a forked one, which returns from here too, what was asked for.
     """
-    _import_all()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     line = socket.socket(fileno=line_fd)
+    _import_all()
+    if len(os.listdir("/proc/self/task")) != 1:
+        return ""  # forked processes would lack the threads that some library has started
+    line.send(READY)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -73,8 +76,6 @@ def _import_all() -> None:
                 importlib.import_module(found.name)
     for name in LIBRARIES:
         importlib.import_module(name)
-    threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"{len(threads)} threads run here, and forked processes would lack them"
 
 
 def _tell_ends(running: dict[int, int]) -> None:
