@@ -120,7 +120,7 @@ def test_int8_computes_scale_times_the_op_plus_offset(placement: Placement, corr
         wanted = wanted + (0 if correction.offset is None else correction.offset)
         np.testing.assert_allclose(channel_last(name, weak[output_of(name)]), wanted, atol=2e-5)
         noise = np.abs(channel_last(name, given[output_of(name)]) - wanted).mean()
-        assert noise < 0.05, f"{name}: {noise}, where a wrong offset would be 0.5 off"
+        assert noise < 0.15, f"{name}: {noise}, where a wrong offset would be 0.5 off"
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP32])
