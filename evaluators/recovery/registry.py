@@ -28,6 +28,7 @@ STEPS: Extensible[RecoveryStep] = Extensible(
     error=ConfigError,
     others=("auto", "none"),
     facts=("name", "summary"),
+    noun="recovery step",
 )
 
 AUTO, NONE = "auto", "none"

@@ -55,7 +55,12 @@ def return_threshold(threshold: float) -> float:
 
 
 def leave(breaker: Breaker, reason: str, options: GuardOptions, now: float) -> Breaker:
-    """Leave the fast engine for a while: longer each time, until it has served well again."""
+    """Leave the fast engine for a while: longer each time, until it has served well again.
+
+    Of many requests that fail at once the first one leaves it; the others change nothing.
+    """
+    if breaker.state is BreakerState.OPEN:
+        return breaker
     rest = options.probe_after_s * min(2**breaker.trials, _LONGEST_REST)
     return Breaker(BreakerState.OPEN, probe_at=now + rest, trials=breaker.trials + 1, reason=reason)
 

@@ -212,7 +212,8 @@ class Guard:
     def _look_around(self) -> None:
         """What other processes did, what time it is, and what the policy says."""
         self._keeper.refresh()
-        if self._keeper.breaker.state is BreakerState.OPEN:
+        known = self._keeper.breaker
+        if circuit.at(known, self._options, time.time()) is not known:
             self._change(lambda b, now: b)
         if self._policy is not None and time.monotonic() >= self._next_policy:
             self._next_policy = time.monotonic() + self._options.policy_every_s

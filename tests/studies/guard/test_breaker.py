@@ -52,6 +52,11 @@ def test_every_failed_trial_doubles_the_rest_up_to_a_limit() -> None:
     assert rests == [60, 120, 240, 480, 960, 960, 960]
 
 
+def test_many_failures_at_once_leave_the_engine_once() -> None:
+    left = leave(Breaker(), "the first", OPTIONS, now=0)
+    assert leave(left, "the second", OPTIONS, now=1) == left
+
+
 def test_a_window_of_good_service_forgets_earlier_trials() -> None:
     closed = feed(at(leave(Breaker(), "planted", OPTIONS, 0), OPTIONS, 60), 1.0, 20)
     assert (closed.state, closed.trials) == (BreakerState.CLOSED, 1)
