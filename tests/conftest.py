@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine must not fail a test: neither slow examples nor slow draws say anything about the code.
-settings.register_profile("bitfront", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine must not fail a test: neither slow examples nor slow draws say anything about the code. Examples are
+# the same at every run, so that a change fails for what it changed; `--hypothesis-profile=random` looks for new ones.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("bitfront", settings.get_profile("random"), derandomize=True)
 settings.load_profile("bitfront")
 
 # A shell that starts pytest in the background has it ignore Ctrl-C, and so would the commands that tests press it in.

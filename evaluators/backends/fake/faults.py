@@ -82,12 +82,13 @@ def _fail(group: Group, message: str) -> None:
 
 
 def _hang(group: Group, message: str) -> None:
+    print(message, flush=True)  # noqa: T201 - the log of the evaluator process tells what it hangs in
     while True:
         time.sleep(60)
 
 
 def _crash(group: Group, message: str) -> None:
-    print(message, flush=True)  # noqa: T201 - the log of the evaluator process tells what it died of
+    print(message, flush=True)  # noqa: T201 - the log tells what it died of
     os.kill(os.getpid(), signal.SIGKILL)
 
 
