@@ -13,6 +13,7 @@ import datetime
 import importlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -141,6 +142,8 @@ FIGURES: dict[str, Callable[[Measures], list[Figure]]] = {
 
 def main(names: list[str]) -> dict[str, dict[str, float]]:
     """Run the benchmarks of these names, print the table and keep the measures in benchmarks/results/cpu.json."""
+    # A shell that starts this in the background has it ignore Ctrl-C, and so would searches that are to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results: dict[str, dict[str, float]] = {}
     runs: dict[str, dict[str, Any]] = {}
     for name in names:
