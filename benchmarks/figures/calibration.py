@@ -75,14 +75,16 @@ def _prepare(network: str, folder: Path) -> dict[str, float]:
     from search.graph.model import load
 
     source = ROOT / "examples/digits/digits.onnx"
-    if network == "digits":
-        with np.load(source.with_suffix(".npz")) as archive:
-            arrays = {name: archive[name][: SAMPLES[network]] for name in archive.files if name != "labels"}
-    else:
+    if network != "digits":
         source = folder / "source.onnx"
         _write_convnet(source)
+    model = load(source, batch=BATCH)
+    if network == "digits":
+        with np.load(source.with_suffix(".npz")) as archive:
+            arrays = {value.name: archive[value.name][: SAMPLES[network]] for value in model.inputs}
+    else:
         arrays = {"x": np.random.default_rng(1).standard_normal((SAMPLES[network], 3, 56, 56)).astype(np.float32)}
-    ir.save(load(source, batch=BATCH).graph, folder / f"{network}.onnx")
+    ir.save(model.graph, folder / f"{network}.onnx")
     np.savez(folder / f"{network}.npz", **arrays)
     return {}
 
