@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def test_builds_stand_still_while_a_latency_is_measured(tmp_path: Path) -> None:
 
 def test_no_build_stands_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hold what the measurement waits for, which would then last until its time limit."""
-    monkeypatch.setattr(build_hold, "LONGEST_S", 0.2)
+    planned: list[threading.Timer] = []
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: planned.append(timer))
     hold, process = BuildHold(), subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         builder: Any = type("Builder", (), {"pid": process.pid})()
@@ -158,6 +160,8 @@ def test_no_build_stands_still_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
         state = psutil.Process(process.pid)
         with hold:
             wait_until(lambda: state.status() == psutil.STATUS_STOPPED)
+            assert [timer.interval for timer in planned] == [build_hold.LONGEST_S]
+            planned[0].function(*planned[0].args)
             wait_until(lambda: state.status() == psutil.STATUS_SLEEPING)
     finally:
         process.kill()
