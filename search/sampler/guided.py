@@ -28,12 +28,14 @@ from search.forecast.history import Historian, History
 from search.forecast.models import Models, Priors, fitted
 from search.forecast.priors import NoisePrior
 from search.forecast.quality import NINETY
+from search.graph.grouping import Group
 from search.sampler.candidates import Bounds, Pool
 from search.sampler.cold_start import guesses
 from search.sampler.goals import Aim, Known, worth
 from search.solver.solve import best_new, minimize
 from search.space.layout import Codes, Layout, Precisions
-from search.values import Assignment, Precision
+from search.values import Assignment, Precision, Score
+from search.values.score import USUAL
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
 _FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
@@ -57,6 +59,9 @@ class Guidance:
         noise: what sensitivities alone say; None where they were not measured.
         latencies: trial number → milliseconds as they are known now. Optuna was told those of the time, which more
             measurements of the baseline may since have put on another scale; what is absent is taken from it.
+        groups: of the model, in graph order: types and shapes of the layers; empty where these are not known.
+        score: the weights of a reward, for samplers that learn from one.
+        ratio: whether the metric is a share of one.
     """
 
     layout: Layout
@@ -66,6 +71,9 @@ class Guidance:
     latency_band: Callable[[], float | None] = lambda: None
     noise: NoisePrior | None = None
     latencies: Callable[[], Mapping[int, float]] = dict
+    groups: Sequence[Group] = ()
+    score: Score = USUAL
+    ratio: bool = True
 
 
 class GuidedSampler(BaseSampler):

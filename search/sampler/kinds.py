@@ -19,13 +19,17 @@ class SamplerKind(ABC):
 
     Attributes:
         name: as messages and help have it.
-        guided: whether it is told of the graph, of priors and of what cannot be built, as `Guidance`. Sensitivities are
-            then measured for it, refused pairs are left out of mixes, and workers of one target share its seed, because
-            what they propose differs by what is under way.
+        guided: whether it is told of the graph, of priors and of what cannot be built, as `Guidance`. Refused pairs are
+            then left out of mixes, and workers of one target share its seed, because what they propose differs by what
+            is under way or by the number of the trial.
+        wants_sensitivities: whether sensitivities are measured for it where it is guided.
+        rewarded: whether it uses the weights of `--reward`.
     """
 
     name: ClassVar[str]
     guided: ClassVar[bool] = False
+    wants_sensitivities: ClassVar[bool] = True
+    rewarded: ClassVar[bool] = False
 
     def missing(self) -> str:
         """What has to be installed before it can be made, as a sentence; empty where nothing is missing."""

@@ -9,4 +9,5 @@ SHIPPED = {
     "nsga2": "search.sampler.kinds:NSGA2",
     "gp": "search.sampler.kinds:GP",
     "random": "search.sampler.kinds:Random",
+    "rl": "search.sampler.q_learning:QLearning",
 }

@@ -19,6 +19,7 @@ from search.values.precision import Precision
 from search.values.ranges import FP16_MAX, Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
 from search.values.recovery_record import LossEstimate, RecoveryRecord, StepRecord
+from search.values.score import Score
 from search.values.target import Capability, Target, flatten
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Ranges",
     "Recovery",
     "RecoveryRecord",
+    "Score",
     "Stage",
     "StepRecord",
     "Target",

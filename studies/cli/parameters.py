@@ -26,6 +26,7 @@ def _own(name: str, text: str, metavar: str | None = None) -> Any:
 Storage = Annotated[str | None, _own("storage", f"Study database. [default: {DEFAULT_STORAGE}]", "URL")]
 Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
 Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
+Picks = Annotated[Many, _own("pick", "Pick by a score too: score:0.6,0.4; repeatable.", "PICK")]
 Quiet = Annotated[bool, _own("quiet", "Print nothing but errors.")]
 Json = Annotated[bool, _own("json", "Print JSON.")]
 Csv = Annotated[bool, _own("csv", "Print CSV.")]

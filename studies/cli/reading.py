@@ -21,7 +21,7 @@ from studies.cli.base import (
     print_warnings,
     verb,
 )
-from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
+from studies.cli.parameters import Csv, Json, Picks, Storage, Study, WhichTarget
 from studies.judging.status.study_status import StudyStatus
 from studies.options.read_options import read_changes
 from studies.show.front_table import front_csv, front_json
@@ -32,6 +32,7 @@ from studies.store.records import TargetRecord
 from studies.verbs import readings
 
 _EVERY_S = 2.0
+Pick = typer.Option("--pick", help="Instead: best, accurate, fast, knee, or score:0.6,0.4.", metavar="PICK")
 
 
 @verb
@@ -53,6 +54,7 @@ def status(
 @verb
 def front(
     study: Study,
+    pick: Picks = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
@@ -60,7 +62,8 @@ def front(
     **options: Any,
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
-    found = readings.front(study, read_changes(options, "front"), storage=storage, target=target, whole=False)
+    limits = read_changes(options, "front")
+    found = readings.front(study, limits, storage=storage, target=target, whole=False, picks=pick or ())
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
@@ -75,13 +78,14 @@ def front(
 @verb
 def show(
     study: Study,
-    trial: Trial,
+    trial: Annotated[int | None, typer.Argument(help="Number of the trial.", metavar="TRIAL")] = None,
+    pick: Annotated[str | None, Pick] = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
     """One evaluation: what was asked and got per group, measures, failure."""
-    shown = readings.show(study, trial, storage=storage, target=target)
+    shown = readings.show(study, trial, pick=pick, storage=storage, target=target)
     if as_json:
         print_json(trial_json(shown))
         return

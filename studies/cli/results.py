@@ -11,7 +11,7 @@ import typer
 
 from search.errors import ConfigError
 from studies.cli.base import err, out, print_finished, print_json, progress_for, verb
-from studies.cli.parameters import Json, Quiet, Storage, Study, WhichTarget
+from studies.cli.parameters import Json, Picks, Quiet, Storage, Study, WhichTarget
 from studies.judging.findings.optimization_levels import compared_levels_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.options.quantities import format_metric, parse_tolerance
@@ -22,6 +22,7 @@ Tolerance = typer.Option(
     help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
     metavar="SHARE",
 )
+Pick = typer.Option("--pick", help="best, accurate, fast, knee, or score:0.6,0.4. [default: best]", metavar="PICK")
 Tools = typer.Option(
     "--for",
     help="Hand the mix over to other tools: nncf, polygraphy, modelopt, qat; repeated, or with commas.",
@@ -33,9 +34,7 @@ Tools = typer.Option(
 def export(
     study: Study,
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")],
-    pick: Annotated[
-        str | None, typer.Option("--pick", help="best, accurate, fast or knee. [default: best]", metavar="PICK")
-    ] = None,
+    pick: Annotated[str | None, Pick] = None,
     trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
     triton: Annotated[
         str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
@@ -79,6 +78,7 @@ def report(
         list[str] | None,
         typer.Option("--target", help="Show this target; repeated: side by side. [default: all]", metavar="TARGET"),
     ] = None,
+    pick: Picks = None,
     storage: Storage = None,
     **options: Any,
 ) -> None:
@@ -86,7 +86,7 @@ def report(
     from studies.verbs import deliveries
 
     limits = read_changes(options, "report")
-    written = deliveries.report(study, file, limits, storage=storage, targets=target or ())
+    written = deliveries.report(study, file, limits, storage=storage, targets=target or (), picks=pick or ())
     out.print(f"wrote {written}", markup=False)
 
 

@@ -1,10 +1,9 @@
 """Write a chosen engine with what belongs to it, and prove that what was written works.
 
-`export.export_evaluation` writes a folder and checks it; `selection.find_row` says which evaluation a pick or a trial
-means. Changes nothing of a search, but may build, measure and score an engine again, which is stored.
+`export.export_evaluation` writes a folder and checks it. Changes nothing of a search, but may build, measure and score
+an engine again, which is stored.
 """
 
 from studies.export.export import Export, Extras, Request, check_folder, confirm_pick, export_evaluation
-from studies.export.selection import find_row
 
-__all__ = ["Export", "Extras", "Request", "check_folder", "confirm_pick", "export_evaluation", "find_row"]
+__all__ = ["Export", "Extras", "Request", "check_folder", "confirm_pick", "export_evaluation"]

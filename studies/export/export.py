@@ -29,9 +29,9 @@ from studies.export.folder import fill_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.manifest import manifest
-from studies.export.selection import find_row
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
+from studies.judging.selection import find_row
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.judging.points import Point
-from studies.judging.rules.picks import NAMES
 from studies.judging.standing import Standing
 
 Bools = NDArray[np.bool_]
@@ -51,5 +50,5 @@ def best_point(now: Standing) -> Point | None:
 
 def pick_points(now: Standing) -> dict[str, Point]:
     """The picks by name, `best` first; those that nothing is picked as are absent."""
-    rows = {name: row for name in NAMES if (row := getattr(now.picks, name)) is not None}
+    rows = now.picks.by_name()
     return dict(zip(rows, now.points(list(rows.values())), strict=True))

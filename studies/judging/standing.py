@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values.score import loss_unit
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.final_split import FinalSplit
 from studies.judging.judgement import Judgement
@@ -17,7 +18,7 @@ from studies.judging.measures import FP32, Measures
 from studies.judging.points import FinalScore, Point
 from studies.judging.rules import verdicts
 from studies.judging.rules.candidates import Candidates, aim_of
-from studies.judging.rules.picks import Picks, choose, ties
+from studies.judging.rules.picks import Picks, choose, score_of, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import Verdict
 from studies.options.limits import Limits, MetricScale
@@ -60,6 +61,9 @@ class Standing:
     """One target's evaluations, judged by limits. Row numbers index `table`.
 
     With other limits, `dataclasses.replace` judges the same evaluations anew.
+
+    Attributes:
+        scored_picks: `score:0.6,0.4` and the like, which are picked beside the usual ones.
     """
 
     study: StudyRecord
@@ -68,6 +72,7 @@ class Standing:
     measures: Measures
     final: FinalSplit
     details: Details = field(default_factory=Details)
+    scored_picks: tuple[str, ...] = ()
 
     @property
     def table(self) -> EvaluationTable:
@@ -84,7 +89,14 @@ class Standing:
 
     @cached_property
     def picks(self) -> Picks:
-        return choose(self._candidates, aim_of(self.limits, relative=self.metric.relative))
+        aim = aim_of(self.limits, relative=self.metric.relative)
+        return choose(self._candidates, aim, self.scored_picks)
+
+    def score(self, row: int, pick: str) -> float | None:
+        """The score of a row by the weights of a pick; None of other picks, and where FP32 was not measured."""
+        weights = score_of(pick)
+        scores = None if weights is None else self._candidates.scores(weights)
+        return None if scores is None else float(scores[row])
 
     def point(self, row: int) -> Point:
         """One evaluation with all that is to be told of it."""
@@ -157,6 +169,7 @@ class Standing:
             final_margin=self._final_margins,
             on_front=judged.front,
             fp32=self.measures.row_of(FP32),
+            loss_unit=loss_unit(self.metric.ratio, t.loss[self.measures.baselines].tolist()),
         )
 
     @cached_property

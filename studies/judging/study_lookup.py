@@ -11,6 +11,7 @@ from search.errors import StudyError
 from search.values import Precision
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.point_lists import table_rows
+from studies.judging.rules.picks import read_pick
 from studies.judging.standing import Details, Standing, standing
 from studies.options.config import SearchConfig
 from studies.options.limits import LIMITS, Limits, MetricScale, resolve_limits
@@ -37,9 +38,24 @@ def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetR
     return choose(targets, wanted, study.name)
 
 
-def standing_of(store: Store, name: str, changes: LimitChanges = NO_LIMITS, wanted: str | None = None) -> Standing:
-    """Where a study stands on one of its targets, judged by its own limits or those among the changes."""
-    return with_details(store, standing(store, *resolve_study(store, name, changes, wanted)))
+def standing_of(
+    store: Store,
+    name: str,
+    changes: LimitChanges = NO_LIMITS,
+    wanted: str | None = None,
+    picks: Sequence[str] = (),
+) -> Standing:
+    """Where a study stands on one of its targets, judged by its own limits or those among the changes.
+
+    Args:
+        picks: that are wanted beside the usual ones: `score:0.6,0.4`.
+
+    Raises:
+        StudyError: no such study, target or pick.
+    """
+    named = tuple(dict.fromkeys(read_pick(pick) for pick in picks))
+    now = standing(store, *resolve_study(store, name, changes, wanted))
+    return with_details(store, replace(now, scored_picks=named))
 
 
 def resolve_study(

@@ -279,6 +279,9 @@ class SearchConfig:
     sampler: str = option(
         kinds.SAMPLER, f"{', '.join(SAMPLERS)}, or module:Class.", "guided", metavar="NAME", panel="Search"
     )
+    reward: tuple[float, float] = option(
+        kinds.WEIGHTS, "Weights of rl, of accuracy first.", (0.6, 0.4), metavar="W,W", panel="Search", from_json=tuple
+    )
     granularity: str = option(
         kinds.one_of("group", "block"),
         "One choice per group or per block.",

@@ -16,7 +16,7 @@ from search.sampler.shipped import GROUP, SHIPPED
 from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
 from search.space.sample_choice import SampleChoice
-from search.values import Precision
+from search.values import Precision, Score
 from studies.options import quantities
 from studies.options.option import ValueKind
 from studies.options.quantities import refusal
@@ -96,6 +96,15 @@ def _read_named_value(text: str, option: str) -> str:
     if not (name.strip() and equals and value.strip()):
         raise refusal(option, "NAME=VALUE", text, "write it like seed=3; docs/backends.md lists them")
     return text
+
+
+def _read_weights(text: str, option: str) -> tuple[float, float]:
+    try:
+        score = Score.parse(text)
+    except ValueError:
+        wanted = "two weights of at least 0, of accuracy and of latency, not both 0"
+        raise refusal(option, wanted, text, "write it like 0.6,0.4") from None
+    return score.accuracy, score.latency
 
 
 def _read_lease(text: str, option: str) -> float:
@@ -202,6 +211,7 @@ BACKEND = ValueKind(_read_backend)
 SAMPLER = ValueKind(_read_sampler, choices=tuple(SHIPPED))
 STEPS = ValueKind(_read_steps)
 SELECTION = ValueKind(_read_selection)
+WEIGHTS = ValueKind(_read_weights, lambda weights: str(Score(*weights)))
 NAMED_VALUE = ValueKind(_read_named_value)
 GPUS = ValueKind(read_gpus)
 KEEP = ValueKind(lambda text, _: KeepRule.parse(text), lambda rule: f"{rule.pattern}={rule.precision.label}")

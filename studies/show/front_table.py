@@ -101,6 +101,10 @@ def front_json(
     return {
         "best": None if best is None else _front_row(now, best, mixes) | _assignment(best, assignments),
         "best_is": now.picks.aim.value,
+        "scores": {
+            name: {"trial": int(now.table.trial[row]), "score": now.score(row, name)}
+            for name, row in now.picks.scored.items()
+        },
         "study": now.study.name,
         "state": now.study.state,
         "target": now.target.target.to_json(),
@@ -162,6 +166,9 @@ def _marks(now: Standing, point: Point) -> Iterator[str]:
 def _pick_marks(now: Standing, point: Point) -> Iterator[str]:
     """Names of the picks, each with what ties with it, and whether the search alone is sure of the limits."""
     for name in point.picks:
+        score = now.score(point.row, name)
+        if score is not None:
+            name = f"{name} is {score:.3g}"
         text = ties_text(now, point, name)
         yield f"{name} ({text})" if text else name
     if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:

@@ -14,9 +14,9 @@ from studies.events import Quiet
 from studies.export import export as exports
 from studies.export.export import NO_EXTRAS, Export, Extras
 from studies.export.handover import check_tools
-from studies.export.selection import find_row
 from studies.export.triton import check_triton_name, check_triton_platform
 from studies.judging.search_events import SearchEvents
+from studies.judging.selection import find_row
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.builder_options import FINAL, export_options
@@ -53,8 +53,9 @@ def export(
     """Write the chosen engine to a folder, as `bitfront export`.
 
     Args:
-        pick: `best` (the default), `accurate`, `fast` or `knee`; or give a trial. A pick that was not scored on the
-            final split is scored first, and where it fails the limits there, the pick that takes its place.
+        pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give a trial. A pick that was not
+            scored on the final split is scored first, and where it fails the limits there, the pick that takes its
+            place.
         extras: what is written beside the engine: a Triton model repository entry, files for other tools.
         changes: limits, what this engine is built with (`final_optimization_level`), and `model`, `data` where files
             have moved; as `resume` takes them.
@@ -141,6 +142,7 @@ def report(
     *,
     storage: str | None = None,
     targets: Sequence[str] = (),
+    picks: Sequence[str] = (),
 ) -> Path:
     """Write the HTML report, as `bitfront report`.
 
@@ -148,11 +150,12 @@ def report(
         limits: as of `front`.
         storage: URL of the database; None for the default one.
         targets: of the study, to lay side by side; empty for all. The first of them is shown in full.
+        picks: beside the usual ones: `score:0.6,0.4`.
     """
     with Store.open(storage or default_url(), write=False) as store:
         study = store.studies.load(name)
         every = [record.target.fingerprint for record in store.targets.of_study(study.id)]
         wanted: Sequence[str | None] = targets or every or [None]
-        found = [standing_of(store, name, limits, one) for one in wanted]
+        found = [standing_of(store, name, limits, one, picks) for one in wanted]
         write_report(build_report(store, found[0], found[1:]), out)
     return out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from search.errors import StudyError
 from studies.judging.findings.optimization_levels import find_final_levels
 from studies.judging.point_lists import table_rows
+from studies.judging.selection import find_row
 from studies.judging.status.study_status import StudyStatus, study_status
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.run.search_result import Mixes
@@ -24,6 +25,7 @@ def front(
     storage: str | None = None,
     target: str | None = None,
     whole: bool = True,
+    picks: Sequence[str] = (),
 ) -> Front:
     """Where a study stands, judged by its own limits or those given, as `bitfront front`.
 
@@ -31,24 +33,42 @@ def front(
         limits: name of a limit → its bound, over the study's own: `{"max_drop": 0.02}`; None takes one away.
         storage: URL of the database; None for the default one.
         target: which of the study's, see `targets.choose`; None for the first.
+        picks: beside the usual ones: `score:0.6,0.4`.
         whole: False leaves the mixes of evaluations out that a table of the front does not name.
 
     Raises:
-        StudyError: no such database, study or target.
+        StudyError: no such database, study, target or pick.
         ConfigError: a limit is none, or means nothing for the study's metric.
     """
     with Store.open(storage or default_url(), write=False) as store:
-        now = standing_of(store, name, limits, target)
+        now = standing_of(store, name, limits, target, picks)
         ids = None if whole else [int(now.table.id[row]) for row in table_rows(now)]
         assignments = store.evaluations.assignments(now.target.id, ids)
         return Front(now, Mixes(assignments), assignments)
 
 
-def show(name: str, trial: int, *, storage: str | None = None, target: str | None = None) -> TrialDetails:
-    """One evaluation on a target, the first if none is named, as `bitfront show`."""
+def show(
+    name: str,
+    trial: int | None = None,
+    *,
+    pick: str | None = None,
+    storage: str | None = None,
+    target: str | None = None,
+) -> TrialDetails:
+    """One evaluation on a target, the first if none is named, as `bitfront show`.
+
+    Args:
+        trial: its number; or give a pick, as `export` takes it.
+
+    Raises:
+        StudyError: no such study, target, trial or pick; neither trial nor pick was given, or both were.
+    """
+    if (trial is None) == (pick is None):
+        raise StudyError("choosing what to show: give a TRIAL or --pick, one of the two.")
     with Store.open(storage or default_url(), write=False) as store:
-        now = standing_of(store, name, NO_LIMITS, target)
-        record = store.trials.load(now.target.id, trial)
+        now = standing_of(store, name, NO_LIMITS, target, () if pick is None else (pick,))
+        number = int(now.table.trial[find_row(now, pick, None)]) if trial is None else trial
+        record = store.trials.load(now.target.id, number)
         refused = store.evaluations.refused(now.target.id, record.asked) if record.asked is not None else ()
         groups = {group.id: group for group in store.studies.groups(now.study.id)}
         forecast = store.trials.forecasts(now.target).get(record.id)

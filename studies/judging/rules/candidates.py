@@ -12,6 +12,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values import Score
 from studies.judging.rules.quantiles import quantile
 from studies.options.limits import LATENCY_MS, Limits
 
@@ -56,6 +57,7 @@ class Candidates:
         final_margin: (n,) as `margin`, of the final split; NaN where nothing was scored there.
         on_front: (n,) bool: of the eligible ones.
         fp32: row of the uniform FP32 baseline; None where it was not measured.
+        loss_unit: the loss that counts 1 in a score, see `search.values.score`.
     """
 
     latency_ms: Floats
@@ -70,6 +72,20 @@ class Candidates:
     final_margin: Floats
     on_front: Bools
     fp32: int | None
+    loss_unit: float = 1.0
+
+    def scores(self, score: Score) -> Floats | None:
+        """(n,) weighted sum of accuracy and latency; None where uniform FP32 was not measured."""
+        if self.fp32 is None or not np.isfinite(self.latency_ms[self.fp32]):
+            return None
+        return score.of(self.latency_ms, self.loss, float(self.latency_ms[self.fp32]), self.loss_unit)
+
+    def score_noise(self, score: Score, row: int) -> Floats:
+        """(n,) how far each may be from this row in score by noise alone, where `scores` gives any."""
+        assert self.fp32 is not None
+        loss = np.maximum(self.loss_band, self.loss_band[row]) / self.loss_unit
+        latency = self.latency_band * self.latency_ms[row] / self.latency_ms[self.fp32]
+        return np.asarray(score.accuracy * loss + score.latency * latency)
 
     @property
     def bound(self) -> float:

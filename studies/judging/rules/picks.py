@@ -5,12 +5,14 @@ The candidates for `best` stand in a line: where the first fails on the final sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.errors import StudyError
+from search.values import Score
 from studies.judging.rules.candidates import Aim, Candidates
 from studies.judging.rules.front import front
 from studies.judging.rules.quantiles import quantile
@@ -26,6 +28,7 @@ MOST_IN_LINE = 6
 _STEPS = 8
 _SHOWN = 1e-3  # of four digits that are shown, the last is no more than this share of the number
 NAMES = ("best", "accurate", "fast", "knee")
+_SCORE = "score:"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Picks:
         knee: farthest below the line between the ends of the front.
         line: candidates for `best`, in the order in which they are looked at on the final split.
         aim: what `best` is.
+        scored: `score:0.6,0.4` and the like, as far as they were asked for → the row with the largest score.
     """
 
     best: int | None
@@ -47,15 +51,25 @@ class Picks:
     knee: int | None
     line: tuple[int, ...]
     aim: Aim
+    scored: Mapping[str, int] = field(default_factory=dict)
+
+    def row(self, name: str) -> int | None:
+        """The row that is picked as this: one of `NAMES`, or a name of `scored`."""
+        found: int | None = getattr(self, name) if name in NAMES else self.scored.get(name)
+        return found
+
+    def by_name(self) -> dict[str, int]:
+        """Every pick that there is, by name, the best first."""
+        rows = {name: self.row(name) for name in (*NAMES, *self.scored)}
+        return {name: row for name, row in rows.items() if row is not None}
 
     def names(self, row: int) -> list[str]:
-        """What a row is picked as: `best`, `accurate`, `fast`, `knee`, several, or nothing."""
-        return [name for name in NAMES if getattr(self, name) == row]
+        """What a row is picked as: `best`, `accurate`, `fast`, `knee`, by a score, several, or nothing."""
+        return [name for name, picked in self.by_name().items() if picked == row]
 
     def rows(self) -> list[int]:
         """The picks' rows, the best first, each once."""
-        found = (getattr(self, name) for name in NAMES)
-        return list(dict.fromkeys(row for row in found if row is not None))
+        return list(dict.fromkeys(self.by_name().values()))
 
     def mask(self, n: int) -> Bools:
         """(n,) bool: which of n rows are picked."""
@@ -64,12 +78,42 @@ class Picks:
         return result
 
 
-def choose(columns: Candidates, aim: Aim) -> Picks:
+def read_pick(text: str) -> str:
+    """The name of a pick as it is typed: one of `NAMES`, or `score:` and two weights, which are written in one form.
+
+    Raises:
+        StudyError: it is none.
+    """
+    if text in NAMES:
+        return text
+    try:
+        return score_name(Score.parse(text.removeprefix(_SCORE) if text.startswith(_SCORE) else ""))
+    except ValueError:
+        raise StudyError(
+            f"--pick {text}: there is no such pick; there are {', '.join(NAMES)}, and score:ACCURACY,LATENCY with a "
+            "weight of at least 0 for each, as score:0.6,0.4."
+        ) from None
+
+
+def score_name(score: Score) -> str:
+    """What the pick by a score is called: `score:0.6,0.4`."""
+    return f"{_SCORE}{score}"
+
+
+def score_of(name: str) -> Score | None:
+    """The weights of such a name; None of other picks."""
+    return Score.parse(name.removeprefix(_SCORE)) if name.startswith(_SCORE) else None
+
+
+def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
     """Choose among rows that keep all limits; those that fail on the final split are no picks.
 
     `best` is the first in line that does not fail there. The fastest that only just holds there gives way to the next
     in line that ties with its latency and holds surely. Where all in line fail, it is what holds there anyway, then
     uniform FP32, then the row of the line with the least upper bound of its loss.
+
+    Args:
+        names: of picks by a score, which are made beside the usual ones.
     """
     rows = np.flatnonzero(columns.eligible & ~columns.fails)
     queue = line(columns, aim)
@@ -78,7 +122,8 @@ def choose(columns: Candidates, aim: Aim) -> Picks:
         return Picks(best, None, None, None, tuple(queue), aim)
     accurate = _least_shown(rows, columns.loss, columns.latency_ms)
     fast = _least_shown(rows, columns.latency_ms, columns.loss)
-    return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue), aim)
+    scored = {name: row for name in names if (row := _largest_score(columns, rows, name)) is not None}
+    return Picks(best, accurate, fast, _knee(columns, rows), tuple(queue), aim, scored)
 
 
 def line(columns: Candidates, aim: Aim) -> list[int]:
@@ -101,11 +146,13 @@ def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
 
     The nearest to it in what it was picked for come first.
     """
-    row, aim = getattr(chosen, name), chosen.aim
+    row, aim = chosen.row(name), chosen.aim
     by_loss = name == "accurate" or (name == "best" and aim is Aim.LEAST_LOSS)
     if row is None or name == "knee" or (name == "best" and aim is Aim.KNEE):
         return []
     good = columns.eligible & ~columns.fails
+    if (score := score_of(name)) is not None:
+        return _score_ties(columns, np.flatnonzero(good), row, score)
     if name == "accurate":
         others, order = columns.loss_ties(row) & (columns.latency_ms < columns.latency_ms[row]), columns.loss
     elif by_loss:  # it is the fastest of those that tie with the least loss
@@ -224,6 +271,21 @@ def _knee(columns: Candidates, rows: Rows) -> int | None:
     if not on_front.any():
         on_front = front(columns.latency_ms, columns.loss, columns.latency_band, columns.loss_band, good)
     return knee(columns.latency_ms, columns.loss, on_front)
+
+
+def _largest_score(columns: Candidates, rows: Rows, name: str) -> int | None:
+    """The row with the largest score, of equals the fastest; None where uniform FP32 was not measured."""
+    score = score_of(name)
+    scores = None if score is None else columns.scores(score)
+    return None if scores is None else _least(rows, -scores, columns.latency_ms)
+
+
+def _score_ties(columns: Candidates, rows: Rows, row: int, score: Score) -> list[int]:
+    """The other rows whose scores are less by no more than noise, the largest first."""
+    scores = columns.scores(score)
+    assert scores is not None
+    near = rows[(rows != row) & (scores[row] - scores[rows] <= columns.score_noise(score, row)[rows])]
+    return [int(each) for each in near[np.argsort(-scores[near], kind="stable")]]
 
 
 def _least_shown(rows: Rows, first: Floats, second: Floats) -> int:

@@ -16,7 +16,7 @@ from search.sampler.goals import Aim
 from search.sampler.guided import Guidance
 from search.space.choices import Space
 from search.space.layout import Layout, make_layout
-from search.values import Assignment, Precision
+from search.values import Assignment, Precision, Score
 from studies.options.limits import LATENCY_MS
 from studies.run.guidance import other_targets as siblings
 from studies.run.guidance import sensitivities
@@ -46,6 +46,9 @@ def make_guidance(work: Work) -> Guidance:
         latency_band=lambda: work.ledger.target.band,
         noise=_measured_noise(work.ledger, layout),
         latencies=lambda: work.ledger.store.trials.latencies(work.ledger.target.id),
+        groups=groups,
+        score=Score(*work.problem.config.reward),
+        ratio=work.ledger.study.metric["ratio"],
     )
 
 

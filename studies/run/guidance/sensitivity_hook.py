@@ -22,7 +22,8 @@ class SensitivityHook(Hook):
         self._work = work
         self._proposals = proposals
         self._beside = SensitivityBeside(work)
-        self._wanted = sampler_named(work.problem.config.sampler).guided
+        kind = sampler_named(work.problem.config.sampler)
+        self._wanted = kind.guided and kind.wants_sensitivities
 
     def prepare(self, now: Standing) -> None:
         uniform = len(self._work.problem.space.baselines())

@@ -23,7 +23,7 @@ from search.graph.model import Model
 from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
-from search.values import Capability, Ranges, Target
+from search.values import Capability, Ranges, Score, Target
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
@@ -114,7 +114,7 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
     sources = filter(None, (config.data, config.calibration_data, config.final_data))
     run_checks(
         *more,
-        lambda: sampler_named(config.sampler),
+        lambda: _check_sampler(config),
         lambda: check_steps(config),
         lambda: check_backend_options(config),
         lambda: loaded.append(load_model(config)),
@@ -122,6 +122,15 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
         *(partial(check_source, source) for source in sources),
     )
     return loaded[0]
+
+
+def _check_sampler(config: SearchConfig) -> None:
+    """Refuse a sampler that there is not, and weights for one that has no use for them."""
+    if not sampler_named(config.sampler).rewarded and Score(*config.reward) != Score():
+        raise ConfigError(
+            f"--reward {Score(*config.reward)}: the sampler {config.sampler} learns from no reward. Leave the "
+            "option out, or search with --sampler rl."
+        )
 
 
 def _check_ranges(config: SearchConfig, loaded: Sequence[Model]) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluators.metrics.registry import get_metric
+from search.errors import StudyError
 from studies.judging.rules.candidates import Aim, Candidates, aim_of
 from studies.judging.rules.front import front
-from studies.judging.rules.picks import MOST_IN_LINE, Picks, choose, knee, line, ties
+from studies.judging.rules.picks import MOST_IN_LINE, Picks, choose, knee, line, read_pick, ties
 from studies.judging.rules.quantiles import quantile
 from studies.judging.rules.verdicts import margins
 from studies.options.limits import Limits
@@ -214,3 +215,49 @@ def test_quantiles() -> None:
     assert quantile(two_sided=True) == pytest.approx(1.960, abs=1e-3)
     assert quantile(6, two_sided=True) == pytest.approx(2.631, abs=1e-3)
     assert quantile(0) == quantile(1)
+
+
+# -- picks by a score --------------------------------------------------------------------------------------------------
+
+
+def test_the_pick_by_a_score_has_the_largest_weighted_sum() -> None:
+    """Against FP32's 10 ms: −0.012 + 0.16 = 0.148 of row 1, −0.06 + 0.2 = 0.14 of row 2."""
+    found = columns([10.0, 6.0, 5.0], [0.0, 0.02, 0.1], fp32=0)
+    names = ("score:0.6,0.4", "score:0,1", "score:1,0")
+    chosen = choose(found, Aim.KNEE, names)
+    assert dict(chosen.scored) == {"score:0.6,0.4": 1, "score:0,1": 2, "score:1,0": 0}
+    assert "score:0,1" in chosen.names(2)
+    assert chosen.row("score:0.6,0.4") == 1
+    assert not choose(found, Aim.KNEE).scored, "only where they are asked for"
+
+
+def test_a_pick_by_a_score_keeps_the_limits_here_and_on_the_final_split() -> None:
+    rows = [10.0, 6.0, 5.0, 4.0], [0.0, 0.02, 0.03, 0.2]
+    assert choose(columns(*rows, limit=0.1, fp32=0), Aim.FASTEST, ("score:0.6,0.4",)).scored == {"score:0.6,0.4": 2}
+    fails = marked(4, 2)
+    assert choose(columns(*rows, limit=0.1, fp32=0, fails=fails), Aim.FASTEST, ("score:0.6,0.4",)).scored == {
+        "score:0.6,0.4": 1
+    }
+
+
+def test_a_score_compares_with_fp32() -> None:
+    assert not choose(columns([6.0, 5.0], [0.02, 0.1]), Aim.KNEE, ("score:0.6,0.4",)).scored
+
+
+def test_scores_that_noise_alone_tells_apart_are_said_to_tie() -> None:
+    """Rows 1 and 2 are 0.008 apart, 0.6 · 1.96 · 0.01 = 0.0118 is noise; row 3 is 0.208 behind."""
+    found = columns([10.0, 6.0, 5.0, 6.5], [0.0, 0.02, 0.1, 0.3], 0.01, fp32=0)
+    assert ties(found, choose(found, Aim.KNEE, ("score:0.6,0.4",)), "score:0.6,0.4") == [2]
+    exact = columns([10.0, 6.0, 5.0, 6.5], [0.0, 0.02, 0.1, 0.3], fp32=0)
+    assert ties(exact, choose(exact, Aim.KNEE, ("score:0.6,0.4",)), "score:0.6,0.4") == []
+
+
+def test_a_pick_by_a_score_has_one_name_however_it_is_written() -> None:
+    assert read_pick("score:0.60, 0.4") == "score:0.6,0.4"
+    assert read_pick("knee") == "knee"
+
+
+@pytest.mark.parametrize("text", ["", "bets", "score", "score:", "score:1", "score:0,0", "score:-1,1", "0.6,0.4"])
+def test_what_is_no_pick_is_refused(text: str) -> None:
+    with pytest.raises(StudyError, match="there is no such pick; there are best, accurate, fast, knee, and score:ACC"):
+        read_pick(text)

@@ -16,8 +16,8 @@ import pytest
 from search.values import Accuracy, Evaluation, Precision
 from studies import verbs
 from studies.export import export
-from studies.export.selection import find_row
 from studies.judging.rules.verdicts import Verdict
+from studies.judging.selection import find_row
 from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.picks import numbers_text
 from studies.judging.standing import Standing, standing

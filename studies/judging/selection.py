@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from search.errors import StudyError
-from studies.judging.rules.picks import NAMES
+from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.sentences.no_pick import nearest_text, nothing_text, regained_text
 from studies.judging.standing import Standing
 
@@ -14,10 +16,10 @@ def find_row(now: Standing, pick: str | None, trial: int | None) -> int:
         raise StudyError("choosing what to export: give --pick or --trial, not both.")
     if trial is not None:
         return _trial_row(now, trial)
-    name = pick or "best"
-    if name not in NAMES:
-        raise StudyError(f"--pick {name}: there is no such pick; there are {', '.join(NAMES)}.")
-    row: int | None = getattr(now.picks, name)
+    name = read_pick(pick or "best")
+    row = replace(now, scored_picks=(name,)).picks.row(name)
+    if row is None and name not in NAMES and now.picks.best is not None:
+        raise StudyError(f"--pick {name}: a score compares with uniform FP32, which was not measured on this target.")
     if row is None:
         raise StudyError(f"--pick {name}: {_nobody(now)}. {_nearest(now)}")
     return row
