@@ -124,6 +124,16 @@ class Builder(Protocol):
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         """Time every layer of an engine file over `count` inferences, in the order they run."""
 
+    def write_layers(self, path: Path, out: Path) -> bool:
+        """Write the layers that an engine file runs, so that `evaluators.engine_files` can read them.
+
+        Args:
+            out: for the JSON of TensorRT's engine inspector, or an ONNX graph as it is run.
+
+        Returns:
+            False where nothing tells them; nothing is written then.
+        """
+
     def probe(self, assignment: Assignment, engine: Path | None = None) -> Session:
         """A session whose outputs are those of every group (named by group id), for finding where values go wrong.
 

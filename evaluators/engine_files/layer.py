@@ -57,6 +57,19 @@ class Layer:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "precision": None if self.precision is None else self.precision.label}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layer:
+        """Raises ValueError, KeyError or TypeError for what `to_json` did not give."""
+        label = data["precision"]
+        tensors = {side: tuple(_tensor(tensor) for tensor in data[side]) for side in ("inputs", "outputs")}
+        precision = None if label is None else Precision.parse(label)
+        return cls(**{**data, **tensors, "nodes": tuple(data["nodes"]), "precision": precision})
+
+
+def _tensor(data: Mapping[str, Any]) -> Tensor:
+    shape = data["shape"]
+    return Tensor(**{**data, "shape": None if shape is None else tuple(shape)})
+
 
 @dataclass(frozen=True)
 class EngineFile:
@@ -72,3 +85,14 @@ class EngineFile:
     kind: str
     layers: tuple[Layer, ...]
     notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """What an export keeps of it in `layers.json`."""
+        layers = [layer.to_json() for layer in self.layers]
+        return {"kind": self.kind, "notes": list(self.notes), "layers": layers}
+
+    @classmethod
+    def from_json(cls, path: str, data: Mapping[str, Any]) -> EngineFile:
+        """Raises ValueError, KeyError or TypeError for what `to_json` did not give."""
+        layers = tuple(Layer.from_json(layer) for layer in data["layers"])
+        return cls(path, str(data["kind"]), layers, tuple(map(str, data["notes"])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
@@ -32,6 +33,25 @@ def read_layers(proto: onnx.ModelProto) -> tuple[str, tuple[Layer, ...]]:
     nodes = list(model.graph)
     fused = _fused_into_int8(nodes)
     return _kind(nodes), tuple(_layer(node, fused) for node in nodes)
+
+
+def read_running_layers(proto: onnx.ModelProto) -> tuple[Layer, ...]:
+    """Layers of a file that ONNX Runtime has optimized for this machine and runs as it is.
+
+    A float op between DequantizeLinear and QuantizeLinear is one here, for nothing is left to fuse it.
+    """
+    _, layers = read_layers(proto)
+    return tuple(_as_it_runs(layer) for layer in layers)
+
+
+def _as_it_runs(layer: Layer) -> Layer:
+    if layer.precision is not Precision.INT8 or layer.kind.startswith(_INT8_KERNELS):
+        return layer
+    return replace(
+        layer,
+        precision=Precision.FP16 if any(t.type == "float16" for t in layer.outputs) else Precision.FP32,
+        why_not_int8="its values are quantized, but ONNX Runtime has no INT8 kernel that takes it in here",
+    )
 
 
 def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:

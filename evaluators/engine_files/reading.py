@@ -10,11 +10,12 @@ from pathlib import Path
 import onnx
 
 from evaluators.engine_files import onnx_layers, tensorrt_layers
+from evaluators.engine_files.exported import LAYERS
 from evaluators.engine_files.layer import EngineFile
 from search.errors import InputError
 
 _PLAN = b"ftrt"
-_KINDS = "a TensorRT plan, a layer listing of trtexec (--exportLayerInfo), or an ONNX file"
+_KINDS = "a TensorRT plan, a layer listing of trtexec (--exportLayerInfo), an ONNX file, or an exported folder"
 
 InspectPlan = Callable[[Path], str]
 
@@ -23,6 +24,7 @@ def read_engine_file(path: Path, *, profile: Path | None = None, inspect_plan: I
     """Read an engine file of any kind.
 
     Args:
+        path: of the file, or of a folder that `bitfront export` wrote.
         profile: times by layer, as `trtexec --exportProfile` writes them; None for none.
         inspect_plan: gives the inspector's JSON of a plan, for which TensorRT and its GPU are needed.
 
@@ -30,20 +32,47 @@ def read_engine_file(path: Path, *, profile: Path | None = None, inspect_plan: I
         InputError: the file is missing, none of the kinds that can be read, or holds names only.
         BitfrontError: as `inspect_plan` raises.
     """
+    if path.is_dir():
+        path = _layers_of_export(path)
+    found = _read(path, _head(path), inspect_plan)
+    return found if profile is None else _with_times(found, profile)
+
+
+def read_engine_built_here(path: Path, kind: str) -> EngineFile:
+    """Read what a builder wrote of an engine's layers, see `Builder.write_layers`.
+
+    Args:
+        kind: what the engine is to be called.
+    """
+    if _head(path).lstrip()[:1] == b"{":
+        return _listing(path, _text(path), kind)
+    proto = onnx.load(str(path), load_external_data=False)
+    return EngineFile(str(path), kind, onnx_layers.read_running_layers(proto))
+
+
+def _head(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            return file.read(64)
     except OSError as error:
         raise InputError(f"inspecting {path}: {error.strerror or error}. Expected {_KINDS}.") from error
-    found = _read(path, head, inspect_plan)
-    return found if profile is None else _with_times(found, profile)
+
+
+def _layers_of_export(folder: Path) -> Path:
+    layers = folder / LAYERS
+    if not layers.is_file():
+        raise InputError(
+            f"inspecting {folder}: expected a folder that `bitfront export` wrote, with {LAYERS} in it. Name the "
+            "engine's file itself."
+        )
+    return layers
 
 
 def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
     if head.startswith(_PLAN) or path.suffix in (".plan", ".engine", ".trt"):
         return _listing(path, inspect_plan(path), "TensorRT plan")
     if head.lstrip()[:1] in (b"{", b"["):
-        return _listing(path, _text(path), "layers of a TensorRT engine")
+        return _read_json(path, _text(path))
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:
@@ -53,6 +82,20 @@ def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
     kind, layers = onnx_layers.read_layers(proto)
     note = "precisions are what the file asks for: an engine built from it may run layers in another one"
     return EngineFile(str(path), kind, layers, () if kind == "ONNX with INT8 kernels" else (note,))
+
+
+def _read_json(path: Path, text: str) -> EngineFile:
+    """The layers of an export, or those that TensorRT tells."""
+    data = json.loads(text, strict=False)
+    if not isinstance(data, dict) or "layers" not in data:
+        return _listing(path, text, "layers of a TensorRT engine")
+    try:
+        return EngineFile.from_json(str(path), data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"inspecting {path}: expected the layers that `bitfront export` writes, but they cannot be read: "
+            f"{type(error).__name__}: {error}. Export again."
+        ) from error
 
 
 def _listing(path: Path, text: str, kind: str) -> EngineFile:

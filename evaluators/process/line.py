@@ -273,6 +273,21 @@ class DiagnosisRequests(Protocol):
             MetricError: the metric raised or gave NaN.
         """
 
+    def write_layers(self, engine: Path, folder: Path, reasons: Mapping[str, str], count: int) -> bool:
+        """Write what an engine runs, layer by layer, and the time of each, as an export keeps them.
+
+        Args:
+            folder: for `layers.json` and `profile.json`.
+            reasons: group id → why it was not asked for in INT8, in a sentence.
+            count: inferences of the profiled run.
+
+        Returns:
+            False where the backend tells no layers; nothing is written then.
+
+        Raises:
+            EvaluatorError: the engine cannot be loaded or run here.
+        """
+
     def compare_float(self, file: Path, samples: int) -> FloatComparison:
         """How far an ONNX file's outputs are from those of the user's file, on the first final samples.
 

@@ -13,7 +13,9 @@ from studies.cli.parameters import Csv, Json
 from studies.inspect import engine_report
 from studies.verbs import engine_files
 
-File = Annotated[Path, typer.Argument(help="Plan, trtexec's layer JSON, or ONNX file.", metavar="FILE")]
+File = Annotated[
+    Path, typer.Argument(help="Plan, trtexec's layer JSON, ONNX file, or exported folder.", metavar="FILE")
+]
 Profile = Annotated[
     Path | None, typer.Option("--profile", help="Times by layer, of trtexec --exportProfile.", metavar="FILE")
 ]

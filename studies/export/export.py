@@ -28,6 +28,7 @@ from studies.export.float_model import write_float_model
 from studies.export.folder import fill_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
+from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
@@ -152,6 +153,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         if mix is not None:
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
         found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
+        write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         _write_manifest(staging, found)
         staging.chmod(0o755)

@@ -20,7 +20,7 @@ def inspect(
 
     Args:
         file: a TensorRT plan, a layer listing of `trtexec --exportLayerInfo`, or an ONNX file with Q/DQ, with QLinear
-            ops or as ONNX Runtime optimized it.
+            ops or as ONNX Runtime optimized it, or a folder that `bitfront export` wrote.
         profile: times by layer, of `trtexec --exportProfile`.
         against: another such file, to be laid beside it by ONNX node.
         against_profile: its times.

@@ -112,6 +112,9 @@ class FakeBuilder:
     def timing_cache(self) -> None:
         return None
 
+    def write_layers(self, path: Path, out: Path) -> bool:
+        return False  # there is no engine, so it has no layers
+
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         parts = self._costs.parts(self._read(path)[0])
         return tuple(

@@ -82,6 +82,12 @@ class OnnxRuntimeBuilder:
             trace, optimized.graph, lambda node: owner_of(node, owners), self._written, _PROFILE_WARM_UP, count
         )
 
+    def write_layers(self, path: Path, out: Path) -> bool:
+        options = self.device.session_options()
+        options.optimized_model_filepath = str(out)
+        open_session(self.device, path, options).close()
+        return True
+
     def write_source(self, assignment: Assignment, out: Path) -> None:
         onnx_file.write(self.lower(assignment), out)
 

@@ -254,6 +254,10 @@ class TensorRTBuilder:
         finally:
             session.close()
 
+    def write_layers(self, path: Path, out: Path) -> bool:
+        out.write_text(self.inspect(path), encoding="utf-8")
+        return True
+
     def timing_cache(self) -> bytes | None:
         """What the builder has measured so far, for other builds on this device; None where it cannot be used again."""
         return self._timing.serialized()

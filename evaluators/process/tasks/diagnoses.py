@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
@@ -20,6 +21,7 @@ from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.local_noise import Network
 from evaluators.diagnose.sensitivity import sensitivity
 from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison, compare_wrapper
+from evaluators.engine_files import KnownGroup, read_engine_built_here, with_profile, write_layers
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
@@ -145,6 +147,22 @@ class Diagnoses:
                 floats = any(array.dtype.kind == "f" for array in reference.values())
         error = noise.error if math.isfinite(noise.error) else None
         return FloatComparison(equal, error, floats, min(samples, len(data.final_indices)))
+
+    def write_layers(self, engine: Path, folder: Path, reasons: Mapping[str, str], count: int) -> bool:
+        opened = self._opened
+        with (
+            tempfile.TemporaryDirectory(dir=opened.folder) as scratch,
+            refusals(f"reading the layers of {engine.name}"),
+        ):
+            told = Path(scratch) / "layers"
+            if not opened.builder.write_layers(engine, told):
+                return False
+            with opened.alone():
+                times = opened.builder.profile(engine, self._data.first_batch(), count)
+            found = read_engine_built_here(told, f"engine of {opened.target.backend}")
+        groups = {g.id: KnownGroup(g.anchors, reasons.get(g.id, "")) for g in opened.model.groups}
+        write_layers(folder, with_profile(found, times, groups), count)
+        return True
 
     def read_types(self, engine: Path) -> Mapping[str, str]:
         model = self._opened.model

@@ -73,6 +73,7 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     entry = "triton/small-net"
     assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json", "model.float.onnx",
+                     "layers.json", "profile.json",
                      f"{entry}/config.pbtxt", f"{entry}/1/model.onnx"}  # fmt: skip
     found = manifest(folder)
     assert found["files"] == {name: digest(folder / name) for name in files - {"manifest.json"}}
@@ -82,6 +83,24 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     assert 1 <= found["latency_check"]["tries"] <= 3
     assert found["evaluation"]["rebuilt"] is False
     check_cache(folder)
+
+
+def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Path) -> None:
+    rows("update bf_choice set offered = 0, reason = 'it has no range' where \"group\" = 'g000' and precision = 2")
+    ok("export", "small", "--trial", 0, "--out", "fp32")
+    ok("export", "small", "--trial", 1, "--out", "int8")
+    said = invoke("inspect", "fp32", "--against", "int8", "--json")
+    assert said.exit_code == 0, said.output
+    found = json.loads(said.stdout)
+    weighted = [layer for layer in found["layers"] if layer["weighted"]]
+    assert weighted[0]["why_not_int8"] == "it was never offered in INT8: it has no range"
+    assert {layer["why_not_int8"] for layer in weighted[1:]} == {"the exported mix asks for fp32 here"}
+    assert all(layer["ms"] is not None for layer in weighted)
+    assert found["kind"] == "engine of onnxruntime"
+    nodes = {row["node"]: (row["precision"], row["other_precision"]) for row in found["nodes"]}
+    assert ("fp32", "int8") in [nodes[node] for layer in weighted for node in layer["nodes"]]
+    profile = json.loads((here / "fp32/profile.json").read_text())
+    assert {row["name"] for row in profile[1:]} <= {layer["name"] for layer in found["layers"]}
 
 
 def check_cache(folder: Path) -> None:

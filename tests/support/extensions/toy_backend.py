@@ -113,6 +113,9 @@ class ToyBuilder:
     def timing_cache(self) -> None:
         return None
 
+    def write_layers(self, path: Path, out: Path) -> bool:
+        return False
+
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         return tuple(LayerTime(g.name, g.op, g.id, moves=False, ms=1 / self._hurry) for g in self._model.groups)
 

@@ -1,0 +1,46 @@
+"""`layers.json` and `profile.json`: what the exported engine runs, with the reasons that a study knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from search.values import Assignment, Precision
+from studies.run.work import Work
+from studies.store.records import Choice
+
+_INFERENCES = 20
+
+
+def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assignment) -> None:
+    """Write both files; none where the backend tells no layers.
+
+    Args:
+        engine: the file that was written.
+
+    Raises:
+        EvaluatorError: it cannot be loaded or run here.
+    """
+    choices = work.ledger.store.spaces.choices(work.ledger.target.id)
+    reasons = find_reasons(choices, assignment)
+    work.bench.keeper.ask("reading the layers").diagnoses.write_layers(engine, folder, reasons, _INFERENCES)
+
+
+def find_reasons(choices: Iterable[Choice], assignment: Assignment) -> dict[str, str]:
+    """Group id → why the assignment does not ask for INT8; groups that it asks for in INT8 have none."""
+    int8 = {choice.group: choice for choice in choices if choice.precision is Precision.INT8}
+    return {
+        group: _reason(int8.get(group), precision)
+        for group, precision in assignment.items()
+        if precision is not Precision.INT8
+    }
+
+
+def _reason(int8: Choice | None, precision: Precision) -> str:
+    if int8 is None:
+        return "it was never offered in INT8: the target does not run it"
+    if not int8.offered:
+        return f"it was never offered in INT8: {int8.reason}"
+    if not int8.buildable:
+        return "the engine's builder refuses it in INT8"
+    return f"the exported mix asks for {precision.label} here"
