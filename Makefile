@@ -51,4 +51,4 @@ $(PEERS)/.ready: tests/peers/requirements.txt
 	touch $(PEERS)/.ready
 
 clean:
-	rm -rf $(VENV) $(PEERS) demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) .prometheus demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

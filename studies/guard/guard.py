@@ -18,6 +18,7 @@ from studies.guard import breaker as circuit
 from studies.guard.agreement import agreement, all_finite, default_threshold, looks_like_classes
 from studies.guard.compensation import Compensation
 from studies.guard.engines import Arrays, Run, open_pair
+from studies.guard.observer import Observer
 from studies.guard.options import GuardError, GuardOptions
 from studies.guard.shadow import Sample, Shadow
 from studies.guard.state import Breaker, BreakerState, GuardState
@@ -53,7 +54,8 @@ class Guard:
         policy: given the guard's state, names the engine that is to answer: `fast`, `safe` or one of `engines`. Asked
             beside the requests. The breaker outranks it.
         engines: further engines by name, compared with the safe one like the fast one.
-        sensor: gives what `GuardState.sensors` holds, say `temperature_c`; asked before every call of the policy.
+        sensor: gives what `GuardState.sensors` holds, say `temperature_c`; asked every `policy_every_s`, before the
+            policy.
         tell: told in a sentence what happens; None to log it as a warning of the logger `bitfront.guard`.
         seed: of the choice of samples.
 
@@ -88,6 +90,7 @@ class Guard:
         self._agreement: float | None = None
         self._counts = {name: count() for name in ("requests", "compared", "dropped")}
         self._seen = dict.fromkeys(self._counts, 0)
+        self._observer: Observer | None = None
         self._shadow = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
 
     @classmethod
@@ -126,6 +129,19 @@ class Guard:
         Raises:
             GuardError: the safe engine was needed and failed.
         """
+        observer = self._observer
+        if observer is None:
+            return self._answer(inputs)
+        start = time.perf_counter()
+        try:
+            answer = self._answer(inputs)
+        except Exception:
+            observer.failed()
+            raise
+        observer.answered(self._serving(), time.perf_counter() - start)
+        return answer
+
+    def _answer(self, inputs: Inputs) -> Arrays:
         self._count("requests")
         name = self._serving()
         if name == SAFE:
@@ -189,6 +205,9 @@ class Guard:
         self._count("compared")
         self._remember(found)
         self._change(lambda b, now: circuit.add_sample(b, found, self._threshold(), self._options, now))
+        if self._observer is not None:
+            least = 1.0 if self._classes else self._threshold()
+            self._observer.compared(sample.inputs, fast, safe, found >= least)
 
     def _threshold(self) -> float:
         given = self._options.threshold
@@ -215,13 +234,14 @@ class Guard:
         known = self._keeper.breaker
         if circuit.at(known, self._options, time.time()) is not known:
             self._change(lambda b, now: b)
-        if self._policy is not None and time.monotonic() >= self._next_policy:
+        if time.monotonic() >= self._next_policy:
             self._next_policy = time.monotonic() + self._options.policy_every_s
-            self._ask_policy(self._policy)
+            if self._sensor is not None:
+                self._sensors = dict(self._sensor())
+            if self._policy is not None:
+                self._ask_policy(self._policy)
 
     def _ask_policy(self, policy: Policy) -> None:
-        if self._sensor is not None:
-            self._sensors = dict(self._sensor())
         chosen = policy(self.state())
         if chosen not in self._engines:
             known = ", ".join(self._engines)
@@ -244,6 +264,15 @@ class Guard:
             agreement=self._agreement,
             sensors=self._sensors,
         )
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of all engines."""
+        return tuple(self._engines)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Have somebody told of every request and every comparison from now on; None to end that."""
+        self._observer = observer
 
     def drain(self) -> None:
         """Wait until all samples that were taken are compared: for tests, and before a process ends."""

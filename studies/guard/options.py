@@ -32,7 +32,7 @@ class GuardOptions:
         compensate: how many of the last compared samples the mean error is taken over that is added to the fast
             engine's outputs; 0 for none.
         queue: compared samples that may wait; more are left out and counted.
-        policy_every_s: seconds between two questions to the policy.
+        policy_every_s: seconds between two questions to the sensor and the policy.
     """
 
     share: float = 0.01

@@ -167,6 +167,9 @@ class SearchConfig:
         verbs=Verbs.JOINING,
         panel="Workers",
     )
+    metrics_port: int | None = option(
+        kinds.PORT, "Serve metrics on 127.0.0.1.", None, metavar="PORT", verbs=Verbs.JOINING, panel="Workers"
+    )
     lease_s: float = option(
         kinds.LEASE,
         "A worker silent for so long counts as lost.",
@@ -383,7 +386,7 @@ class SearchConfig:
 
 
 _MAPPINGS = ("limits", "builder_options")
-_NOT_STORED = ("storage", "gpus", "workers", "overrides", "given")
+_NOT_STORED = ("storage", "gpus", "workers", "metrics_port", "overrides", "given")
 
 
 def own_options() -> tuple[Option, ...]:

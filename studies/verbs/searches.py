@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
@@ -16,8 +16,10 @@ from studies.events import Quiet
 from studies.fleet.fleet_run import as_in, crew_of
 from studies.fleet.join import Wanted, join, run_crew
 from studies.judging.search_events import SearchEvents
+from studies.monitoring import monitored
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
+from studies.options.slots import Slot
 from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
 from studies.run.session.folders import check_artifacts
@@ -45,8 +47,12 @@ def search(config: SearchConfig, events: SearchEvents | None = None) -> SearchRe
         RunError: the run could not go on; the study can be resumed.
     """
     config, slots = crew_of(check_config(config))
+    with monitored(events or Quiet(), config.metrics_port) as shown:
+        return _search(config, slots, shown)
+
+
+def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents) -> SearchResult:
     more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
-    shown = events or Quiet()
     with as_in(slots), _nothing_to_resume(checked(config, more=more)) as good:
         check_searchable(good)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
@@ -87,7 +93,8 @@ def resume(
         ConfigError: a change names nothing that there is, or cannot be used.
     """
     which = Wanted(target, new_target)
-    return join(name, changes, storage or default_url(), events or Quiet(), which, moved=True)
+    with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
+        return join(name, changes, storage or default_url(), shown, which, moved=True)
 
 
 @clocked_run()
@@ -111,7 +118,8 @@ def worker(
             study's.
     """
     which = Wanted(target, new_target)
-    return join(name, changes, storage or default_url(), events or Quiet(), which, moved=False)
+    with monitored(events or Quiet(), changes.get("metrics_port")) as shown:
+        return join(name, changes, storage or default_url(), shown, which, moved=False)
 
 
 @contextmanager

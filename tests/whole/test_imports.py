@@ -42,6 +42,7 @@ OPTIONAL = (
     "optuna_dashboard",
     "boto3",
     "PIL",
+    "prometheus_client",
     "scipy",
 )
 
@@ -116,7 +117,7 @@ FLOORS = {
     ),
     "studies": (
         *("environment events guard interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
-        *("run show", "export fleet inspect", "verbs", "cli"),
+        *("run show", "export fleet inspect monitoring", "verbs", "cli"),
     ),
 }
 MOST_FILES, MOST_LINES = 12, 400
