@@ -189,7 +189,7 @@ def corrected_model(model: Model, assignment: Assignment, ranges: Ranges, placem
     Raises:
         ModelError: an op has no place for what its correction changes.
     """
-    corrections = ranges.recovery.corrections
+    corrections = ranges.recovery.corrections_in(assignment)
     wanted = {a for g in model.groups if assignment[g.id] is Precision.INT8 for a in g.anchors if a in corrections}
     if not wanted:
         return model.graph

@@ -75,7 +75,7 @@ class _Lowering:
     ) -> None:
         self._graph = graph = copy.graph
         self._edits = Edits(graph)
-        corrections = ranges.recovery.corrections
+        corrections = ranges.recovery.corrections_in(assignment)
         correct_constants(graph, self._edits.constants, model.groups, assignment, corrections)
         self._anchors = {name for group in model.groups for name in group.anchors}
         self._plan = plan(graph, model, assignment, placement)

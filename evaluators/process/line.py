@@ -223,6 +223,21 @@ class CalibrationRequests(Protocol):
             EvaluatorError: ONNX Runtime cannot run the model, or a step that was named fails.
         """
 
+    def correct_mix(self, assignment: Assignment, method: str, seconds: float) -> Recovered:
+        """Correct the biases of one mix for itself, under the ranges of the job; builds no engine and keeps nothing.
+
+        Args:
+            method: of calibration.
+            seconds: of wall time for everything.
+
+        Returns:
+            The ranges of this mix, and a record of that one step.
+
+        Raises:
+            RunError: the model has not been calibrated.
+            EvaluatorError: ONNX Runtime cannot run the model.
+        """
+
 
 class DiagnosisRequests(Protocol):
     """A closer look at engines and at the model."""

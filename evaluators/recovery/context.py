@@ -8,6 +8,7 @@ from typing import Protocol
 
 from evaluators.backends.onnxruntime.emulation import Emulated, Emulator
 from evaluators.data import Batch
+from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
 from search.graph.model import Model
@@ -31,7 +32,8 @@ class RecoveryContext:
     Attributes:
         given: the user's clean model, nothing recovered.
         placement: how the target writes INT8.
-        int8: INT8 for every group that the target offers it for, FP32 for the others.
+        int8: what is to be recovered: INT8 for every group that the target offers it for, FP32 for the others; or one
+            mix, whose biases are corrected.
         emulator: runs lowered graphs as the target would, for errors.
         fitting: calibration samples that steps fit to.
         held_out: calibration samples that decide what is kept.
@@ -62,6 +64,6 @@ class RecoveryContext:
         return self.emulator.open(self.model(recovery).graph)
 
     def open_int8(self, ranges: Ranges) -> Emulated:
-        """All INT8 under these ranges and what they recovered, ready to run."""
+        """What is to be recovered, under these ranges and what they recovered, ready to run."""
         model = self.model(ranges.recovery)
-        return self.emulator.open(lower(model, self.int8, ranges, self.placement))
+        return self.emulator.open(spelled_out(lower(model, self.int8, ranges, self.placement)))

@@ -21,6 +21,7 @@ from evaluators.recovery.auto import Recovered, Trials
 from evaluators.recovery.context import RecoveryContext
 from evaluators.recovery.final_losses import FinalSamples, Scorer
 from evaluators.recovery.held_out import FEWEST, HeldOut
+from evaluators.recovery.int8.bias import BiasStep
 from evaluators.recovery.registry import AUTO
 from evaluators.recovery.step import RecoveryStep
 from search.graph.model import Model
@@ -127,6 +128,40 @@ def recover(
     return chosen, RecoveryRecord(asked, records, plain, found.notes, time.monotonic() - start)
 
 
+def correct_mix(
+    subject: Subject,
+    emulator: Emulator,
+    mix: Assignment,
+    ranges: Ranges,
+    *,
+    seconds: float,
+    done: Callable[[int, int], None],
+    alive: Callable[[], None],
+) -> tuple[Ranges, RecoveryRecord]:
+    """Correct biases and scales of channels for one mix, whose groups in float feed other values to those in INT8.
+
+    Both are fitted anew on the samples that all recovery steps fit to. The mix with and without them is emulated on the
+    held-out ones, which decide.
+
+    Args:
+        ranges: of the study, with what was recovered for all INT8.
+        seconds, done, alive: as of `recover`.
+
+    Returns:
+        The ranges of this mix, which are those given where nothing is kept, and a record of the one step.
+
+    Raises:
+        EvaluatorError: ONNX Runtime cannot run the model.
+    """
+    start = time.monotonic()
+    plain = ranges.with_mixes({})
+    with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
+        run = _Run(subject, emulator, mix, start + seconds, Path(folder), alive)
+        trials = Trials(run.context, run.open_held_out(seconds), forced=False, done=done)
+        found = trials.run([BiasStep()], plain)
+    return found.ranges, RecoveryRecord(BiasStep.name, found.steps, None, found.notes, time.monotonic() - start)
+
+
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
     choices = make_space(subject.given, subject.capability, ranges).choices
     offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
@@ -178,7 +213,14 @@ class _Run:
     ) -> Recovered:
         """As `auto.Trials.run`, in the share of the time that steps have; `share`: the time for everything."""
         self._steps_until = self._until - (1 - _STEPS_SHARE) * share
-        held_out = HeldOut(
+        held_out = self.open_held_out(share)
+        plain = ranges if len(self._fitting) == ranges.samples else self._calibrate(self._subject.given)
+        found = Trials(self.context, held_out, forced=forced, done=done).run(steps, plain)
+        return found if found.stages else replace(found, ranges=ranges)
+
+    def open_held_out(self, share: float) -> HeldOut:
+        """The samples that decide, with the float model's outputs; `share`: the time for everything."""
+        return HeldOut(
             self._exact,
             self.context.held_out,
             self._subject.metric,
@@ -186,9 +228,6 @@ class _Run:
             seconds=_RUN_SHARE * share,
             clusters=self._subject.samples.clusters(self._held_out),
         )
-        plain = ranges if len(self._fitting) == ranges.samples else self._calibrate(self._subject.given)
-        found = Trials(self.context, held_out, forced=forced, done=done).run(steps, plain)
-        return found if found.stages else replace(found, ranges=ranges)
 
     def calibrate_whole(self, found: Recovered, plain: Ranges) -> Ranges:
         """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""

@@ -18,7 +18,7 @@ from search.values.flips import FlippedSamples, Flips
 from search.values.precision import Precision
 from search.values.ranges import FP16_MAX, Ranges, TensorRange
 from search.values.recovery import Correction, Recovery
-from search.values.recovery_record import LossEstimate, RecoveryRecord, StepRecord
+from search.values.recovery_record import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from search.values.score import Score
 from search.values.target import Capability, Target, flatten
 
@@ -39,6 +39,7 @@ __all__ = [
     "Latency",
     "LayerTime",
     "LossEstimate",
+    "MixBias",
     "Precision",
     "Ranges",
     "Recovery",

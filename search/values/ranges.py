@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from search.values.assignment import Assignment
 from search.values.digest import digest_of
-from search.values.recovery import Recovery
+from search.values.recovery import Correction, Recovery
 
 FP16_MAX = 65504.0
 
@@ -53,6 +54,15 @@ class Ranges:
         """Names of tensors that never varied in the data."""
         flat = (name for name, seen in self.observed.items() if seen.low == seen.high)
         return tuple(name for name in flat if name not in self.infinite)
+
+    def with_mixes(self, mixes: Mapping[str, Mapping[str, Correction]]) -> Ranges:
+        """The same ranges with what single mixes have of their own, as `Recovery.mixes`."""
+        return replace(self, recovery=replace(self.recovery, mixes=mixes))
+
+    def for_mix(self, assignment: Assignment) -> Ranges:
+        """The ranges of one mix, in which its corrections stand as if they were those of all INT8."""
+        recovery = replace(self.recovery, corrections=self.recovery.corrections_in(assignment), mixes={})
+        return replace(self, recovery=recovery)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values.assignment import Assignment
 from search.values.digest import digest_of
 
 Array = NDArray[Any]
@@ -51,13 +52,16 @@ class Recovery:
             axes need no more room than its channels. The constant is multiplied by all of them wherever it is read, in
             every precision; the outputs of the float model stay what they are.
         corrections: name of a weighted op in the clean model → what changes of it in INT8.
+        mixes: digest of an assignment → scales and offsets by op that this one mix has in place of those in
+            `corrections`, whose roundings it keeps.
     """
 
     factors: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
     corrections: Mapping[str, Correction] = field(default_factory=dict)
+    mixes: Mapping[str, Mapping[str, Correction]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.factors or self.corrections)
+        return bool(self.factors or self.corrections or self.mixes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Recovery) and self.to_json() == other.to_json()
@@ -69,18 +73,48 @@ class Recovery:
     def digest(self) -> str:
         return digest_of(self.to_json())
 
+    def corrections_in(self, assignment: Assignment) -> Mapping[str, Correction]:
+        """What changes of ops in INT8 in one mix: its own scales and offsets where it has any."""
+        own = self.mixes.get(assignment.digest)
+        return self.corrections if own is None else self.with_means(own).corrections
+
+    @property
+    def means(self) -> dict[str, Correction]:
+        """The scales and offsets of the corrections, without their roundings."""
+        found = {name: Correction(each.scale, each.offset) for name, each in self.corrections.items()}
+        return {name: each for name, each in found.items() if each.scale is not None or each.offset is not None}
+
+    def with_means(self, means: Mapping[str, Correction]) -> Recovery:
+        """The same with other scales and offsets; roundings stay."""
+        plain = {name: Correction(rounding=each.rounding) for name, each in self.corrections.items()}
+        found = {name: each for name, each in plain.items() if each.rounding is not None}
+        for name, each in means.items():
+            found[name] = replace(each, rounding=found.get(name, Correction()).rounding)
+        return replace(self, corrections=found)
+
     def to_json(self) -> dict[str, Any]:
+        mixes = {digest: _corrections_json(own) for digest, own in sorted(self.mixes.items())}
         return {
             "factors": {name: [_text(part) for part in parts] for name, parts in sorted(self.factors.items())},
-            "corrections": {name: each.to_json() for name, each in sorted(self.corrections.items())},
+            "corrections": _corrections_json(self.corrections),
+            **({"mixes": mixes} if mixes else {}),  # left out, so that digests are what they were without
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recovery:
         return cls(
             {name: tuple(map(_array, parts)) for name, parts in data["factors"].items()},
-            {name: Correction.from_json(each) for name, each in data["corrections"].items()},
+            _read_corrections(data["corrections"]),
+            {digest: _read_corrections(own) for digest, own in data.get("mixes", {}).items()},
         )
+
+
+def _corrections_json(corrections: Mapping[str, Correction]) -> dict[str, Any]:
+    return {name: each.to_json() for name, each in sorted(corrections.items())}
+
+
+def _read_corrections(data: Mapping[str, Any]) -> dict[str, Correction]:
+    return {name: Correction.from_json(each) for name, each in data.items()}
 
 
 def _text(array: Array) -> dict[str, Any]:

@@ -82,6 +82,38 @@ class RecoveryRecord:
         return cls(data["asked"], steps, _loss(data["plain"]), tuple(data["notes"]), data["seconds"])
 
 
+@dataclass(frozen=True)
+class MixBias:
+    """What came of correcting the biases of one mix for itself, where it had those of all INT8 before.
+
+    Attributes:
+        step: the correction on held-out calibration samples, where the mix without and with it was emulated.
+        kept: whether the engine has it now.
+        reason: why it was kept or not, in words.
+        before, after: loss of the engine without and with it on the same search samples; `after` is None where no
+            engine was built with it.
+    """
+
+    step: StepRecord
+    kept: bool
+    reason: str
+    before: LossEstimate
+    after: LossEstimate | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MixBias:
+        return cls(
+            _step(data["step"]),
+            data["kept"],
+            data["reason"],
+            LossEstimate(**data["before"]),
+            _loss(data["after"]),
+        )
+
+
 def _step(row: Mapping[str, Any]) -> StepRecord:
     losses = {name: _loss(row[name]) for name in ("loss_before", "loss_after", "final")}
     return StepRecord(**{**row, **losses, "notes": tuple(row["notes"])})

@@ -29,7 +29,7 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
     shutil.copyfile(engine, folder / engine_file)
     if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from
         line.builds.write_source(assignment, folder / SOURCE_FILE)
-    _write_ranges(folder, work)
+    _write_ranges(folder, work, assignment)
     timing = line.builds.write_timing_cache(folder / TIMING_FILE)
     for name, text in backend_kind(work.problem.config).recipe_files(_recipe(work, assignment, timing)).items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -38,9 +38,8 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
         _write_triton(folder, work, triton, types)
 
 
-def _write_ranges(folder: Path, work: Work) -> None:
-    ranges = json.loads(work.ledger.artifacts.read_bytes(work.ledger.target.ranges_digest or ""))
-    write_ranges(folder, Ranges.from_json(ranges), work.ledger.target.target)
+def _write_ranges(folder: Path, work: Work, assignment: Assignment) -> None:
+    write_ranges(folder, work.ledger.ranges().for_mix(assignment), work.ledger.target.target)
 
 
 def write_ranges(folder: Path, ranges: Ranges, target: Target) -> None:

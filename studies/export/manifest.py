@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from search.values import Assignment
 from studies import __version__
 from studies.judging.points import Point
 from studies.judging.sentences.cautions import caution_text
@@ -50,6 +51,7 @@ def manifest(ledger: Ledger, now: Standing, point: Point, trial: int, pick: str,
         "groups": _groups(record, names),
         "ranges_digest": ledger.target.ranges_digest,
         "recovery": None if ledger.target.recovery is None else ledger.target.recovery.to_json(),
+        "mix_bias": _mix_bias(ledger, evaluation.assignment),
         "metric": ledger.study.metric,
         "latency": _latency(now, point, record),
         **_levels(now, point, trial, record),
@@ -116,6 +118,12 @@ def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -
 def _figures(point: Point, level: int) -> dict[str, Any]:
     build_s = None if math.isnan(point.build_s) else point.build_s
     return FinalLevel(point.id, level, point.latency_ms, build_s, point.not_obeyed).to_json()
+
+
+def _mix_bias(ledger: Ledger, assignment: Assignment) -> dict[str, Any] | None:
+    """What came of correcting the biases of a mix for itself, in whatever evaluation of it; None where not tried."""
+    found = ledger.store.evaluations.mix_biases(ledger.target.id)
+    return next((record.bias.to_json() for record in found if record.assignment == assignment), None)
 
 
 def _accuracy(accuracy: Any, clusters: int | None) -> dict[str, Any]:

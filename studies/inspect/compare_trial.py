@@ -13,6 +13,7 @@ from evaluators.process.line import EvaluatorLine
 from search.errors import ArtifactError, ConfigError, StudyError
 from search.values import Stage
 from studies.artifacts.locations import open_artifacts
+from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
 from studies.inspect.built_trial import load_built
 from studies.inspect.changes import find_changes
@@ -20,7 +21,7 @@ from studies.inspect.comparison import Comparison
 from studies.inspect.sides import group_sides, output_sides
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, checked
+from studies.run.session.setup import Checked, adopt_ranges, checked
 from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
 
@@ -57,7 +58,7 @@ def compare_trial(
         _check_model(good, study, config, trial)
         warnings = tuple(find_changes(study, target, good))
         _tell(warnings, progress)
-        run = _Run(good, record, target, config, progress)
+        run = _Run(store, good, record, target, config, progress)
         found = run.compare(groups, samples)
         known = {group.id: group for group in store.studies.groups(study.id)}
         parts = group_sides(found.groups, known, assignment, good.model.edges, threshold_db) if found.groups else None
@@ -112,6 +113,7 @@ class _Run:
 
     def __init__(
         self,
+        store: Store,
         good: Checked,
         record: EvaluationRecord,
         target: TargetRecord,
@@ -124,11 +126,10 @@ class _Run:
         self.artifacts = open_artifacts(config)
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        ranges = good.folder / "ranges.json"
         if target.ranges_digest is None:
             raise StudyError(f"comparing trial {record.trial}: the study has not been calibrated. Resume it first.")
-        ranges.write_bytes(self.artifacts.read_bytes(target.ranges_digest))
-        good.keeper.adopt(ranges=str(ranges))
+        ranges = load_ranges(store, self.artifacts, target.id, target.ranges_digest)
+        adopt_ranges(good.keeper, good.folder, ranges)
 
     @cached_property
     def _engine(self) -> Path:

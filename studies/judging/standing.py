@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search.values import MixBias
 from search.values.score import loss_unit
 from studies.judging.failure_summary import FailureSummary, summarize_failures
 from studies.judging.final_split import FinalSplit
@@ -41,6 +42,7 @@ class Details:
         doubts: evaluation id → what is doubtful in its latency.
         mismatches: evaluation id → which groups did not run as asked, in words.
         final_levels: evaluation id → the newest export at each other optimization level, the lowest first.
+        mix_biases: evaluation id → what came of correcting its biases for its own mix.
     """
 
     number: int = 1
@@ -49,6 +51,7 @@ class Details:
     doubts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     mismatches: Mapping[int, str] = field(default_factory=dict)
     final_levels: Mapping[int, tuple[FinalLevel, ...]] = field(default_factory=dict)
+    mix_biases: Mapping[int, MixBias] = field(default_factory=dict)
 
     @property
     def target_option(self) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ def with_details(store: Store, now: Standing) -> Standing:
     mismatches = store.engines.mismatches([int(now.table.id[row]) for row in told if now.table.not_obeyed[row] > 0])
     texts = {number: mismatch_text(found) for number, found in mismatches.items()}
     levels = find_final_levels(store, now.target, now.table.reference_ms, ids)
-    return replace(now, details=Details(place + 1, name, now.details.failures, doubts, texts, levels))
+    biases = {record.evaluation_id: record.bias for record in store.evaluations.mix_biases(now.target.id)}
+    return replace(now, details=Details(place + 1, name, now.details.failures, doubts, texts, levels, biases))
 
 
 def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:

@@ -10,6 +10,7 @@ from studies.run import finalists
 from studies.run.engines import prune
 from studies.run.noise.remeasurement import settle_doubts
 from studies.run.noise.tie_band import TieBand
+from studies.run.recovery.pick_biases import PickBiases
 from studies.run.work import Work
 from studies.store import suggestions
 from studies.trials.open_trials import OpenTrials
@@ -30,6 +31,11 @@ class Finish:
         self._proposals = proposals
         self._open_trials = open_trials
         self._band = band
+        self._biases = PickBiases(work)
+
+    def reserve_time(self) -> None:
+        """Before the search: let it keep back the time that correcting its picks will take."""
+        self._biases.reserve_time()
 
     def run(self, *, complete: bool) -> bool:
         """Confirm the finalists, or wait for the worker that does; whether the study is done now.
@@ -75,6 +81,7 @@ class Finish:
     def _settle(self) -> None:
         self._give_back()
         self._open_trials.settle_all()
+        self._biases.adopt_stored()
         self._band.complete(self._standing())
         ledger, keep = self._work.ledger, self._work.problem.config.keep_engines
         with self._work.crew.hold("prune"):  # what is confirmed must not be pruned meanwhile
@@ -102,14 +109,14 @@ class Finish:
         return self._work.ledger.standing()
 
     def _confirm(self) -> None:
-        """Confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
+        """Correct and confirm until every pick is confirmed: a confirmed latency may make another evaluation the best.
 
         So does one that fails a limit on the final split, of which the next pick is looked at while rounds are left.
         Outputs that are not finite there cost no round: those are few, and are followed to the end.
         """
         left = _CONFIRMATIONS
         while left:
-            now = self._standing()
+            now = self._biases.correct(self._standing())
             rows = [row for row in finalists.finalist_rows(now) if not now.final.tried[row]]
             if not rows:
                 return

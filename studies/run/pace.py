@@ -22,6 +22,7 @@ _LONG = 0.9  # quantile of what those took
 _END_S = 0.5  # to end processes and to print
 _MOST_RESERVED = 1 / 3  # of the time limit, for the finalists
 _FINALISTS, _ROUNDS = 6, 20  # at most, and blocks of each that are timed
+_PICKS = 4  # at most, of which each is evaluated once more with biases of its own
 _WARM_UP_S = 0.2  # of one engine
 _REPEATS = 1.5  # a doubtful measurement of finalists is repeated
 
@@ -33,6 +34,9 @@ class Pace:
         limit_s: of the run; None for none.
         began: when it began to count, on the clock of `time.monotonic`; None for now.
         splits: samples of the splits `search` and `final`.
+
+    Attributes:
+        pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None where none is corrected.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Pace:
         self._took_s: deque[float] = deque(maxlen=_RECENT)
         self._scoring_s: deque[float] = deque(maxlen=_RECENT)
         self._load_s: deque[float] = deque(maxlen=_RECENT)
+        self.pick_s: float | None = None
 
     @property
     def passed_s(self) -> float:
@@ -89,7 +94,10 @@ class Pace:
     def reserve_s(self, now: Standing) -> float:
         """Seconds to keep for the finalists, while there is something to confirm."""
         limit_s, count = self.limit_s or math.inf, min(_FINALISTS, now.measures.finished_count)
-        return min(self.finalists_s(now, count), _MOST_RESERVED * limit_s) if count else 0.0
+        if not count:
+            return 0.0
+        picks_s = 0.0 if self.pick_s is None else min(_PICKS, count) * (self.pick_s + self.evaluation_s(now))
+        return min(self.finalists_s(now, count) + picks_s, _MOST_RESERVED * limit_s)
 
     def finalists_s(self, now: Standing, count: int) -> float:
         """Seconds that measuring and scoring so many finalists takes, side by side and on the final split."""

@@ -59,6 +59,7 @@ class Search:
         self._work.crew.give_up_lost()
         self._trials.settle()
         self._trial_claims.enqueue_uniform()
+        self._finish.reserve_time()
         work = self._work
         return loop.run(work.ledger, self._claims, self._pipeline, self._hooks, self._stop, work.events)
 

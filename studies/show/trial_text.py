@@ -14,6 +14,7 @@ from search.forecast.forecasts import Predicted
 from search.forecast.quality import NINETY
 from search.values import Accuracy, Answer, Assignment, EngineSummary, Evaluation, Failure, Latency
 from studies.judging.findings.optimization_levels import final_level_text, final_levels_json
+from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
 from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
@@ -54,6 +55,7 @@ def trial_json(shown: TrialDetails) -> dict[str, Any]:
         "accuracy": _accuracy_json(evaluation.accuracy, study.clusters("search")),
         "final": _accuracy_json(record.final, study.clusters("final")),
         "final_failure": record.final_failure or None,
+        "mix_bias": None if record.mix_bias is None else record.mix_bias.to_json(),
         "warnings": [text] if (text := _unrelated(shown)) else [],
         "rounds": [_round_json(again) for again in record.rounds],
         **final_levels_json(shown.final_levels),
@@ -190,6 +192,8 @@ def trial_lines(shown: TrialDetails) -> list[str]:
         lines.insert(1, f"WARNING: {text}")
     if record.final_failure:
         lines.append(f"final: fails, so it is no pick: {record.final_failure}")
+    if record.mix_bias is not None:
+        lines.append(mix_bias_text(record.mix_bias, metric))
     lines.append(", ".join(_facts(evaluation)))
     if evaluation.engine is not None:
         lines.append(f"made of {engine_text(evaluation.engine)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from search.values import Assignment, Evaluation, digest_of
+from search.values import Assignment, Correction, Evaluation, MixBias, Ranges, digest_of
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
+from studies.artifacts.target_ranges import load_ranges
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.store.records import Counts, EvaluationRecord, EvaluationTable, StudyRecord, TargetRecord
@@ -59,6 +61,14 @@ class Ledger:
         """The evaluation of an assignment as it is built now, running or finished; None where there is none."""
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
+    def ranges(self) -> Ranges:
+        """What engines are built with: calibrated ranges, and the corrections of mixes that have their own.
+
+        Raises:
+            ArtifactError: they are gone.
+        """
+        return load_ranges(self.store, self.artifacts, self.target.id, self.target.ranges_digest or "")
+
     def reference_ms(self) -> float | None:
         """What the baseline usually takes, on relative targets; None before that is known."""
         return self.store.measurements.reference_ms(self.target.id)
@@ -95,6 +105,30 @@ class Ledger:
         if stopped.artifact:
             leftovers.drop(self.store, self.artifacts, [stopped.artifact])
         return replace(self.store.evaluations.load(stopped.id), trial=stopped.trial)
+
+    def correct(
+        self,
+        record: EvaluationRecord,
+        evaluation: Evaluation,
+        engine: Path | None,
+        bias: MixBias,
+        means: Mapping[str, Correction],
+        *,
+        worker: str,
+    ) -> None:
+        """Put the result of an engine with corrections of its own in the place of that without; its trials stay.
+
+        Args:
+            bias, means: as of `Claims.replace_corrected`.
+            engine, worker: as of `record`.
+
+        Raises:
+            LostEvaluationError: another worker did so meanwhile.
+        """
+        with leftovers.kept_engine(self.store, self.artifacts, engine) as artifact:
+            self.store.claims.replace_corrected(record.id, evaluation, artifact, bias, means, worker=worker)
+        if record.artifact:
+            leftovers.drop(self.store, self.artifacts, [record.artifact])
 
 
 def evaluation_digest(assignment: Assignment, ranges_digest: str, knobs: dict[str, str]) -> str:

@@ -157,8 +157,9 @@ class TensorRTBackend:
         return api.make_builder(self.trt, api.shared_log(self.trt), self._check_device)
 
     def builder(self, model: Model, ranges: Ranges) -> TensorRTBuilder:
+        timing = self._builders[-1].timing if self._builders else None
         made = TensorRTBuilder(
-            self.trt, model, ranges, self.builder_knobs, self._check_device, lambda: self._shared_builder
+            self.trt, model, ranges, self.builder_knobs, self._check_device, lambda: self._shared_builder, timing
         )
         self._builders = [made]
         return made

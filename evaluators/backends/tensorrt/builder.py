@@ -45,6 +45,7 @@ class TensorRTBuilder:
         knobs: of all builds.
         check_device: raises DeviceError where the device is out of order, which TensorRT reports as a refusal.
         make_builder: gives TensorRT's builder, which the process may have already; None for a new one.
+        timing: what is known of tactics' times, where another builder of the process has learnt some.
     """
 
     opens_engines = False  # a plan has only the outputs it was built with
@@ -57,6 +58,7 @@ class TensorRTBuilder:
         knobs: BuilderKnobs,
         check_device: Callable[[], object] = lambda: None,
         make_builder: Callable[[], Any] | None = None,
+        timing: TimingCache | None = None,
     ) -> None:
         self.trt = trt
         self.model = model
@@ -70,7 +72,7 @@ class TensorRTBuilder:
         self._tensors = _float_tensors(model)
         self._inner = _tensors_in_bodies(model)
         self._runtime = api.make_runtime(trt, self.log, check_device)
-        self._timing = TimingCache(trt, knobs.timing_cache)
+        self.timing = timing or TimingCache(trt, knobs.timing_cache)
         self._engine: tuple[Path, Any] | None = None
         self.threads: int | None = None  # that the builder was allowed, once there is one
 
@@ -186,7 +188,7 @@ class TensorRTBuilder:
         plan = self._serialized(network, config, parser, asked)
         self._engine = None  # it may be of the plan that is written over
         out.write_bytes(plan)
-        return Engine(out, len(plan), (*notes, *self._timing.notes, *api.notes_of(self.log.warnings)))
+        return Engine(out, len(plan), (*notes, *self.timing.notes, *api.notes_of(self.log.warnings)))
 
     def _serialized(self, network: Any, config: Any, parser: Any, asked: Assignment | None) -> bytes:
         plan = self._builder.build_serialized_network(network, config)
@@ -194,7 +196,7 @@ class TensorRTBuilder:
         if plan is None:
             self._check_device()
             raise api.refusal(self.log.errors, self.model.groups, asked)
-        self._timing.keep()
+        self.timing.keep()
         return bytes(plan)
 
     def _config(self) -> Any:
@@ -208,7 +210,7 @@ class TensorRTBuilder:
         if knobs.sparsity:
             config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
         self._set_profile(config)
-        self._timing.use_in(config)
+        self.timing.use_in(config)
         return config
 
     def _set_profile(self, config: Any) -> None:
@@ -260,7 +262,7 @@ class TensorRTBuilder:
 
     def timing_cache(self) -> bytes | None:
         """What the builder has measured so far, for other builds on this device; None where it cannot be used again."""
-        return self._timing.serialized()
+        return self.timing.serialized()
 
     def _session(self, engine: Any, plan_bytes: int) -> TensorRTSession:
         if engine is None:

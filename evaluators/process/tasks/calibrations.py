@@ -19,13 +19,13 @@ from evaluators.lowering.lower import lower
 from evaluators.process.results import Calibrated, Recovered
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
-from evaluators.recovery.recover import CalibrationSamples, Subject, recover
+from evaluators.recovery.recover import CalibrationSamples, Subject, correct_mix, recover
 from evaluators.recovery.registry import steps_of
 from evaluators.recovery.sample_choice import choose_samples
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
 from search.space.sample_choice import SampleChoice
-from search.values import Precision, Ranges, digest_of
+from search.values import Assignment, Precision, Ranges, digest_of
 
 Indices = NDArray[np.int64]
 ALL = "all"
@@ -87,20 +87,10 @@ class Calibrations:
         return replace(self._collect(method, chosen), selected=tuple(int(index) for index in chosen))
 
     def recover(self, ranges: Ranges, method: str, steps: str, seconds: float) -> Recovered:
-        opened, data = self._opened, self._data
-        subject = Subject(
-            opened.given,
-            opened.backend.capability(),
-            opened.backend.placement,
-            data.metric,
-            CalibrationSamples(data.calibration_data, self._indices_of(ranges)),
-            data.final_samples,
-            method,
-            self._rules(),
-        )
+        opened = self._opened
         with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
             found, record = recover(
-                subject,
+                self._subject(ranges, method),
                 emulator,
                 steps,
                 steps_of(steps),
@@ -110,6 +100,34 @@ class Calibrations:
                 alive=opened.tell_alive,
             )
         return Recovered(found, record)
+
+    def correct_mix(self, assignment: Assignment, method: str, seconds: float) -> Recovered:
+        opened = self._opened
+        ranges = opened.ranges
+        with quickest(opened.backend, opened.job.device, opened.given.graph) as emulator:
+            found, record = correct_mix(
+                self._subject(ranges, method),
+                emulator,
+                assignment,
+                ranges,
+                seconds=seconds,
+                done=opened.tell_progress,
+                alive=opened.tell_alive,
+            )
+        return Recovered(found, record)
+
+    def _subject(self, ranges: Ranges, method: str) -> Subject:
+        opened, data = self._opened, self._data
+        return Subject(
+            opened.given,
+            opened.backend.capability(),
+            opened.backend.placement,
+            data.metric,
+            CalibrationSamples(data.calibration_data, self._indices_of(ranges)),
+            data.final_samples,
+            method,
+            self._rules(),
+        )
 
     def _indices_of(self, ranges: Ranges) -> Indices:
         """The samples that ranges were calibrated on."""

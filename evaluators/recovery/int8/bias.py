@@ -77,24 +77,13 @@ def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignme
     Raises:
         EvaluatorError: ONNX Runtime cannot run a part of the model.
     """
-    plain = _without_means(ranges)
+    plain = replace(ranges, recovery=ranges.recovery.with_means({}))
     model = context.model(plain.recovery)
     ops, notes = _correctable(model, assignment)
     if not ops:
         return Proposal(plain, tuple(notes))
     found = _Pass(context, model, plain, assignment, ops).run(notes)
-    merged = dict(plain.recovery.corrections)
-    for name, correction in found.items():
-        merged[name] = replace(correction, rounding=merged.get(name, Correction()).rounding)
-    recovery = replace(plain.recovery, corrections=merged)
-    return Proposal(replace(plain, recovery=recovery), tuple(notes))
-
-
-def _without_means(ranges: Ranges) -> Ranges:
-    kept = {
-        n: Correction(rounding=c.rounding) for n, c in ranges.recovery.corrections.items() if c.rounding is not None
-    }
-    return replace(ranges, recovery=replace(ranges.recovery, corrections=kept))
+    return Proposal(replace(plain, recovery=plain.recovery.with_means(found)), tuple(notes))
 
 
 def _correctable(model: Model, assignment: Assignment) -> tuple[list[_Op], list[str]]:

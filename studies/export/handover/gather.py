@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def gather_mix(work: Work, assignment: Assignment, trial: int) -> Mix:
         trial: number of the trial that it was measured in.
     """
     problem, ledger = work.problem, work.ledger
-    ranges = Ranges.from_json(json.loads(ledger.artifacts.read_bytes(ledger.target.ranges_digest or "")))
+    ranges = ledger.ranges().for_mix(assignment)
     placement = Placement.from_json(work.bench.keeper.description.placement)
     (target,) = target_names.names([ledger.target.target])
     source = Source(ledger.study.name, trial, target, __version__, bool(ranges.recovery.factors))

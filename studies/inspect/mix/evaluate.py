@@ -56,7 +56,7 @@ def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Threshol
         config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
     with checked(config) as good:
         ranges, record = _calibrate(good, events)
-        adopt_ranges(good, ranges)
+        adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep)
         return replace(_MixRun(good, space, thresholds, events).run(request), recovery=record)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search.values import LossEstimate, RecoveryRecord, StepRecord
+from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_duration_s, format_ms
 
@@ -121,6 +121,16 @@ def step_text(step: StepRecord) -> str:
     """One step in a line: `equalize is kept: the error is 0.01 times as large [0.005, 0.02], 2.1s`."""
     kept = "is kept" if step.kept else "is not kept"
     return f"{step.name} {kept}: {step.reason}, {format_duration_s(step.seconds)}"
+
+
+def mix_bias_text(bias: MixBias, metric: MetricScale) -> str:
+    """What came of correcting biases for one mix: why, and the losses without and with it on the same samples."""
+    head = "biases corrected for this mix are " + ("kept" if bias.kept else "not kept")
+    losses = ""
+    if bias.after is not None:
+        change = f"{metric.text(bias.before.loss)} → {metric.text(bias.after.loss)}"
+        losses = f"; loss {change} on the same {bias.after.samples} search samples"
+    return f"{head}: {bias.reason}{losses}, {format_duration_s(bias.step.seconds)}"
 
 
 def recovery_text(record: RecoveryRecord) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from search.values import LossEstimate
-from studies.judging.findings.rescue_table import Mix, RescueRow, rescue_notes, rescue_rows
+from studies.judging.findings.rescue_table import Mix, RescueRow, mix_bias_text, rescue_notes, rescue_rows
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
 from studies.judging.standing import Standing
@@ -30,7 +30,13 @@ def study_rescue_notes(now: Standing) -> list[str]:
     notes = rescue_notes(record, now.study.data.get("final"))
     if best_point(now) is not None and record.steps:
         notes.append("the last row is of the engine, on all final samples; its interval allows for all that were tried")
-    return notes
+    return [*notes, *_mix_bias_notes(now)]
+
+
+def _mix_bias_notes(now: Standing) -> list[str]:
+    """What came of correcting the biases of each pick for its own mix."""
+    found = [(now.point(row), now.details.mix_biases.get(int(now.table.id[row]))) for row in now.picks.rows()]
+    return [f"trial {point.trial}: {mix_bias_text(bias, now.metric)}" for point, bias in found if bias is not None]
 
 
 def _mix(now: Standing, best: Point) -> Mix:

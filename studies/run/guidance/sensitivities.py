@@ -240,7 +240,7 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
     with checked(config, scored=False) as good:
         check_searchable(good)
         ranges = calibrate(good, config.calibration)
-        adopt_ranges(good, ranges)
+        adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
         return of_checked(good, space, thresholds, progress)
 

@@ -14,6 +14,7 @@ from search.values import Ranges
 from studies.artifacts import leftovers
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.locations import local_folder, open_artifacts
+from studies.artifacts.target_ranges import read_mixes
 from studies.crew import Alone, Crew, Shared, locked_study
 from studies.crew.deletion import reported_deletion
 from studies.crew.lease_length import at_work, lease_of
@@ -22,7 +23,7 @@ from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.backend_values import runs_on_gpu
 from studies.run.session.calibration import calibrated
-from studies.run.session.setup import Checked
+from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -133,9 +134,7 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     digest = calibration.ranges_digest
     data = artifacts.read_bytes(digest)
     ranges = Ranges.from_json(json.loads(data))
-    path = good.folder / "ranges.json"
-    path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
-    good.keeper.adopt(ranges=str(path))
+    adopt_ranges(good.keeper, good.folder, ranges.with_mixes(read_mixes(store, target.id)))
     config = good.config
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
     _fix_space(store, target, space, calibration)

@@ -191,11 +191,15 @@ def calibrate(good: Checked, method: str) -> Ranges:
     return good.keeper.ask("calibrating").calibrations.calibrate(method).ranges
 
 
-def adopt_ranges(good: Checked, ranges: Ranges) -> None:
-    """Let the evaluator process of inputs that no study keeps go on with ranges."""
-    path = good.folder / "ranges.json"
+def adopt_ranges(keeper: EvaluatorProcess, folder: Path, ranges: Ranges) -> None:
+    """Let an evaluator process go on with ranges.
+
+    Args:
+        folder: where the process reads them from, as long as it lives.
+    """
+    path = folder / "ranges.json"
     path.write_text(json.dumps(ranges.to_json()), encoding="utf-8")
-    good.keeper.adopt(ranges=str(path))
+    keeper.adopt(ranges=str(path))
 
 
 def check_searchable(good: Checked) -> None:

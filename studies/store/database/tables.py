@@ -183,7 +183,11 @@ class Choice(Base):
 
 
 class Evaluation(Base):
-    """`revision` is what `revision` of the study's target was raised to by the transaction that stored the result."""
+    """`revision` is what `revision` of the study's target was raised to by the transaction that stored the result.
+
+    `mix_bias` says what came of correcting the biases for this very mix; `mix_corrections` holds them where the engine
+    has them. The digest names the assignment under the study's ranges all the same, from which they follow.
+    """
 
     __tablename__ = "bf_evaluation"
     __table_args__ = (
@@ -233,6 +237,8 @@ class Evaluation(Base):
     message: Mapped[str | None] = _optional(LongText)
     log: Mapped[str | None] = _optional(LongText)
     deaths: Mapped[list[Any] | None] = _optional(LIST)
+    mix_bias: Mapped[dict[str, Any] | None] = _optional(OBJECT)
+    mix_corrections: Mapped[dict[str, Any] | None] = _optional(OBJECT)
 
 
 class Trial(Base):

@@ -21,6 +21,7 @@ from search.values import (
     FailureKind,
     Flips,
     Latency,
+    MixBias,
     Precision,
     Stage,
 )
@@ -51,6 +52,7 @@ def read_evaluation(connection: Connection, evaluation_id: int) -> records.Evalu
         rounds=rounds,
         final=final if final is not None and final.samples else None,
         final_failure=final_failure(row.notes),
+        mix_bias=None if row.mix_bias is None else MixBias.from_json(row.mix_bias),
     )
 
 

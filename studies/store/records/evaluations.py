@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from search.errors import BitfrontError
-from search.values import Accuracy, Assignment, Evaluation, Latency
+from search.values import Accuracy, Assignment, Correction, Evaluation, Latency, MixBias
 
 RUNNING, OK, FAILED = "running", "ok", "failed"
 EXPORT = "export"  # the role of an evaluation that an export built again
@@ -59,6 +59,7 @@ class EvaluationRecord:
         rounds: every measurement; round 0 is `evaluation.latency`.
         final: accuracy on the final split; None where it was not scored, or could not be.
         final_failure: why it could not be scored there; empty where it was, or was not tried.
+        mix_bias: what came of correcting its biases for this mix; None where that was not tried.
     """
 
     id: int
@@ -77,6 +78,21 @@ class EvaluationRecord:
     rounds: tuple[Round, ...]
     final: Accuracy | None
     final_failure: str = ""
+    mix_bias: MixBias | None = None
+
+
+@dataclass(frozen=True)
+class MixBiasRecord:
+    """What came of correcting the biases of one evaluation for its own mix.
+
+    Attributes:
+        means: scales and offsets by op that its engine has in place of those of all INT8; None where it has those.
+    """
+
+    evaluation_id: int
+    assignment: Assignment
+    bias: MixBias
+    means: Mapping[str, Correction] | None
 
 
 @dataclass(frozen=True)

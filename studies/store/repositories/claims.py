@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from search.values import Assignment, Evaluation
+from search.values import Assignment, Correction, Evaluation, MixBias, Recovery
 from studies.store import records
 from studies.store.database import column_types, tables
 from studies.store.database.retries import repeated, retried
@@ -207,17 +207,71 @@ class Claims:
                 written.
         """
         e = tables.Evaluation
-        values = {**results.unmeasured(), **results.measures(evaluation), "artifact": artifact, "worker": worker}
-        del values["finished_at"]
         with self._database.writing("store an evaluation scored to the end") as connection:
             stopped = (e.id == evaluation_id, e.status == records.OK, e.samples < e.total_samples)
-            if not table_rows.meets_row(connection, update(e).where(*stopped).values(values)):
+            changed = update(e).where(*stopped).values(_new_result(evaluation, artifact, worker))
+            if not table_rows.meets_row(connection, changed):
                 if repeated() and results.is_result_of(connection, evaluation_id, worker):
                     return
                 raise LostEvaluationError(f"evaluation {evaluation_id} is not one that was stopped early any more")
             results.delete_result(connection, evaluation_id)
             results.insert_result(connection, evaluation_id, evaluation, artifact)
             results.raise_revision(connection, evaluation_id)
+
+    @retried
+    def replace_corrected(
+        self,
+        evaluation_id: int,
+        evaluation: Evaluation,
+        artifact: str | None,
+        bias: MixBias,
+        means: Mapping[str, Correction],
+        *,
+        worker: str,
+    ) -> None:
+        """Put the result of an engine with biases of its mix's own in the place of that without; its trials stay.
+
+        What was measured again and scored on the final split was of the other engine, and goes. What was the engine's
+        before is left for `leftovers.drop`.
+
+        Args:
+            bias: what came of correcting them.
+            means: scales and offsets by op that the engine has.
+            artifact, worker: as of `record`.
+
+        Raises:
+            LostEvaluationError: the evaluation is gone, or its biases were tried already; nothing was written.
+        """
+        values = _new_result(evaluation, artifact, worker)
+        values |= {"mix_bias": bias.to_json(), "mix_corrections": Recovery(corrections=means).to_json()}
+        with self._database.writing("store an evaluation with corrected biases") as connection:
+            if not self._set_untried(connection, evaluation_id, values):
+                return
+            results.delete_result(connection, evaluation_id)
+            results.delete_confirmation(connection, evaluation_id)
+            results.insert_result(connection, evaluation_id, evaluation, artifact)
+            results.raise_revision(connection, evaluation_id)
+
+    @retried
+    def set_mix_bias(self, evaluation_id: int, bias: MixBias) -> None:
+        """Store what came of correcting an evaluation's biases for its mix, where its engine stays as it is.
+
+        Raises:
+            LostEvaluationError: the evaluation is gone, or its biases were tried already; nothing was written.
+        """
+        with self._database.writing("store that biases stay as they are") as connection:
+            self._set_untried(connection, evaluation_id, {"mix_bias": bias.to_json()})
+
+    @staticmethod
+    def _set_untried(connection: Connection, evaluation_id: int, values: dict[str, Any]) -> bool:
+        """Set columns of an evaluation whose biases were not tried; False where a transaction cut off has done so."""
+        e = tables.Evaluation
+        untried = (e.id == evaluation_id, e.status == records.OK, e.mix_bias.is_(None))
+        if table_rows.meets_row(connection, update(e).where(*untried).values(values)):
+            return True
+        if repeated() and connection.scalar(select(e.mix_bias).where(e.id == evaluation_id)) == values["mix_bias"]:
+            return False
+        raise LostEvaluationError(f"the biases of evaluation {evaluation_id} were corrected by another worker")
 
     @retried
     def note_late(self, evaluation_id: int, worker: str) -> str:
@@ -238,6 +292,13 @@ class Claims:
             note += f"{(row.now - row.finished_at).total_seconds():.1f} s later and was dropped"
             connection.execute(update(e).where(e.id == evaluation_id).values(notes=[*(row.notes or ()), note]))
             return note
+
+
+def _new_result(evaluation: Evaluation, artifact: str | None, worker: str) -> dict[str, Any]:
+    """The columns of a result that takes the place of another one, but the time at which that was finished."""
+    values = {**results.unmeasured(), **results.measures(evaluation), "artifact": artifact, "worker": worker}
+    del values["finished_at"]
+    return values
 
 
 def _take(connection: Connection, evaluation_id: int, worker: str, lease_s: float) -> records.Taken | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Text, cast, select
 
 from evaluators.measure.latency_scale import scaled
-from search.values import Accuracy, Assignment
+from search.values import Accuracy, Assignment, MixBias, Recovery
 from studies.store import records
 from studies.store.database import tables
 from studies.store.database.retries import retried
@@ -160,6 +160,24 @@ class Evaluations:
         rows = self._database.rows(query)
         failures = np.array([final_failure(row.notes) for row in rows], dtype=np.str_)
         return records.FinalTable(**_columns(names, [row[:-1] for row in rows]), failure=failures)
+
+    def mix_biases(self, study_target_id: int) -> tuple[records.MixBiasRecord, ...]:
+        """Evaluations of one target whose biases were corrected for their mix, or were tried to be; oldest first."""
+        e = tables.Evaluation
+        query = (
+            select(e.id, e.assignment, e.mix_bias, e.mix_corrections)
+            .where(e.study_target_id == study_target_id, e.mix_bias.is_not(None))
+            .order_by(e.id)
+        )
+        return tuple(
+            records.MixBiasRecord(
+                row.id,
+                Assignment.from_json(row.assignment),
+                MixBias.from_json(row.mix_bias),
+                None if row.mix_corrections is None else Recovery.from_json(row.mix_corrections).corrections,
+            )
+            for row in self._database.rows(query)
+        )
 
     @retried
     def set_final(self, evaluation_id: int, accuracy: Accuracy) -> None:

@@ -140,6 +140,13 @@ def delete_result(connection: Connection, evaluation_id: int) -> None:
     connection.execute(delete(score).where(score.evaluation_id == evaluation_id, gone))
 
 
+def delete_confirmation(connection: Connection, evaluation_id: int) -> None:
+    """Take out what was measured again of an engine, and its score on the final split, for another engine."""
+    s, score = tables.Sample, tables.Score
+    connection.execute(delete(s).where(s.evaluation_id == evaluation_id, s.round > 0))
+    connection.execute(delete(score).where(score.evaluation_id == evaluation_id, score.split == "final"))
+
+
 def insert_audit(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
     """One row per audited group."""
     rows = [

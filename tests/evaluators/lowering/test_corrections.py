@@ -210,6 +210,30 @@ def test_a_weakly_typed_engine_is_built_of_corrected_constants_only_where_it_run
     np.testing.assert_array_equal(_constant(after, 2), np.ones(6, np.float32))
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda model, mix, ranges: lower(model, mix, ranges, ONNXRUNTIME_CPU),
+        lambda model, mix, ranges: corrected_model(model, mix, ranges, TENSORRT),
+    ],
+    ids=["lowered", "weakly typed"],
+)
+def test_a_mix_with_corrections_of_its_own_is_written_with_them(write: Any) -> None:
+    model = each_op()
+    every = {name: Correction(offset=np.ones(6, np.float32)) for name in ("plain", "grouped")}
+    own = {"plain": Correction(offset=np.full(6, 7, np.float32))}
+    int8 = all_in(model, Precision.INT8)
+    group = next(group.id for group in model.groups if "grouped" in group.anchors)
+    mix = int8.replace({group: Precision.FP32})
+    ranges = wide_ranges(model, every).with_mixes({mix.digest: own})
+    for chosen, wanted in ((mix, own), (all_in(model, Precision.FP16), every)):
+        found = write(model, chosen, ranges).graph.initializers
+        expected = write(model, chosen, wide_ranges(model, wanted)).graph.initializers
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            np.testing.assert_array_equal(value.const_value.numpy(), expected[name].const_value.numpy())
+
+
 def _proto(data: bytes) -> Any:
     import onnx
 

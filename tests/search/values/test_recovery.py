@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from search.values import Correction, Ranges, Recovery, TensorRange
+from search.values import Assignment, Correction, Precision, Ranges, Recovery, TensorRange
 
 FACTORS = {"weight": (np.array([[2.0], [0.5]], np.float32), np.array([4.0, 1.0], np.float32))}
 CORRECTION = Correction(
@@ -46,3 +46,27 @@ def test_parts_that_are_not_there_stay_away() -> None:
     again = Recovery.from_json(Recovery({}, {"conv": Correction(offset=np.zeros(1, np.float32))}).to_json())
     assert again.corrections["conv"].scale is None
     assert again.corrections["conv"].rounding is None
+
+
+def test_a_mix_has_its_own_scales_and_offsets_and_the_roundings_of_all_int8() -> None:
+    mix, other = (Assignment({"g": precision}) for precision in (Precision.INT8, Precision.FP32))
+    own = {"late": Correction(offset=np.ones(2, np.float32))}
+    ranges = Ranges("minmax", {}, {}, 1, recovery=Recovery(FACTORS, {"conv": CORRECTION}))
+    with_own = Ranges.from_json(json.loads(json.dumps(ranges.with_mixes({mix.digest: own}).to_json())))
+    found = with_own.recovery.corrections_in(mix)
+    assert set(found) == {"conv", "late"}
+    assert (found["conv"].scale, found["conv"].offset) == (None, None)
+    np.testing.assert_array_equal(found["conv"].rounding, CORRECTION.rounding)
+    np.testing.assert_array_equal(found["late"].offset, own["late"].offset)
+    assert with_own.recovery.corrections_in(other) == with_own.recovery.corrections
+    assert with_own.for_mix(other) == ranges, "what is of one mix says nothing of another"
+    assert with_own.for_mix(mix).recovery == Recovery(FACTORS, found)
+    assert ranges.with_mixes({}).digest == ranges.digest != with_own.digest
+
+
+def test_means_are_what_is_left_without_roundings() -> None:
+    recovery = Recovery({}, {"conv": CORRECTION, "rounded": Correction(rounding=CORRECTION.rounding)})
+    assert set(recovery.means) == {"conv"}
+    assert recovery.means["conv"].rounding is None
+    assert recovery.with_means(recovery.means) == recovery
+    assert set(recovery.with_means({}).corrections) == {"conv", "rounded"}

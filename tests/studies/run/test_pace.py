@@ -135,6 +135,11 @@ def test_what_is_kept_for_the_finalists_follows_what_was_measured(here: Path) ->
     timing_s = 3 * (0.2 + 1.5 * 20 * 0.02)  # to warm up, and 20 blocks of 20 ms, with some repeated
     assert made.finalists_s(now, 2) == pytest.approx(2 * 1.0 + 3 * 10.0 / 2 + timing_s)
     assert made.finalists_in_time(now, 6) == 6
+    reserved_s = made.reserve_s(now)
+    made.pick_s = 3.0
+    assert made.reserve_s(now) == pytest.approx(reserved_s + 4 * (3.0 + 30.0)), "of each pick a further evaluation"
+    made.pick_s = 300.0
+    assert made.reserve_s(now) == pytest.approx(1000.0 / 3)
     late = Pace(1000.0, time.monotonic() - 999.0, {"search": 100, "final": 50})
     late.note(slow, 30.0)
     assert (late.finalists_in_time(now, 6), late.allows_evaluation(now)) == (0, False)

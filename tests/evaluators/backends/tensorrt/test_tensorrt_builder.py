@@ -107,7 +107,24 @@ def test_the_configuration_that_made_a_timing_cache_outlives_it(tmp_path: Path) 
             builder.build(builder.lower(mix), tmp_path / "model.plan")
         gc.collect()
         assert len(makers) == 3
-        assert makers[-1]() is builder._timing._config is not None
+        assert makers[-1]() is builder.timing._config is not None
+
+
+def test_a_builder_of_other_ranges_knows_the_times_that_the_one_before_learnt(tmp_path: Path) -> None:
+    made: list[bytes] = []
+
+    def create(config: Any, serialized_timing_cache: bytes) -> Any:
+        made.append(serialized_timing_cache)
+        return engines.fake.create("ITimingCache")
+
+    with standing_in(V10) as engines:
+        engines.fake.behaviours["IBuilderConfig.create_timing_cache"] = create
+        backend = TensorRTBackend("cuda", TensorRTOptions())
+        mixes = uniform_and_mixed(loaded("residual"))
+        for mix in mixes[:2]:
+            builder = backend.builder(loaded("residual"), ranged("residual"))
+            builder.build(builder.lower(mix), tmp_path / "model.plan")
+    assert made == [b""]
 
 
 def cached(builder: TensorRTBuilder) -> Path:

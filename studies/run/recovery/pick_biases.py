@@ -1,0 +1,185 @@
+"""Biases of the picks, each corrected for its own mix before it is confirmed.
+
+The corrections of a study are fitted to all INT8. In a mix the groups in float feed other values to those in INT8, so
+the picks, and they alone, are corrected anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property, partial
+
+from evaluators.process.job import Limits as EarlyLimits
+from evaluators.process.results import Recovered
+from search.errors import EvaluatorError
+from search.values import (
+    Accuracy,
+    Answer,
+    Assignment,
+    Correction,
+    Evaluation,
+    LossEstimate,
+    MixBias,
+    Precision,
+    StepRecord,
+)
+from studies.artifacts.target_ranges import read_mixes
+from studies.judging.findings.rescue_table import mix_bias_text
+from studies.judging.standing import Standing
+from studies.run.engines import engine_to_keep
+from studies.run.finalists import finalist_rows, trial_text
+from studies.run.session.calibration import seconds_for
+from studies.run.session.setup import adopt_ranges
+from studies.run.work import Work
+from studies.store import suggestions
+from studies.store.records import EvaluationRecord
+
+BIAS = "bias"  # the step of this name corrects all INT8
+_LEAST_S = 1.0  # that correcting one mix is given
+
+
+class PickBiases:
+    """Corrects each pick once, and remembers in the database what came of it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def reserve_time(self) -> None:
+        """Let the search keep back the time that correcting the picks will take."""
+        if self._has_means:
+            self._work.pace.pick_s = self._took_s
+
+    def adopt_stored(self) -> None:
+        """Let the evaluator process know what another worker corrected since this one joined."""
+        if self._has_means and read_mixes(self._work.ledger.store, self._work.ledger.target.id):
+            self._adopt({})
+
+    def correct(self, now: Standing) -> Standing:
+        """Correct the picks that were not tried yet; where the target stands then.
+
+        A pick gets an engine with its own corrections where these bring its outputs nearer to those of FP32 on held-out
+        calibration samples by more than chance, and its loss on the search samples does not grow. All else stays.
+
+        Raises:
+            EvaluatorError: the evaluator process dies again and again over an engine.
+        """
+        if not self._has_means:
+            return now
+        while waiting := self._waiting(now):
+            seconds = self._seconds(now, len(waiting))
+            if seconds is None:
+                self._tell_left_out()
+                return now
+            self._correct(now, waiting[0], seconds)
+            now = self._work.ledger.standing()
+        return now
+
+    @cached_property
+    def _has_means(self) -> bool:
+        """Whether all INT8 has corrected means, without which there is nothing to correct anew."""
+        ledger = self._work.ledger
+        record = ledger.target.recovery
+        return record is not None and bool(record.kept) and bool(ledger.ranges().recovery.means)
+
+    @property
+    def _took_s(self) -> float:
+        """Seconds that correcting all INT8 took."""
+        record = self._work.ledger.target.recovery
+        return sum(step.seconds for step in record.kept if step.name == BIAS) if record is not None else 0.0
+
+    def _waiting(self, now: Standing) -> list[int]:
+        """Rows of the picks that run some of the groups in INT8 and were not tried yet, the best first."""
+        ledger = self._work.ledger
+        tried = {record.evaluation_id for record in ledger.store.evaluations.mix_biases(ledger.target.id)}
+        rows = [row for row in now.picks.rows() if int(now.table.id[row]) not in tried]
+        assignments = ledger.store.evaluations.assignments(ledger.target.id, [int(now.table.id[row]) for row in rows])
+        return [row for row in rows if self._is_mix(assignments[int(now.table.id[row])])]
+
+    def _is_mix(self, assignment: Assignment) -> bool:
+        """Whether groups are in INT8, and others are not that could be: else all INT8 is what was corrected."""
+        choices = self._work.problem.space.choices
+        offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
+        narrow = {group for group, precision in assignment.items() if precision is Precision.INT8}
+        return bool(narrow) and narrow != offered
+
+    def _seconds(self, now: Standing, count: int) -> float | None:
+        """For one of so many picks, which share what recovery may take; None where the time limit leaves too few."""
+        pace = self._work.pace
+        spare_s = pace.left_s - pace.evaluation_s(now) - pace.finalists_s(now, len(finalist_rows(now)))
+        if spare_s < max(_LEAST_S, self._took_s):
+            return None
+        return min(spare_s, max(_LEAST_S, seconds_for(self._work.problem.config) / count))
+
+    def _tell_left_out(self) -> None:
+        way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
+        self._work.events.note(f"the time limit leaves no time to correct biases for the picks' mixes; `{way}` does it")
+
+    def _correct(self, now: Standing, row: int, seconds: float) -> None:
+        record = self._work.ledger.store.evaluations.load(int(now.table.id[row]))
+        name = trial_text(now, row)
+        self._work.events.note(f"{name}: correcting biases for its mix")
+        found = self._fit(name, record.evaluation.assignment, seconds)
+        step = found if isinstance(found, StepRecord) else found.record.steps[0]
+        before = _loss_of(record.evaluation.accuracy)
+        if isinstance(found, StepRecord) or not step.kept:
+            bias = MixBias(step, False, step.reason, before)
+            self._work.ledger.store.claims.set_mix_bias(record.id, bias)
+        else:
+            bias = self._try_engine(record, step, found.ranges.recovery.means, before)
+        self._work.events.note(f"{name}: {mix_bias_text(bias, now.metric)}")
+
+    def _fit(self, name: str, assignment: Assignment, seconds: float) -> Recovered | StepRecord:
+        """The corrections of a mix, or the record of a step that failed: a pick is one without them too."""
+        work, doing = self._work, f"correcting biases for the mix of {name}"
+        line = work.bench.keeper.ask(doing, partial(work.events.step, "correcting biases"))
+        try:
+            return line.calibrations.correct_mix(assignment, work.problem.config.calibration, seconds)
+        except EvaluatorError as error:
+            return StepRecord(BIAS, exact=False, kept=False, reason=f"it failed: {error}")
+
+    def _try_engine(
+        self, record: EvaluationRecord, step: StepRecord, means: Mapping[str, Correction], before: LossEstimate
+    ) -> MixBias:
+        """Build and evaluate a pick with corrections of its own, and store it in its place where it is no worse."""
+        work, ledger, assignment = self._work, self._work.ledger, record.evaluation.assignment
+        self._adopt({assignment.digest: means})
+        out = work.bench.folder / f"{record.id}.corrected.engine"
+        limits = EarlyLimits(reference_ms=ledger.reference_ms())
+        evaluation = work.bench.keeper.evaluate(assignment, out, limits)
+        after = None if evaluation.accuracy is None else _loss_of(evaluation.accuracy)
+        if reason := find_harm(record.evaluation, evaluation):
+            out.unlink(missing_ok=True)
+            self._adopt({})
+            bias = MixBias(step, False, reason, before, after)
+            ledger.store.claims.set_mix_bias(record.id, bias)
+            return bias
+        bias = MixBias(step, True, step.reason, before, after)
+        engine = engine_to_keep(evaluation, work.problem.config.keep_engines)
+        ledger.correct(record, evaluation, engine, bias, means, worker=work.crew.name)
+        return bias
+
+    def _adopt(self, added: Mapping[str, Mapping[str, Correction]]) -> None:
+        """Let the evaluator process build mixes with the corrections that are stored, and these."""
+        bench, ledger = self._work.bench, self._work.ledger
+        mixes = {**read_mixes(ledger.store, ledger.target.id), **added}
+        adopt_ranges(bench.keeper, bench.folder, ledger.ranges().with_mixes(mixes))
+
+
+def _loss_of(accuracy: Accuracy | None) -> LossEstimate:
+    assert accuracy is not None, "a pick was scored"
+    return LossEstimate(accuracy.loss, accuracy.loss_low, accuracy.loss_high, accuracy.samples)
+
+
+def find_harm(before: Evaluation, after: Evaluation) -> str:
+    """Why a corrected engine does not take the place of the one before; empty where it does, in words else."""
+    if after.failure is not None:
+        return f"its engine failed, {after.failure.stage.value}: {after.failure.message}"
+    if _disobeying(after) > _disobeying(before):
+        return "more groups of its engine do not run in what was asked"
+    old, new = _loss_of(before.accuracy).loss, _loss_of(after.accuracy).loss
+    return "" if math.isfinite(new) and new <= old else "its engine's loss on the same search samples is larger"
+
+
+def _disobeying(evaluation: Evaluation) -> int:
+    return sum(row.answer is Answer.NOT_OBEYED for row in evaluation.audit)

@@ -1,0 +1,286 @@
+"""Biases of the picks, corrected for their own mix: kept where that helps, in everything that is built of them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from evaluators.lowering.lower import lower
+from evaluators.lowering.placement import ONNXRUNTIME_CPU
+from search.graph import onnx_file
+from search.graph.model import Model, load
+from search.values import AuditRow, Failure, FailureKind, MixBias, Precision, Ranges, Stage
+from studies.events import Quiet
+from studies.run.recovery.pick_biases import PickBiases, find_harm
+from studies.run.session.join import join_study
+from studies.run.session.setup import adopt_ranges, checked
+from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
+from studies.store.statements import results
+from studies.store.store import Store
+from studies.store.target_options import config_of
+from tests.support.command_line import DATABASE, copy_finished, invoke, ok, quick, three_layers
+from tests.support.networks import feeds, images, save, session_of
+from tests.support.study_rows import evaluated
+
+LOUD = 150  # times as loud as the others is one channel of the images, so that INT8 hears the others hardly
+
+
+def write_inputs(folder: Path, loud: float) -> None:
+    """Images of which one channel sets the range, and a first convolution in which all channels count alike.
+
+    In INT8 the others are lost before the first Relu, so that its mean falls. The layer behind it makes up for that by
+    a bias, which is wrong where the first one runs in float.
+    """
+    folder.mkdir(exist_ok=True)
+    network = three_layers()
+    for weight in network.graph.initializer:
+        if weight.name == "first.w":
+            values = numpy_helper.to_array(weight).copy()
+            values[:, 2] /= loud
+            weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    model = load(save(network, folder / "model.onnx"))
+    inputs = images(400, shape=model.inputs[0].shape[1:])
+    inputs[:, 2] *= loud
+    np.savez(folder / "data.npz", image=inputs)
+
+
+def search(folder: Path, study: str, limit: float) -> list[Any]:
+    model, data = folder / "model.onnx", folder / "data.npz"
+    words = ["search", model, "--data", data, "--metric", "mse", "--study", study, "--recover", "bias"]
+    return [*words, "--trials", 8, "--accuracy-limit", limit, "--keep-engines", "all"]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study that was cut off while the pick's corrected engine was being stored, and was resumed."""
+    folder = tmp_path_factory.mktemp("biases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_inputs(folder, LOUD)
+        with pytest.MonkeyPatch.context() as cut:
+            cut.setattr(results, "delete_confirmation", interrupt)
+            first = invoke(*search(folder, "s", 0.05))
+        assert first.exit_code == 130, first.output
+        (folder / "cut.json").write_text(json.dumps(dump()))
+        (folder / "summary.txt").write_text(ok("resume", "s"))
+        yield folder
+
+
+@pytest.fixture
+def here(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(searched)
+    return searched
+
+
+def interrupt(*given: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def dump() -> list[dict[str, Any]]:
+    """What is stored of every evaluation."""
+    names = "id, digest, artifact, loss, raw_ms, mix_bias, mix_corrections, finished_at"
+    with sqlite3.connect(DATABASE) as connection:
+        connection.row_factory = sqlite3.Row
+        found = [dict(row) for row in connection.execute(f"select {names} from bf_evaluation order by id")]
+    connection.close()
+    return found
+
+
+def opened(study: str = "s") -> tuple[Store, StudyRecord, TargetRecord]:
+    store = Store.open(f"sqlite:///{DATABASE}", write=False)
+    record = store.studies.load(study)
+    return store, record, store.targets.of_study(record.id)[0]
+
+
+def pick(study: str = "s") -> EvaluationRecord:
+    """The evaluation of the best."""
+    [best] = [row for row in json.loads(ok("front", study, "--json"))["rows"] if "best" in row["picks"]]
+    store, _, target = opened(study)
+    with store:
+        return store.trials.load(target.id, best["trial"])
+
+
+def plain_ranges(study: str = "s") -> Ranges:
+    """The ranges of the study, without what single mixes have of their own."""
+    store, _, target = opened(study)
+    with store:
+        return Ranges.from_json(json.loads(Path(f"{DATABASE}.artifacts/{target.ranges_digest}").read_text()))
+
+
+def constants(model: ir.Model) -> dict[str, NDArray[Any]]:
+    found = model.graph.initializers.items()
+    return {name: value.const_value.numpy() for name, value in found if value.const_value is not None}
+
+
+def is_of(path: Path, record: EvaluationRecord, ranges: Ranges) -> bool:
+    """Whether an engine file holds what the assignment is lowered to under these ranges."""
+    wanted = constants(lower(load(Path("model.onnx")), record.evaluation.assignment, ranges, ONNXRUNTIME_CPU))
+    held = constants(ir.load(path))
+    return held.keys() == wanted.keys() and all(np.array_equal(held[name], wanted[name]) for name in wanted)
+
+
+def errors(path: Path, model: Model) -> NDArray[np.float64]:
+    """(samples,) mean squared error of an engine file against the float model, on inputs that no search has seen."""
+    engine, exact = session_of(onnx.load(path)), session_of(onnx.load("model.onnx"))
+    given = [feeds(model, number) for number in range(900, 920)]
+    for inputs in given:
+        inputs["image"][:, 2] *= LOUD
+    found = [np.square(engine.run(None, each)[0] - exact.run(None, each)[0]).mean(axis=1) for each in given]
+    return np.concatenate(found).astype(np.float64)
+
+
+def test_what_is_cut_off_while_it_is_stored_leaves_the_pick_as_it_was(here: Path) -> None:
+    before = json.loads((here / "cut.json").read_text())
+    assert [row["mix_bias"] for row in before] == [None] * 8
+    after = dump()
+    [changed] = [number for number, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    old, new = before[changed], after[changed]
+    assert {name for name in old if old[name] != new[name]} == {"artifact", "loss", "mix_bias", "mix_corrections"}
+    assert new["loss"] < 0.01 * old["loss"]
+    assert not Path(f"{DATABASE}.artifacts/{old['artifact']}").exists()
+
+
+def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: Path) -> None:
+    record = pick()
+    bias, accuracy = record.mix_bias, record.evaluation.accuracy
+    assert bias is not None
+    assert bias.kept
+    assert bias.after is not None
+    assert accuracy is not None
+    assert (bias.after.loss, bias.after.samples) == (pytest.approx(accuracy.loss), accuracy.samples)
+    assert bias.before.samples == bias.after.samples
+    assert (bias.step.error_after or 0) < 0.01 * (bias.step.error_before or 0)
+    assert record.final is not None
+    assert record.final.loss < 0.1 * bias.before.loss
+    assert [again.number for again in record.rounds] == [0, 1]
+    ranges = plain_ranges()
+    assert ranges.recovery.mixes == {}
+    store, _, target = opened()
+    with store:
+        [stored] = store.evaluations.mix_biases(target.id)
+    own = ranges.with_mixes({stored.assignment.digest: stored.means or {}})
+    engine = Path(f"{DATABASE}.artifacts/{record.artifact}")
+    assert is_of(engine, record, own)
+    assert not is_of(engine, record, ranges)
+
+
+def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
+    record = pick()
+    engine = ir.load(Path(f"{DATABASE}.artifacts/{record.artifact}"))
+    plain = lower(load(here / "model.onnx"), record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU)
+    assert [node.op_type for node in engine.graph] == [node.op_type for node in plain.graph]
+    store, _, target = opened()
+    with store:
+        others = [store.evaluations.load(number) for number in range(1, 9) if number != record.id]
+    assert not any(each.mix_bias for each in others)
+    assert len({each.digest for each in [*others, record]}) == 8
+    assert target.ranges_digest is not None
+
+
+def test_summary_show_and_report_tell_of_it(here: Path) -> None:
+    told = "biases corrected for this mix are kept: the error is "
+    record = pick()
+    line = next(text for text in (here / "summary.txt").read_text().splitlines() if told in text)
+    assert line.startswith(f"trial {record.trial}: ")
+    assert " on the same 200 search samples" in line
+    assert told in ok("show", "s", record.trial)
+    shown = json.loads(ok("show", "s", record.trial, "--json"))["mix_bias"]
+    assert MixBias.from_json(shown) == record.mix_bias
+    ok("report", "s", "--out", "report.html")
+    assert told in (here / "report.html").read_text()
+
+
+def test_an_export_and_what_is_built_again_for_it_compute_the_corrected_outputs(here: Path) -> None:
+    record, model = pick(), load(here / "model.onnx")
+    ok("export", "s", "--out", "kept", "--for", "qat", "--quiet")
+    Path(f"{DATABASE}.artifacts/{record.artifact}").unlink()
+    ok("export", "s", "--out", "again", "--quiet")
+    onnx_file.write(lower(model, record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU), here / "plain.onnx")
+    kept = errors(here / "kept/model.onnx", model)
+    assert np.median(kept) < 0.1 * np.median(errors(here / "plain.onnx", model))
+    np.testing.assert_array_equal(errors(here / "again/model.onnx", model), kept)
+    for folder in (here / "kept", here / "again"):
+        ranges = Ranges.from_json(json.loads((folder / "ranges.json").read_text()))
+        assert is_of(folder / "model.onnx", record, ranges), "it is what the ranges beside it make of the model"
+        assert not ranges.recovery.mixes
+        assert json.loads((folder / "manifest.json").read_text())["mix_bias"]["kept"]
+
+
+def test_comparisons_and_later_runs_take_the_corrected_engine(here: Path) -> None:
+    """Also where it was not kept, and is built again."""
+    record = pick()
+    [output] = json.loads(ok("compare", "s", record.trial, "--json"))["outputs"]
+    assert output["engine-emulated"]["equal"]
+    before = dump()
+    resumed = invoke("resume", "s")
+    assert resumed.exit_code == 0, resumed.output
+    assert "correcting biases" not in resumed.stderr
+    assert [row["mix_corrections"] for row in dump()] == [row["mix_corrections"] for row in before]
+
+
+def test_a_worker_learns_what_another_one_corrected_meanwhile(here: Path, tmp_path: Path) -> None:
+    record, ranges = pick(), plain_ranges()
+    with quick(), Store.open(f"sqlite:///{DATABASE}") as store:
+        study = store.studies.load("s")
+        [target] = store.targets.of_study(study.id)
+        with checked(config_of(study, target, store.url)) as good, join_study(store, good, study, Quiet()) as work:
+            adopt_ranges(good.keeper, good.folder, ranges)  # as if it had joined before
+            for name in ("before", "after"):
+                out = tmp_path / f"{name}.onnx"
+                good.keeper.ask().builds.write_source(record.evaluation.assignment, out)
+                assert is_of(out, record, ranges) == (name == "before")
+                PickBiases(work).adopt_stored()
+
+
+def test_what_does_not_help_leaves_the_pick_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With even channels all INT8 loses little in front of any layer, and its corrections are those of the mix too."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path, loud=1)
+    found = invoke(*search(tmp_path, "even", 0.005))
+    assert found.exit_code == 0, found.output
+    record = pick("even")
+    bias, accuracy = record.mix_bias, record.evaluation.accuracy
+    assert bias is not None
+    assert accuracy is not None
+    assert record.final is not None
+    assert not bias.kept
+    assert bias.before.loss == pytest.approx(accuracy.loss)
+    assert all(row["mix_corrections"] is None for row in dump())
+    assert is_of(Path(f"{DATABASE}.artifacts/{record.artifact}"), record, plain_ranges("even"))
+    told = f"trial {record.trial}: biases corrected for this mix are not kept: {bias.reason}"
+    assert told in found.stderr
+    assert told in found.stdout
+
+
+def test_a_study_without_recovery_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert all(row["mix_bias"] is None for row in dump())
+    assert json.loads(ok("show", "small", 1, "--json"))["mix_bias"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"loss": 0.03}, "its engine's loss on the same search samples is larger"),
+        ({"failure": Failure(Stage.BUILD, FailureKind.TIMEOUT, "too slow")}, "its engine failed, build: too slow"),
+        ({"disobeyed": True}, "more groups of its engine do not run in what was asked"),
+    ],
+)
+def test_an_engine_that_is_worse_is_not_taken(changes: dict[str, Any], why: str) -> None:
+    before = evaluated((2, 0), 2.0, 0.02, 0.01)
+    after = evaluated((2, 0), 2.0, changes.get("loss", 0.02), 0.01)
+    if changes.get("disobeyed"):
+        after = replace(after, audit=(AuditRow("g000", Precision.INT8, Precision.FP32, "kernel"), *after.audit[1:]))
+    assert find_harm(before, replace(after, failure=changes.get("failure"))) == why
