@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluators.process.job import Limits as EarlyLimits
 from search.errors import ArtifactError
-from search.values import Answer, Assignment, Evaluation, digest_of
+from search.values import Answer, Assignment, Evaluation, Recovery, digest_of
 from studies.artifacts.leftovers import kept_engine
 from studies.judging.standing import Standing
 from studies.run.finalists import why_lacking
@@ -49,7 +49,7 @@ def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -
     if wanted and not lacking:
         return record.id, ""
     why = lacking if wanted else f"its engine was not built at optimization level {work.ledger.knobs[_LEVEL]}"
-    found, digest = _place(work, plain)
+    found, digest = _place(work, {"rebuild_of": plain, **_own_biases(work, assignment)})
     trial = int(now.table.trial[row])
     if found is not None:
         return found, f"trial {trial}: {why}; evaluation {found}, built for an earlier export, takes its place"
@@ -58,11 +58,21 @@ def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -
     return number, f"trial {trial}: {why}; it was built again as evaluation {number}{_disobeying(evaluation)}"
 
 
-def _place(work: Work, plain: str) -> tuple[int | None, str]:
-    """An earlier rebuild whose plan is kept, else the first digest that is free."""
+def _own_biases(work: Work, assignment: Assignment) -> dict[str, str]:
+    """What tells rebuilds with biases of the mix's own from those that were made before it had any."""
+    own = work.ledger.ranges().recovery.mixes.get(assignment.digest)
+    return {} if own is None else {"biases": Recovery(corrections=own).digest}
+
+
+def _place(work: Work, what: Mapping[str, str]) -> tuple[int | None, str]:
+    """An earlier rebuild whose plan is kept, else the first digest that is free.
+
+    Args:
+        what: is built again, which the digest names.
+    """
     number = 1
     while True:
-        digest = digest_of({"rebuild_of": plain, "number": number})
+        digest = digest_of({**what, "number": number})
         record = work.ledger.store.evaluations.find(work.ledger.target.id, digest)
         if record is not None and record.status == RUNNING and _is_left_behind(work, record.id):
             work.ledger.store.claims.abandon(record.id)

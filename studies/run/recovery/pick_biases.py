@@ -33,7 +33,7 @@ from studies.run.session.calibration import seconds_for
 from studies.run.session.setup import adopt_ranges
 from studies.run.work import Work
 from studies.store import suggestions
-from studies.store.records import EvaluationRecord
+from studies.store.records import EvaluationRecord, LostEvaluationError
 
 BIAS = "bias"  # the step of this name corrects all INT8
 _LEAST_S = 1.0  # that correcting one mix is given
@@ -80,7 +80,9 @@ class PickBiases:
         """Whether all INT8 has corrected means, without which there is nothing to correct anew."""
         ledger = self._work.ledger
         record = ledger.target.recovery
-        return record is not None and bool(record.kept) and bool(ledger.ranges().recovery.means)
+        if record is None or all(step.exact for step in record.kept):
+            return False
+        return bool(ledger.ranges().recovery.means)
 
     @property
     def _took_s(self) -> float:
@@ -122,12 +124,17 @@ class PickBiases:
         found = self._fit(name, record.evaluation.assignment, seconds)
         step = found if isinstance(found, StepRecord) else found.record.steps[0]
         before = _loss_of(record.evaluation.accuracy)
-        if isinstance(found, StepRecord) or not step.kept:
-            bias = MixBias(step, False, step.reason, before)
-            self._work.ledger.store.claims.set_mix_bias(record.id, bias)
+        try:
+            if isinstance(found, StepRecord) or not step.kept:
+                bias = MixBias(step, False, step.reason, before)
+                self._work.ledger.store.claims.set_mix_bias(record.id, bias)
+            else:
+                bias = self._try_engine(record, step, found.ranges.recovery.means, before)
+        except LostEvaluationError:
+            self._adopt({})
+            self._work.events.note(f"{name}: another worker has corrected its biases meanwhile")
         else:
-            bias = self._try_engine(record, step, found.ranges.recovery.means, before)
-        self._work.events.note(f"{name}: {mix_bias_text(bias, now.metric)}")
+            self._work.events.note(f"{name}: {mix_bias_text(bias, now.metric)}")
 
     def _fit(self, name: str, assignment: Assignment, seconds: float) -> Recovered | StepRecord:
         """The corrections of a mix, or the record of a step that failed: a pick is one without them too."""

@@ -62,7 +62,10 @@ def search(folder: Path, study: str, limit: float) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a study that was cut off while the pick's corrected engine was being stored, and was resumed."""
+    """A folder with a study that was cut off while the pick's corrected engine was being stored, and was resumed.
+
+    In between its best was exported without its engine file, so that an engine without the corrections was built again.
+    """
     folder = tmp_path_factory.mktemp("biases")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -72,6 +75,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
             first = invoke(*search(folder, "s", 0.05))
         assert first.exit_code == 130, first.output
         (folder / "cut.json").write_text(json.dumps(dump()))
+        engine = engine_of(pick())
+        engine.rename("kept.engine")
+        ok("export", "s", "--trial", pick().trial, "--out", "early", "--quiet")
+        Path("kept.engine").rename(engine)
         (folder / "summary.txt").write_text(ok("resume", "s"))
         yield folder
 
@@ -89,9 +96,10 @@ def interrupt(*given: Any) -> None:
 def dump() -> list[dict[str, Any]]:
     """What is stored of every evaluation."""
     names = "id, digest, artifact, loss, raw_ms, mix_bias, mix_corrections, finished_at"
+    query = f"select {names} from bf_evaluation where role != 'export' order by id"
     with sqlite3.connect(DATABASE) as connection:
         connection.row_factory = sqlite3.Row
-        found = [dict(row) for row in connection.execute(f"select {names} from bf_evaluation order by id")]
+        found = [dict(row) for row in connection.execute(query)]
     connection.close()
     return found
 
@@ -108,6 +116,10 @@ def pick(study: str = "s") -> EvaluationRecord:
     store, _, target = opened(study)
     with store:
         return store.trials.load(target.id, best["trial"])
+
+
+def engine_of(record: EvaluationRecord) -> Path:
+    return Path(f"{DATABASE}.artifacts/{record.artifact}")
 
 
 def plain_ranges(study: str = "s") -> Ranges:
@@ -169,14 +181,13 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     with store:
         [stored] = store.evaluations.mix_biases(target.id)
     own = ranges.with_mixes({stored.assignment.digest: stored.means or {}})
-    engine = Path(f"{DATABASE}.artifacts/{record.artifact}")
-    assert is_of(engine, record, own)
-    assert not is_of(engine, record, ranges)
+    assert is_of(engine_of(record), record, own)
+    assert not is_of(engine_of(record), record, ranges)
 
 
 def test_corrections_add_no_op_and_leave_the_digest(here: Path) -> None:
     record = pick()
-    engine = ir.load(Path(f"{DATABASE}.artifacts/{record.artifact}"))
+    engine = ir.load(engine_of(record))
     plain = lower(load(here / "model.onnx"), record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU)
     assert [node.op_type for node in engine.graph] == [node.op_type for node in plain.graph]
     store, _, target = opened()
@@ -203,12 +214,13 @@ def test_summary_show_and_report_tell_of_it(here: Path) -> None:
 def test_an_export_and_what_is_built_again_for_it_compute_the_corrected_outputs(here: Path) -> None:
     record, model = pick(), load(here / "model.onnx")
     ok("export", "s", "--out", "kept", "--for", "qat", "--quiet")
-    Path(f"{DATABASE}.artifacts/{record.artifact}").unlink()
+    engine_of(record).unlink()
     ok("export", "s", "--out", "again", "--quiet")
     onnx_file.write(lower(model, record.evaluation.assignment, plain_ranges(), ONNXRUNTIME_CPU), here / "plain.onnx")
     kept = errors(here / "kept/model.onnx", model)
     assert np.median(kept) < 0.1 * np.median(errors(here / "plain.onnx", model))
     np.testing.assert_array_equal(errors(here / "again/model.onnx", model), kept)
+    assert is_of(here / "early/model.onnx", record, plain_ranges()), "built again before the correction"
     for folder in (here / "kept", here / "again"):
         ranges = Ranges.from_json(json.loads((folder / "ranges.json").read_text()))
         assert is_of(folder / "model.onnx", record, ranges), "it is what the ranges beside it make of the model"
@@ -256,7 +268,7 @@ def test_what_does_not_help_leaves_the_pick_as_it_was(tmp_path: Path, monkeypatc
     assert not bias.kept
     assert bias.before.loss == pytest.approx(accuracy.loss)
     assert all(row["mix_corrections"] is None for row in dump())
-    assert is_of(Path(f"{DATABASE}.artifacts/{record.artifact}"), record, plain_ranges("even"))
+    assert is_of(engine_of(record), record, plain_ranges("even"))
     told = f"trial {record.trial}: biases corrected for this mix are not kept: {bias.reason}"
     assert told in found.stderr
     assert told in found.stdout
