@@ -159,7 +159,6 @@ def test_what_is_cut_off_while_it_is_stored_leaves_the_pick_as_it_was(here: Path
     old, new = before[changed], after[changed]
     assert {name for name in old if old[name] != new[name]} == {"artifact", "loss", "mix_bias", "mix_corrections"}
     assert new["loss"] < 0.01 * old["loss"]
-    assert not Path(f"{DATABASE}.artifacts/{old['artifact']}").exists()
 
 
 def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_pick_has_the_biases_of_its_own_mix_and_is_confirmed_with_them(here: P
     assert (bias.step.error_after or 0) < 0.01 * (bias.step.error_before or 0)
     assert record.final is not None
     assert record.final.loss < 0.1 * bias.before.loss
-    assert [again.number for again in record.rounds] == [0, 1]
+    assert len(record.rounds) == 2, "as evaluated and as confirmed"
     ranges = plain_ranges()
     assert ranges.recovery.mixes == {}
     store, _, target = opened()
@@ -255,7 +254,7 @@ def test_a_worker_learns_what_another_one_corrected_meanwhile(here: Path, tmp_pa
 
 
 def test_what_does_not_help_leaves_the_pick_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With even channels all INT8 loses little in front of any layer, and its corrections are those of the mix too."""
+    """The one float layer is the last, so that those before it are corrected as they were in all INT8."""
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path, loud=1)
     found = invoke(*search(tmp_path, "even", 0.005))
@@ -266,6 +265,7 @@ def test_what_does_not_help_leaves_the_pick_as_it_was(tmp_path: Path, monkeypatc
     assert accuracy is not None
     assert record.final is not None
     assert not bias.kept
+    assert bias.reason == "the error is 1 times as large [1, 1]: not lower by more than chance"
     assert bias.before.loss == pytest.approx(accuracy.loss)
     assert all(row["mix_corrections"] is None for row in dump())
     assert is_of(engine_of(record), record, plain_ranges("even"))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from search.values import Correction, LossEstimate, MixBias, StepRecord
+from studies.artifacts.folder import Artifacts
+from studies.options.limits import Limits
 from studies.store.records import LostEvaluationError
 from studies.store.statements import results
 from studies.store.store import Store
+from studies.trials.ledger import Ledger
 from tests.support.study_rows import add, evaluated, make_study, plain
 
 STEP = StepRecord("bias", False, True, "the error is half as large", 0.02, 0.01, notes=("2 of 2 ops corrected",))
@@ -48,6 +53,22 @@ def test_the_result_of_a_corrected_engine_takes_the_place_of_the_other_one_once(
     with pytest.raises(LostEvaluationError):
         store.claims.set_mix_bias(number, KEPT)
     assert plain(store.evaluations.load(number).evaluation.accuracy) == plain(better.accuracy)
+
+
+def test_the_engine_without_the_corrections_gives_way_to_the_other_one(store: Store, tmp_path: Path) -> None:
+    target = make_study(store)
+    study, artifacts = store.studies.load("s"), Artifacts(tmp_path / "engines")
+    ledger = Ledger(store, artifacts, study, store.targets.of_study(study.id)[0], Limits(), {})
+    evaluation = evaluated((1, 2), 2.0, 0.02, 0.01)
+    plain_engine, corrected = tmp_path / "plain.onnx", tmp_path / "corrected.onnx"
+    plain_engine.write_text("plain")
+    corrected.write_text("corrected")
+    number = store.claims.begin(target, evaluation.assignment, "d" * 64, "w1", 0)
+    before = ledger.record(number, evaluation, plain_engine, worker="w1")
+    ledger.correct(before, evaluation, corrected, KEPT, MEANS, worker="w1")
+    after = store.evaluations.load(number)
+    assert artifacts.read_bytes(after.artifact or "") == b"corrected"
+    assert before.artifact not in artifacts
 
 
 def test_what_is_not_kept_is_remembered_and_changes_nothing_else(store: Store) -> None:
