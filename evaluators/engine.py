@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evaluators.lowering.placement import Placement
 from search.errors import BitfrontError
-from search.graph.model import Model
+from search.graph.model import Model, TensorSpec
 from search.values import Assignment, AuditRow, Capability, EngineSummary, LayerTime, Ranges, Target
 
 Arrays = dict[str, NDArray[Any]]
@@ -44,6 +44,19 @@ class Engine:
     path: Path
     size_bytes: int
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenEngine:
+    """An engine file that was opened without the model it was built from.
+
+    Attributes:
+        session: runs it.
+        inputs: of the engine, the samples along their first axis.
+    """
+
+    session: Session
+    inputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from search.errors import TargetError
 from search.values import Precision
 
 if TYPE_CHECKING:
-    from evaluators.engine import Backend
+    from evaluators.engine import Backend, OpenEngine
 
 OptionType = Literal["choice", "count", "duration", "file", "flag", "folder", "size", "switch", "text"]
 # What every export consists of beside the engine, by the names that files of a backend's own may refer to.
@@ -164,6 +166,23 @@ class BackendKind(ABC):
             TargetError: it is not installed, or there is no such device.
             ConfigError: an option does not fit.
         """
+
+    def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
+        """Open an engine file without the model that it was built from.
+
+        Args:
+            backend: that this kind opened.
+            batch: leading dimension of inputs that leave it open; None where it has to be fixed.
+
+        Raises:
+            TargetError: engines of this backend cannot be run without their model, or the file is none of them.
+            ModelError: the file leaves a dimension open.
+            RefusedError: the file is damaged, or of another version or device.
+        """
+        raise TargetError(
+            f"opening {path}: backend {self.name} cannot run an engine without its model. Compare engines of backend "
+            "onnxruntime or tensorrt."
+        )
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing that takes long
         """Import what takes seconds to import and needs no device.

@@ -95,7 +95,7 @@ def reference(
     names: tuple[str, ...] = ()
     with Tally(metric) as tally:
         for index, batch in enumerate(batches):
-            outputs = _run(session, batch)
+            outputs = run_real_rows(session, batch)
             if metric.needs_reference:
                 kinds = {name: array.dtype.kind for name, array in outputs.items()}
                 names = tuple(metric.outputs_read(kinds))
@@ -166,7 +166,7 @@ def evaluate(
         for index, batch in enumerate(_matching(batches, reference)):
             began = time.perf_counter()
             with time_spent("run"):
-                outputs = _run(session, batch)
+                outputs = run_real_rows(session, batch)
             run_s += time.perf_counter() - began
             excerpt.add(outputs, tally.samples, batch.count)
             tally.add(batch, outputs, partial(reference.batch, index))
@@ -216,7 +216,7 @@ class _End:
         return bool(low > self._allowed_drop)
 
 
-def _run(session: Runner, batch: Batch) -> Arrays:
+def run_real_rows(session: Runner, batch: Batch) -> Arrays:
     """Outputs of one batch, real rows only."""
     rows = len(next(iter(batch.inputs.values())))
     return {name: _real(name, array, rows, batch.count) for name, array in session.run(batch.inputs).items()}

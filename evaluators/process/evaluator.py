@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluators.backends.registry import kind_named
 from evaluators.process.job import Job
+from evaluators.process.line import EngineFileRequests
 from evaluators.process.results import Description
 from evaluators.process.tasks.builds import Builds
 from evaluators.process.tasks.calibrations import Calibrations
@@ -125,6 +126,13 @@ class Evaluator:
     @property
     def diagnoses(self) -> Diagnoses:
         return self._needing_data.diagnoses
+
+    @property
+    def engine_files(self) -> EngineFileRequests:
+        raise EvaluatorError(
+            "asking an evaluator process to run engine files without their model: it was opened for a model. Ask one "
+            "whose job names `engine_files`."
+        )
 
     @property
     def _needing_data(self) -> _WithData:

@@ -27,6 +27,8 @@ class Job:
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
         only_builds: the process only builds engines, for another one to measure. It opens neither data nor metric,
             never runs the float model, and answers only the requests `setup.adopt`, `setup.knobs` and `builds`.
+        engine_files: label → engine file that the process runs as it is. It opens no model then, and answers only the
+            requests `engine_files`.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Job:
     ranges: str | None = None
     beside: bool = False
     only_builds: bool = False
+    engine_files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

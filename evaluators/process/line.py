@@ -23,6 +23,7 @@ from evaluators.process.results import (
     Calibrated,
     Description,
     EmulatedScore,
+    EngineScores,
     FinalScores,
     FloatComparison,
     LatencyComparison,
@@ -314,6 +315,31 @@ class DiagnosisRequests(Protocol):
         """numpy's name of the type that every input and output of an engine file has, which may not be the model's."""
 
 
+class EngineFileRequests(Protocol):
+    """Engine files as they are, without their model; answered only where the job names `engine_files`.
+
+    Raises:
+        InputError: an engine or the data cannot be used, or they do not fit together.
+        EvaluatorError: an engine cannot be run here.
+    """
+
+    def score(self, labels: Sequence[str]) -> EngineScores:
+        """Scores of engines on all samples of the data.
+
+        Args:
+            labels: of the job, `baseline` among them; `reference` is what the others' outputs are compared with, where
+                the metric does so, and is not scored itself.
+        """
+
+    def time(self, order: Sequence[str], rounds: int) -> Mapping[str, Latency]:
+        """Latencies of engines that are loaded and run in turn, in this order, and not measured again where doubtful.
+
+        Args:
+            order: labels of the job.
+            rounds: how often each is visited.
+        """
+
+
 class EvaluatorLine(Protocol):
     """All requests, by kind of work."""
 
@@ -337,3 +363,6 @@ class EvaluatorLine(Protocol):
 
     @property
     def diagnoses(self) -> DiagnosisRequests: ...
+
+    @property
+    def engine_files(self) -> EngineFileRequests: ...

@@ -166,3 +166,26 @@ class LatencyComparison:
     measured_ms: float
     baseline_ms: float | None
     warnings: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EngineScores:
+    """Engine files scored on the same samples, in the same order.
+
+    Attributes:
+        metric: what scored them.
+        scores: label → (n,) float64: one score per sample, per batch for accumulating metrics.
+        values: label → the metric over everything.
+        counts: samples of each batch.
+        clusters: (n,) int64 codes, the same for scores that belong together; None where they are independent.
+        failed: label → message, of engines that are not in `scores` because their outputs are not finite.
+        data: digest of the data.
+    """
+
+    metric: MetricDescription
+    scores: Mapping[str, NDArray[np.float64]]
+    values: Mapping[str, float]
+    counts: Sequence[int]
+    clusters: NDArray[np.int64] | None
+    failed: Mapping[str, str]
+    data: str

@@ -16,11 +16,12 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from evaluators.engine import DeviceError, OutOfMemoryError
 from evaluators.process import wire
 from evaluators.process.job import Job
+from evaluators.process.line import EvaluatorLine
 from evaluators.process.requests import OPEN, handlers
 from evaluators.process.results import Description
 from search import errors
@@ -110,12 +111,18 @@ class _Service:
 
     def _open(self, job: Job) -> Description:
         from evaluators.cores import pin_to_one_cpu
+        from evaluators.process.engine_files.evaluator import EngineFileEvaluator
         from evaluators.process.evaluator import Evaluator
 
         if job.only_builds:
             _end_with_keeper()
-        evaluator = Evaluator(job, self._report)
-        description = evaluator.setup.describe()
+        evaluator: EvaluatorLine
+        if job.engine_files:
+            only_files = EngineFileEvaluator(job, self._report)
+            description, evaluator = only_files.describe(), cast(EvaluatorLine, only_files)
+        else:
+            whole = Evaluator(job, self._report)
+            description, evaluator = whole.setup.describe(), whole
         if not job.only_builds and description.target.relative and int(job.options.get("threads", 1)) == 1:
             pin_to_one_cpu()  # before the first session: its threads stay where they are started
         self._handlers = handlers(evaluator)

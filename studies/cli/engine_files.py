@@ -1,17 +1,26 @@
-"""The verb that looks into engine files: `inspect`."""
+"""The verbs for engine files: `inspect` and `gate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import out, print_csv, print_json, print_table, verb
-from studies.cli.parameters import Csv, Json
+from studies.cli.base import out, print_csv, print_json, print_table, progress_for, verb
+from studies.cli.parameters import Csv, Json, Storage, WhichTarget
+from studies.gate.limits import PROCESSES, GateLimits
 from studies.inspect import engine_report
+from studies.options.quantities import parse_drop, parse_tolerance
+from studies.options.read_options import read_changes
+from studies.outputs import check_file
 from studies.verbs import engine_files
+
+if TYPE_CHECKING:  # it takes a while to import
+    from studies.gate.report import GateReport
+
+EXIT_CODES = {"holds": 0, "fails": 1, "not judged": 3}
 
 File = Annotated[
     Path, typer.Argument(help="Plan, trtexec's layer JSON, ONNX file, or exported folder.", metavar="FILE")
@@ -44,6 +53,101 @@ def inspect(
         print_csv(_rows(found))
     else:
         _print(found)
+
+
+Candidate = Annotated[
+    str, typer.Argument(help="Study, exported folder, ONNX file or plan that is to be judged.", metavar="CANDIDATE")
+]
+Baseline = Annotated[
+    str, typer.Option("--against", help="The same of what it is held against.", metavar="BASELINE", show_default=False)
+]
+MaxDrop = Annotated[
+    str | None, typer.Option("--max-drop", help="Most loss against the baseline: 1%, 0.01.", metavar="LOSS")
+]
+MaxSlowdown = Annotated[
+    str | None, typer.Option("--max-slowdown", help="Most slowdown against the baseline: 3%.", metavar="SHARE")
+]
+TrialOf = Annotated[
+    int | None, typer.Option("--trial", help="Of a candidate that is a study. [default: its pick]", metavar="TRIAL")
+]
+BaselineTrial = Annotated[
+    int | None, typer.Option("--against-trial", help="Of a baseline that is a study.", metavar="TRIAL")
+]
+Reference = Annotated[
+    Path | None,
+    typer.Option("--reference", help="Engine of the float model, for metrics that compare outputs.", metavar="FILE"),
+]
+Processes = Annotated[int, typer.Option("--processes", help="In which latencies are measured.", metavar="N")]
+Junit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.", metavar="FILE")]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write a summary in Markdown.", metavar="FILE")]
+
+
+@verb
+def gate(
+    candidate: Candidate,
+    baseline: Baseline,
+    max_drop: MaxDrop = None,
+    max_slowdown: MaxSlowdown = None,
+    trial: TrialOf = None,
+    against_trial: BaselineTrial = None,
+    reference: Reference = None,
+    processes: Processes = PROCESSES,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Hold a candidate engine against a baseline: exit code 0 it holds, 1 it fails, 3 it was not judged."""
+    changes = read_changes(options, "gate")
+    data = changes.pop("data", None)
+    if data is None:
+        raise ConfigError("gating: expected --data with samples to score both engines on, and it is missing. Give it.")
+    limits = GateLimits(
+        None if max_drop is None else parse_drop(max_drop),
+        None if max_slowdown is None else parse_tolerance(max_slowdown, "--max-slowdown"),
+        processes,
+    )
+    for file, doing in ((junit, "writing JUnit XML to"), (markdown, "writing a summary to")):
+        if file is not None:
+            check_file(file, doing)
+    with progress_for(as_json) as events:
+        found = engine_files.gate(
+            candidate,
+            baseline,
+            data,
+            limits,
+            trials=(trial, against_trial),
+            reference=reference,
+            changes=changes,
+            storage=storage,
+            target=target,
+            events=events,
+        )
+    _write_gate(found, junit, markdown)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_gate(found)
+    raise typer.Exit(EXIT_CODES[found.verdict.value])
+
+
+def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) -> None:
+    from studies.gate.files import junit_text, markdown_text
+
+    for file, text in ((junit, junit_text), (markdown, markdown_text)):
+        if file is not None:
+            file.write_text(text(found), encoding="utf-8")
+
+
+def _print_gate(found: GateReport) -> None:
+    out.print(found.headline(), markup=False)
+    out.print()
+    print_table(list(found.rows()), ("check", "verdict", "estimate", "bounds", "limit", "smallest_detectable"))
+    out.print()
+    for line in found.sentences():
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _rows(found: engine_report.EngineReport) -> list[dict[str, Any]]:

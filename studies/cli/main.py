@@ -1,6 +1,7 @@
 """The command line: which verb is in which module. Only this package prints and exits.
 
-Exit codes: 0 done, 2 refused before anything was made, 1 a run that could not go on, 130 interrupted.
+Exit codes: 0 done, 2 refused before anything was made, 1 a run that could not go on or a gate that fails, 3 a gate that
+was not judged, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ VERBS = {
     "sensitivity": "studies.cli.analyses",
     "evaluate": "studies.cli.analyses",
     "inspect": "studies.cli.engine_files",
+    "gate": "studies.cli.engine_files",
     "studies": "studies.cli.reading",
     "delete": "studies.cli.results",
     "doctor": "studies.cli.results",

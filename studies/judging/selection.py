@@ -1,4 +1,4 @@
-"""Which evaluation an export means: a pick, or a trial."""
+"""Which evaluation is meant where a study is named: a pick, or a trial."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from studies.judging.sentences.no_pick import nearest_text, nothing_text, regain
 from studies.judging.standing import Standing
 
 
-def find_row(now: Standing, pick: str | None, trial: int | None) -> int:
-    """The row that a pick or a trial means; StudyError when there is none."""
+def find_row(now: Standing, pick: str | None, trial: int | None, *, option: str = "--trial") -> int:
+    """The row that a pick or a trial means; StudyError when there is none.
+
+    Args:
+        pick: its name; None for `best`.
+        option: by which the trial was given, for messages.
+    """
     if pick is not None and trial is not None:
-        raise StudyError("choosing what to export: give --pick or --trial, not both.")
+        raise StudyError("choosing an engine: give --pick or --trial, not both.")
     if trial is not None:
-        return _trial_row(now, trial)
+        return _trial_row(now, trial, option)
     name = read_pick(pick or "best")
     row = replace(now, scored_picks=(name,)).picks.row(name)
     if row is None and name not in NAMES and now.picks.best is not None:
@@ -25,16 +30,14 @@ def find_row(now: Standing, pick: str | None, trial: int | None) -> int:
     return row
 
 
-def _trial_row(now: Standing, trial: int) -> int:
+def _trial_row(now: Standing, trial: int, option: str) -> int:
     rows = [row for row, number in enumerate(now.table.trial) if number == trial]
     if not rows:
         known = sorted(int(number) for number in now.table.trial if number >= 0)
         there = f"its trials are {known[0]} to {known[-1]}" if known else "it has no trial yet"
-        raise StudyError(f"--trial {trial}: study {now.study.name!r} has no such evaluation; {there}.")
+        raise StudyError(f"{option} {trial}: study {now.study.name!r} has no such evaluation; {there}.")
     if now.table.status[rows[0]] != "ok":
-        raise StudyError(
-            f"--trial {trial}: that evaluation is {now.table.status[rows[0]]}; there is nothing to export."
-        )
+        raise StudyError(f"{option} {trial}: that evaluation is {now.table.status[rows[0]]}; it has no engine.")
     return rows[0]
 
 

@@ -53,10 +53,11 @@ class SearchConfig:
         kinds.TEXT,
         "Calibration and evaluation data: .npz, folder, module:function.",
         metavar="DATA",
-        verbs=Verbs.READING_FILES,
+        verbs=(*Verbs.READING_FILES, "gate"),
         panel="Study",
         helps={
             **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
+            "gate": "Samples that both engines are scored on.",
             "layers": "Calibrate too: ranges decide on FP16.",
             "sensitivity": "Of a model: its data. Of a study: where they are now.",
         },
@@ -121,7 +122,7 @@ class SearchConfig:
         default_text="beside the database",
     )
     backend: str = option(
-        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=Verbs.ON_HOST, panel="Target"
+        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=Verbs.RUNNING, panel="Target"
     )
     backend_options: tuple[str, ...] = option(
         kinds.NAMED_VALUE,
@@ -129,7 +130,7 @@ class SearchConfig:
         (),
         name="backend-option",
         metavar="OPTION",
-        verbs=Verbs.ON_HOST,
+        verbs=Verbs.RUNNING,
         many=True,
         panel="Target",
         from_json=tuple,
@@ -139,7 +140,7 @@ class SearchConfig:
         "cpu, cuda, cuda:1.",
         "auto",
         metavar="NAME",
-        verbs=Verbs.ON_HOST,
+        verbs=Verbs.RUNNING,
         panel="Target",
         default_text="the backend's own",
     )
@@ -185,7 +186,7 @@ class SearchConfig:
         "Processor threads of one inference.",
         1,
         metavar="N",
-        verbs=Verbs.ON_HOST,
+        verbs=Verbs.RUNNING,
         panel="Target",
     )
     batch: int | None = option(
@@ -193,7 +194,7 @@ class SearchConfig:
         "Leading dimension of dynamic inputs.",
         None,
         metavar="N",
-        verbs=("search", *Verbs.ANALYSES),
+        verbs=("search", *Verbs.ANALYSES, "gate"),
         panel="Target",
     )
     shapes: tuple[ShapeSpec, ...] = option(
@@ -211,7 +212,7 @@ class SearchConfig:
         kinds.METRIC,
         "top1 top5 agreement cosine sqnr mse miou map module:function",
         None,
-        verbs=Verbs.BUILDING,
+        verbs=Verbs.SCORING,
         panel="Data",
     )
     decode: str | None = option(
@@ -219,7 +220,7 @@ class SearchConfig:
         "How map reads boxes: yolov5, yolov8, module:function.",
         None,
         metavar="LAYOUT",
-        verbs=Verbs.BUILDING,
+        verbs=Verbs.SCORING,
         panel="Data",
     )
     calibration_data: str | None = option(
@@ -241,7 +242,7 @@ class SearchConfig:
         helps={"worker": "Where these are on this host."},
     )
     preprocess: str | None = option(
-        kinds.FUNCTION, "module:function that reads one image file.", None, verbs=Verbs.BUILDING, panel="Data"
+        kinds.FUNCTION, "module:function that reads one image file.", None, verbs=Verbs.SCORING, panel="Data"
     )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),

@@ -24,6 +24,8 @@ class Verbs:
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")
     ON_HOST = (*JOINING, *ANALYSES)
+    RUNNING = (*ON_HOST, "gate")  # run engines on this host
+    SCORING = (*BUILDING, "gate")
     READING_FILES = tuple(dict.fromkeys((*ON_HOST, *READING_STUDIES)))
 
 

@@ -16,7 +16,7 @@ _MODULES = {
     **dict.fromkeys(("front", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
     **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
-    "inspect": "engine_files",
+    **dict.fromkeys(("inspect", "gate"), "engine_files"),
     "recover": "recovery",
     "delete": "deletion",
     "doctor": "host_check",

@@ -1,12 +1,25 @@
-"""Looking into engine files, whoever made them: the verb `inspect` as a function."""
+"""Engine files, whoever made them: the verbs `inspect` and `gate` as functions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from evaluators.engine_files import EngineFile, read_engine_file
-from search.errors import BitfrontError, TargetError
+from search.errors import BitfrontError, ConfigError, TargetError
+from studies.events import Events, Quiet
+from studies.gate.limits import GateLimits, check_limits
 from studies.inspect.engine_report import EngineReport
+from studies.options.config import SearchConfig
+from studies.options.read_options import change_config
+from studies.store.store import default_url
+
+if TYPE_CHECKING:  # it belongs to one verb
+    from studies.gate.report import GateReport
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def inspect(
@@ -31,6 +44,56 @@ def inspect(
     """
     engine = _read(file, profile)
     return EngineReport(engine, None if against is None else _read(against, against_profile))
+
+
+def gate(
+    candidate: str | Path,
+    baseline: str | Path,
+    data: str,
+    limits: GateLimits,
+    *,
+    trials: tuple[int | None, int | None] = (None, None),
+    reference: str | Path | None = None,
+    changes: Mapping[str, Any] = NOTHING,
+    storage: str | None = None,
+    target: str | None = None,
+    events: Events | None = None,
+) -> GateReport:
+    """Hold a candidate engine against a baseline, as `bitfront gate`; nothing is stored.
+
+    Args:
+        candidate, baseline: the name of a study, an exported folder, an ONNX file, or a plan.
+        data: samples that both are scored on, in any form that a search takes.
+        limits: what the candidate may be worse by: `GateLimits(max_drop=0.01, max_slowdown=0.03)`.
+        trials: of candidate and baseline, where these are studies; None for the pick `best`.
+        reference: engine file that metrics which compare outputs compare with; None for the baseline.
+        changes: `metric`, `decode`, `preprocess`, `batch`, `backend`, `device`, `threads`.
+        storage, target: of studies; None for the default database and the study's first target.
+
+    Raises:
+        InputError: an engine, the data, the metric or a limit cannot be used, or a side is of another target.
+        EvaluatorError: the evaluator process dies.
+    """
+    from studies.gate.gate import GateInputs, run_gate
+    from studies.gate.side import Wanted, find_side
+
+    check_limits(limits)
+    if reference is not None and not Path(reference).is_file():
+        raise ConfigError(f"--reference {reference}: there is no such file. Name an engine file of the float model.")
+    url = storage or default_url()
+    wanted = (
+        Wanted(str(candidate), "CANDIDATE", trials[0], "--trial"),
+        Wanted(str(baseline), "--against", trials[1], "--against-trial"),
+    )
+    sides = [find_side(each, url, target) for each in wanted]
+    inputs = GateInputs(
+        candidate=sides[0],
+        baseline=sides[1],
+        reference=None if reference is None else Path(reference).absolute(),
+        config=change_config(SearchConfig(model="gate", data=data), changes),
+        limits=limits,
+    )
+    return run_gate(inputs, events or Quiet())
 
 
 def _read(file: str | Path, profile: str | Path | None) -> EngineFile:

@@ -81,6 +81,7 @@ OF_STUDIES = {
     "judging": {"events", "options", "run_clock", "store"},
     "show": {"judging", "options", "outputs", "store", "trials"},
     "export": {"__version__", "judging", "run", "show", "store", "trials"},
+    "gate": {"__version__", "artifacts", "events", "judging", "options", "run", "store"},
     "inspect": {"artifacts", "environment", "events", "judging", "options", "run", "show", "store"},
 }
 
@@ -117,7 +118,7 @@ FLOORS = {
     ),
     "studies": (
         *("environment events guard interrupts options outputs run_clock", "store", "artifacts crew judging", "trials"),
-        *("run show", "export fleet inspect monitoring", "verbs", "cli"),
+        *("run show", "export fleet gate inspect monitoring", "verbs", "cli"),
     ),
 }
 MOST_FILES, MOST_LINES = 12, 400

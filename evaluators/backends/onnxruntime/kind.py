@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine
@@ -11,7 +12,7 @@ from evaluators.backends.onnxruntime.device import NAME
 from search.errors import TargetError
 
 if TYPE_CHECKING:
-    from evaluators.engine import Backend
+    from evaluators.engine import Backend, OpenEngine
 
 
 class OnnxRuntimeKind(BackendKind):
@@ -32,6 +33,13 @@ class OnnxRuntimeKind(BackendKind):
         if not backend.cuda:
             _check_threads(backend.device.threads)
         return backend
+
+    def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
+        from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
+        from evaluators.backends.onnxruntime.engine_file import open_engine_file
+
+        assert isinstance(backend, OnnxRuntimeBackend)
+        return open_engine_file(backend.device, path, batch)
 
     def gpu_of(self, device: str) -> int | None:
         return discovery.cuda_index(device)

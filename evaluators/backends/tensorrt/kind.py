@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluators.backends.kind import BackendKind, Check, Machine, Recipe, rows_of
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.tensorrt.options import NAME, PACKAGES, TensorRTOptions
-from search.errors import ConfigError
+from search.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
-    from evaluators.engine import Backend
+    from evaluators.engine import Backend, OpenEngine
 
 
 class TensorRTKind(BackendKind):
@@ -35,6 +36,20 @@ class TensorRTKind(BackendKind):
         except TypeError as error:
             raise ConfigError(f"opening backend tensorrt: {error}. It has the options of `bitfront search`.") from error
         return TensorRTBackend(device, settled)
+
+    def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
+        from evaluators.backends.tensorrt.backend import TensorRTBackend
+        from evaluators.backends.tensorrt.session import open_plan
+        from evaluators.engine import OpenEngine
+
+        if path.suffix == ".onnx":
+            raise TargetError(
+                f"opening {path}: backend tensorrt runs plans, and this is an ONNX file. Export the study that it "
+                "belongs to, or build a plan of it with trtexec."
+            )
+        assert isinstance(backend, TensorRTBackend)
+        session = open_plan(path, f"cuda:{backend.index}")
+        return OpenEngine(session, session.inputs)
 
     def prepare(self) -> None:
         from evaluators.backends.tensorrt.api import import_tensorrt

@@ -24,6 +24,7 @@ from evaluators.backends.tensorrt.device import (
 )
 from evaluators.engine import Arrays, DeviceError, RefusedError
 from search.errors import DataError, TargetError
+from search.graph.model import TensorSpec
 
 _AROUND_COUNT = 20
 _PROFILE_WARM_UP = 3
@@ -73,6 +74,11 @@ class TensorRTSession:
         self._point(self._context)
         io_bytes = sum(array.nbytes for array in self._host.values())
         self.memory_bytes: int | None = _scratch_bytes(self._engine) + plan_bytes + io_bytes
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, types and shapes of the engine's inputs."""
+        return tuple(TensorSpec(n, self._host[n].dtype.name, self._host[n].shape) for n in self._inputs)
 
     def _names(self) -> tuple[list[str], list[str]]:
         names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]

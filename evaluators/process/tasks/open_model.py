@@ -44,7 +44,7 @@ class OpenModel:
         shapes = {name: models.ShapeRequest(*map(tuple, parts)) for name, parts in job.shapes.items()}
         self._given = models.load(Path(job.model), batch=job.batch, shapes=shapes)
         self.model = self._recovered()
-        self.backend = _open_backend(job)
+        self.backend = open_backend_of(job)
         self.target = self.backend.target()
         self.folder = Path(job.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,8 @@ class OpenModel:
             self._report(ALIVE, None)
 
 
-def _open_backend(job: Job) -> Backend:
+def open_backend_of(job: Job) -> Backend:
+    """The backend that a job names; TargetError, or ConfigError, where it cannot be opened."""
     try:
         with _turn_of(job) if job.beside else nullcontext():
             return open_backend(job.backend, job.device, job.options)

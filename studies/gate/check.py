@@ -1,0 +1,107 @@
+"""One check of a gate: what was estimated, between which bounds, against which limit, and what follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from evaluators.measure.intervals import student_point
+
+LEVEL = 0.01
+"""Probability of a wrong verdict, over all checks of one gate together."""
+_POWER_LEVEL = 0.1  # a difference is called detectable where it is missed in one of ten cases
+
+
+class Verdict(Enum):
+    """What a check says, or a gate as a whole."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check with its verdict.
+
+    Attributes:
+        name: `loss` or `latency`.
+        verdict: holds where the upper bound is within the limit, fails where the lower bound is beyond it.
+        limit: the most that is allowed: a drop in the unit of the metric, or a slowdown relative to the baseline.
+        estimate, low, high: of the same; None where nothing could be measured.
+        level: error probability of each of the two bounds, of which only one can mislead.
+        smallest: what would be found to exceed the limit in nine of ten cases; None where that cannot be told.
+        test: how the bounds were found, in words.
+        units: how many samples, clusters, batches or processes they come from.
+        reason: why the verdict is what it is, one sentence.
+        details: further numbers, by name, as JSON values.
+    """
+
+    name: str
+    verdict: Verdict
+    limit: float
+    estimate: float | None
+    low: float | None
+    high: float | None
+    level: float
+    smallest: float | None
+    test: str
+    units: str
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "limit": self.limit,
+            "estimate": self.estimate,
+            "low": self.low,
+            "high": self.high,
+            "level": self.level,
+            "smallest_detectable": self.smallest,
+            "test": self.test,
+            "units": self.units,
+            "reason": self.reason,
+            **self.details,
+        }
+
+
+def divide_level(checks: int, level: float = LEVEL) -> float:
+    """The level of each bound of each check, so that all of them together hold `level` (Bonferroni).
+
+    A check has two bounds, but its true value lies on one side of the limit, so only one of them can mislead.
+    """
+    return level / max(1, checks)
+
+
+def combine_verdicts(checks: Sequence[Check]) -> Verdict:
+    """Fails where one check fails; holds where all hold; else it was not judged."""
+    verdicts = {check.verdict for check in checks}
+    if Verdict.FAILS in verdicts:
+        return Verdict.FAILS
+    return Verdict.HOLDS if verdicts == {Verdict.HOLDS} else Verdict.NOT_JUDGED
+
+
+def one_sided_point(level: float, freedom: int) -> float:
+    """The point of Student's t that leaves `level` above it."""
+    from scipy.special import ndtri
+
+    return student_point(float(ndtri(1 - level)), freedom)
+
+
+def detectable_excess(error: float, freedom: int, level: float) -> float:
+    """How far beyond a limit a true mean is found to be so in nine of ten cases, by a one-sided t test.
+
+    Args:
+        error: standard error of the mean, estimated with `freedom` degrees of freedom; an upper bound of it, which
+            holds in nine of ten cases, is what is reckoned with.
+    """
+    from scipy.special import chdtri
+
+    widening = math.sqrt(freedom / float(chdtri(freedom, 1 - _POWER_LEVEL)))
+    return (one_sided_point(level, freedom) + one_sided_point(_POWER_LEVEL, freedom)) * error * widening

@@ -1,0 +1,210 @@
+"""Runs a gate: both engines in fresh processes on the same data, scored and timed, and held to the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice, permutations
+from pathlib import Path
+
+import numpy as np
+
+from evaluators.process.connection import ProcessDiedError, ProcessLimits
+from evaluators.process.job import Job
+from evaluators.process.keeper import EvaluatorProcess
+from evaluators.process.results import EngineScores
+from search.errors import ConfigError, EvaluatorError
+from search.values import Target
+from studies.events import Events
+from studies.gate.check import Check, divide_level
+from studies.gate.fit import check_target, common_backend, threads_of
+from studies.gate.latency import ProcessTimes, judge_latency
+from studies.gate.limits import GateLimits, check_limits
+from studies.gate.loss import PairedScores, fail_loss, judge_loss
+from studies.gate.report import GateReport
+from studies.gate.side import Side
+from studies.options.config import SearchConfig
+from studies.options.limits import MAX_DROP, MetricScale
+from studies.options.quantities import Amount
+from studies.run.session.backend_values import backend_options, check_backend_options, device_of
+from studies.run.session.folders import work_folder
+
+ROUNDS = 40  # in which the engines of one process take turns
+CANDIDATE, BASELINE, COPY, REFERENCE = "candidate", "baseline", "copy", "reference"
+
+
+@dataclass(frozen=True)
+class GateInputs:
+    """What a gate compares, and how.
+
+    Attributes:
+        candidate, baseline: the two engines.
+        reference: engine file that metrics which compare outputs compare with; None for the baseline.
+        config: data, metric, backend, device, threads and batch; its model counts for nothing.
+        limits: what the candidate may be worse by.
+    """
+
+    candidate: Side
+    baseline: Side
+    reference: Path | None
+    config: SearchConfig
+    limits: GateLimits
+
+
+def run_gate(inputs: GateInputs, events: Events) -> GateReport:
+    """Score and time both engines, and say whether the candidate keeps the limits.
+
+    Raises:
+        InputError: an engine, the data, the metric or a limit cannot be used, or a side is of another target.
+        EvaluatorError: the evaluator process dies.
+    """
+    check_limits(inputs.limits)
+    candidate, baseline = inputs.candidate, inputs.baseline
+    named = inputs.config.threads if "threads" in inputs.config.given else None
+    config = inputs.config.changed(
+        {
+            "backend": common_backend(candidate, baseline, inputs.config.backend),
+            "threads": threads_of(candidate, baseline, named),
+            "timing_cache": "none",
+        }
+    )
+    check_backend_options(config)
+    limits = ProcessLimits(config.evaluation_timeout_s, config.evaluation_memory_bytes)
+    with work_folder() as folder:
+        job = _job(replace(inputs, config=config), folder)
+        with EvaluatorProcess(job, folder / "log", limits) as keeper:
+            here = keeper.description.target
+            for side in (candidate, baseline):
+                check_target(side, here)
+            return _Gate(inputs, keeper, here, events).run()
+
+
+class _Gate:
+    """One run of a gate on engines that are of this target."""
+
+    def __init__(self, inputs: GateInputs, keeper: EvaluatorProcess, target: Target, events: Events) -> None:
+        self._inputs = inputs
+        self._keeper = keeper
+        self._target = target
+        self._events = events
+        self._level = divide_level(inputs.limits.checks)
+
+    def run(self) -> GateReport:
+        limits = self._inputs.limits
+        checks: list[Check] = []
+        notes: list[str] = []
+        metric: MetricScale | None = None
+        values: dict[str, float] = {}
+        data = ""
+        if limits.max_drop is not None:
+            scores = self._score()
+            metric, data = _scale_of(scores), scores.data
+            values = dict(scores.values)
+            notes += scores.metric.notes
+            checks.append(self._judge_loss(scores, metric, limits.max_drop))
+        if limits.max_slowdown is not None:
+            times, doubts = self._time()
+            notes += doubts
+            band = max(self._inputs.candidate.band, self._inputs.baseline.band)
+            checks.append(judge_latency(times, limits.max_slowdown, self._level, band))
+        return GateReport(
+            candidate=self._inputs.candidate,
+            baseline=self._inputs.baseline,
+            target=self._target,
+            metric=metric,
+            values=values,
+            data=data,
+            checks=tuple(checks),
+            notes=tuple(notes),
+        )
+
+    # -- loss ------------------------------------------------------------------------------------------------------
+
+    def _score(self) -> EngineScores:
+        self._events.note("scoring both engines on the data")
+        labels = [CANDIDATE, BASELINE] + ([REFERENCE] if self._inputs.reference is not None else [])
+        try:
+            return self._keeper.ask("scoring the engines").engine_files.score(labels)
+        except ProcessDiedError as death:
+            raise EvaluatorError(f"scoring the engines: {death}") from death
+
+    def _judge_loss(self, scores: EngineScores, metric: MetricScale, given: float | Amount) -> Check:
+        limit = self._resolve_limit(given, metric)
+        if CANDIDATE in scores.failed:
+            return fail_loss(limit, self._level, f"the candidate cannot be scored: {scores.failed[CANDIDATE]}")
+        gathers = scores.metric.kind == "accumulating"
+        sign = 1.0 if metric.higher_is_better else -1.0
+        paired = PairedScores(
+            candidate=scores.scores[CANDIDATE],
+            baseline=scores.scores[BASELINE],
+            ratio=metric.ratio,
+            higher_is_better=metric.higher_is_better,
+            clusters=scores.clusters,
+            counts=np.asarray(scores.counts, dtype=np.int64) if gathers else None,
+            whole_drop=sign * (scores.values[BASELINE] - scores.values[CANDIDATE]) if gathers else None,
+        )
+        return judge_loss(paired, limit, self._level, metric.text)
+
+    def _resolve_limit(self, given: float | Amount, metric: MetricScale) -> float:
+        """The limit in the unit of the metric.
+
+        Raises:
+            ConfigError: it means nothing for this metric, or the metric has nothing to compare the baseline with.
+        """
+        if metric.relative and not metric.ratio and self._inputs.reference is None:
+            raise ConfigError(
+                f"--max-drop with the metric {metric.name}: it says how far outputs are from those of a float model, "
+                "and there is none to compare both engines with. Give --reference with an engine of the float model."
+            )
+        amount = given if isinstance(given, Amount) else Amount(given)
+        if problem := MAX_DROP.misfit(amount, metric):
+            raise ConfigError(f"--max-drop {given} for the metric {metric.name}: {problem}")
+        return amount.value
+
+    # -- latency ---------------------------------------------------------------------------------------------------
+
+    def _time(self) -> tuple[list[ProcessTimes], list[str]]:
+        """Times of each process, and what was doubtful in them."""
+        times: list[ProcessTimes] = []
+        doubts: list[str] = []
+        total = self._inputs.limits.processes
+        for number, order in enumerate(_orders(total), start=1):
+            self._events.step("timing the engines in turn, in fresh processes", number, total)
+            self._keeper.close()
+            try:
+                found = self._keeper.ask("timing the engines").engine_files.time(order, ROUNDS)
+            except ProcessDiedError as death:
+                raise EvaluatorError(f"timing the engines: {death}") from death
+            times.append(ProcessTimes(*(found[label].raw_ms for label in (CANDIDATE, BASELINE, COPY))))
+            doubts += [f"process {number}, {label}: {text}" for label in order for text in found[label].warnings]
+        return times, doubts
+
+
+def _orders(count: int) -> Sequence[tuple[str, ...]]:
+    """In which order the engines are loaded and run in each process: in six of them every order comes once."""
+    return list(islice(cycle(permutations((CANDIDATE, BASELINE, COPY))), count))
+
+
+def _scale_of(scores: EngineScores) -> MetricScale:
+    found = scores.metric
+    return MetricScale(found.name, found.unit, found.ratio, found.higher_is_better, found.relative)
+
+
+def _job(inputs: GateInputs, folder: Path) -> Job:
+    config, baseline = inputs.config, str(inputs.baseline.engine)
+    files = {CANDIDATE: str(inputs.candidate.engine), BASELINE: baseline, COPY: baseline}
+    if inputs.reference is not None:
+        files[REFERENCE] = str(inputs.reference)
+    return Job(
+        model="",
+        data=config.data,
+        folder=str(folder / "evaluator"),
+        batch=config.batch,
+        backend=config.backend,
+        device=device_of(config),
+        options=backend_options(config),
+        metric=config.metric,
+        decode=config.decode,
+        preprocess=config.preprocess,
+        engine_files=files,
+    )

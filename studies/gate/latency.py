@@ -1,0 +1,127 @@
+"""Whether a candidate is slower than is allowed, from times that it and two copies of the baseline took in turn.
+
+Inferences of one process are alike, and processes differ: where an engine lies in memory, which core it got. So every
+process counts once, by the logarithm of how many times the baseline's latency the candidate takes in it, and the
+interval is that of Student's t over processes. How far equal engines differ is measured in the same processes, by the
+second copy of the baseline, and the interval is widened by that: the tie band.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.gate.check import Check, Verdict, detectable_excess, one_sided_point
+from studies.gate.limits import LEAST_PROCESSES
+from studies.gate.loss import judge_bounds
+from studies.options.quantities import format_percent
+
+Floats = NDArray[np.float64]
+
+LEAST_BAND = 0.01  # no two engines are told apart by less
+_BAND_LEVEL = 0.025  # copies of one engine differ by more than the band in one of twenty cases
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """What three engines took in one process, run in turn: the target's statistic of each, in milliseconds."""
+
+    candidate_ms: float
+    baseline_ms: float
+    copy_ms: float
+
+    @property
+    def slowdown(self) -> float:
+        """The logarithm of how many times the baseline's latency the candidate takes."""
+        return math.log(self.candidate_ms) - (math.log(self.baseline_ms) + math.log(self.copy_ms)) / 2
+
+    @property
+    def tie(self) -> float:
+        """The same of two engines that are equal."""
+        return math.log(self.copy_ms) - math.log(self.baseline_ms)
+
+
+def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, known_band: float = 0.0) -> Check:
+    """Hold the slowdown of a candidate to a limit.
+
+    Args:
+        times: of each process, at least three.
+        limit: the most slowdown that is allowed, relative: 0.03.
+        level: of each bound.
+        known_band: the tie band that a study measured on this target, relative; 0 where there is none.
+
+    Raises:
+        ValueError: fewer than three processes.
+    """
+    if len(times) < LEAST_PROCESSES:
+        raise ValueError(f"judging a latency: expected at least {LEAST_PROCESSES} processes, got {len(times)}")
+    if min(min(each.candidate_ms, each.baseline_ms, each.copy_ms) for each in times) <= 0:
+        reason = "an inference takes less than this clock can tell from nothing; give a larger --batch"
+        return Check(
+            "latency",
+            Verdict.NOT_JUDGED,
+            limit,
+            None,
+            None,
+            None,
+            level,
+            None,
+            "none",
+            f"{len(times)} processes",
+            reason,
+        )
+    slowdowns, freedom = np.array([each.slowdown for each in times]), len(times) - 1
+    band = max(LEAST_BAND, known_band, measure_band(times))
+    middle, error = float(np.mean(slowdowns)), _standard_error(slowdowns)
+    half = one_sided_point(level, freedom) * error + math.log1p(band)
+    low, high = math.expm1(middle - half), math.expm1(middle + half)
+    excess = detectable_excess(error, freedom, level) + math.log1p(band)
+    verdict, smallest = judge_bounds(low, high, limit), (1 + limit) * math.exp(excess) - 1
+    return Check(
+        "latency",
+        verdict,
+        limit,
+        math.expm1(middle),
+        low,
+        high,
+        level,
+        smallest,
+        "t test over processes, widened by the tie band",
+        f"{len(times)} processes",
+        _reason(verdict, (low, high), limit, band),
+        {
+            "tie_band": band,
+            "candidate_ms": float(np.median([each.candidate_ms for each in times])),
+            "baseline_ms": float(np.median([[each.baseline_ms, each.copy_ms] for each in times])),
+            "ratios": [math.exp(each.slowdown) for each in times],
+            "tie_ratios": [math.exp(each.tie) for each in times],
+        },
+    )
+
+
+def measure_band(times: Sequence[ProcessTimes]) -> float:
+    """How far two equal engines may be apart in these processes, relative: a 95 % bound of their mean difference."""
+    ties = np.array([each.tie for each in times])
+    reach = one_sided_point(_BAND_LEVEL, len(times) - 1) * _standard_error(ties)
+    return math.expm1(abs(float(np.mean(ties))) + reach)
+
+
+def _standard_error(values: Floats) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def _reason(verdict: Verdict, bounds: tuple[float, float], limit: float, band: float) -> str:
+    low, high = (format_percent(bound) for bound in bounds)
+    allowed, tie = format_percent(limit), format_percent(band)
+    if verdict is Verdict.FAILS:
+        return f"the candidate is at least {low} slower, more than the {allowed} that are allowed"
+    if verdict is Verdict.HOLDS:
+        return f"the candidate is at most {high} slower, within the {allowed} that are allowed"
+    told = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"
+    if limit < band:
+        return f"{told}: an engine as fast as the baseline cannot hold a limit below the tie band; allow more"
+    return f"{told}: more --processes, or a quiet machine, would tell"

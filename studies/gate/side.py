@@ -1,0 +1,140 @@
+"""The two sides of a gate: what a study, an exported folder, an ONNX file or a plan is, and where its engine lies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluators.backends.registry import kind_named
+from search.errors import ConfigError, StudyError
+from search.values import Target
+from studies.artifacts.folder import hash_of
+from studies.artifacts.locations import open_artifacts
+from studies.judging.selection import find_row
+from studies.judging.study_lookup import standing_of
+from studies.store import suggestions
+from studies.store.store import Store
+from studies.store.target_options import config_of
+
+MANIFEST = "manifest.json"
+_PLANS = (".plan", ".engine", ".trt")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two engines that are compared.
+
+    Attributes:
+        name: as the user gave it, with the trial that it means.
+        engine: its file.
+        backend: that runs it.
+        target: what it was made for; None where the file does not say.
+        band: tie band of latency that was measured on that target, relative; 0 where none was.
+    """
+
+    name: str
+    engine: Path
+    backend: str
+    target: Target | None = None
+    band: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        target = None if self.target is None else self.target.to_json()
+        return {"name": self.name, "engine": str(self.engine), "backend": self.backend, "target": target}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What names a side.
+
+    Attributes:
+        source: name of a study, folder that was exported, or engine file.
+        option: by which it was given, for messages.
+        trial: of a study; None for its pick `best`.
+        trial_option: by which that was given.
+    """
+
+    source: str
+    option: str
+    trial: int | None
+    trial_option: str
+
+
+def find_side(wanted: Wanted, url: str, target: str | None) -> Side:
+    """Find the engine that a side means.
+
+    Args:
+        url: of the database that studies are looked up in.
+        target: which of a study's; None for the first.
+
+    Raises:
+        ConfigError: a file or folder is missing or damaged, or a trial is given of what is no study.
+        StudyError: there is no such study, pick or trial, or its engine was not kept.
+    """
+    path = Path(wanted.source)
+    is_file = path.is_file() or path.suffix in (".onnx", *_PLANS)
+    if not (path.is_dir() or is_file):
+        return _of_study(wanted, url, target)
+    if wanted.trial is not None:
+        raise ConfigError(
+            f"{wanted.trial_option} {wanted.trial}: trials belong to studies, and {wanted.source} is none. Leave it "
+            "out, or name a study."
+        )
+    return _of_folder(wanted, path) if path.is_dir() else _of_file(wanted, path)
+
+
+def _of_file(wanted: Wanted, path: Path) -> Side:
+    if not path.is_file():
+        raise ConfigError(f"{wanted.option} {path}: there is no such file. Name an ONNX file or a plan.")
+    return Side(wanted.source, path.absolute(), "tensorrt" if path.suffix in _PLANS else "onnxruntime")
+
+
+def _of_folder(wanted: Wanted, folder: Path) -> Side:
+    """The engine of an exported folder, if it is what was exported."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        target = Target.from_json(manifest["target"])
+        engine = folder / kind_named(target.backend).engine_file
+        digest, trial = manifest["files"][engine.name], manifest["trial"]
+        latency = manifest["latency"]
+        band = 0.0 if latency["tie_band_provisional"] else float(latency["tie_band"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{wanted.option} {folder}: expected a folder that `bitfront export` wrote, but {folder / MANIFEST} cannot "
+            f"be used: {type(error).__name__}: {error}. Name the folder of an export, or an engine file."
+        ) from error
+    if not _is_intact(engine, digest):
+        raise ConfigError(
+            f"{wanted.option} {folder}: {engine.name} is missing or is not what was exported. Export it again; to "
+            f"compare the file as it is, name {engine} itself."
+        )
+    return Side(f"{wanted.source} (trial {trial})", engine.absolute(), target.backend, target, band)
+
+
+def _of_study(wanted: Wanted, url: str, target: str | None) -> Side:
+    """The kept engine of a study's pick or trial."""
+    with Store.open(url, write=False) as store:
+        now = standing_of(store, wanted.source, wanted=target)
+        row = find_row(now, None, wanted.trial, option=wanted.trial_option)
+        artifacts = open_artifacts(config_of(now.study, now.target, url))
+        trial, digest = int(now.table.trial[row]), str(now.table.artifact[row] or "")
+        if not digest or digest not in artifacts or not artifacts.is_whole(digest):
+            way = suggestions.command("export", wanted.source, "--trial", str(trial), "--out", "engine/")
+            raise StudyError(
+                f"{wanted.option} {wanted.source}: the engine of trial {trial} was not kept. Export it, which builds "
+                f"it again, and name the folder: `{way}`."
+            )
+        engine = artifacts.path(digest)
+    made_for = now.target.target
+    band = 0.0 if now.target.band_is_provisional else now.target.band
+    return Side(f"{wanted.source} (trial {trial})", engine, made_for.backend, made_for, band)
+
+
+def _is_intact(engine: Path, digest: str) -> bool:
+    if not engine.is_file():
+        return False
+    with engine.open("rb") as file:
+        return hash_of(file) == digest
