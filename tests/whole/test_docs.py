@@ -22,6 +22,7 @@ from search.values import Target
 from studies import verbs
 from studies.cli.reference import write_reference
 from studies.export.export import Export
+from studies.gate.report import GateReport
 from studies.inspect.mix.report import MixReport
 from studies.inspect.profile import Profile
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -288,7 +289,7 @@ def check_call(call: ast.Call) -> None:
 
 
 def returned(name: str) -> Any:
-    types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds, MixReport)
+    types = (Export, Space, Target, Check, StudyStatus, Profile, Sensitivities, Thresholds, MixReport, GateReport)
     return typing.get_type_hints(getattr(verbs, name), localns={kind.__name__: kind for kind in types})["return"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evaluators.process.engine_files.runs import EngineFileRuns
 from evaluators.process.evaluator import Evaluator, Setup
 from evaluators.process.requests import REQUESTS, connect, handlers, value_types
 from evaluators.process.results import Built, DataDescription
@@ -25,6 +26,7 @@ TASKS = {
     "calibrations": Calibrations,
     "candidates": Candidates,
     "diagnoses": Diagnoses,
+    "engine_files": EngineFileRuns,
     "scores": Scores,
     "setup": Setup,
     "timings": Timings,
