@@ -12,7 +12,7 @@ from evaluators.measure.intervals import student_point
 
 LEVEL = 0.01
 """Probability of a wrong verdict, over all checks of one gate together."""
-_POWER_LEVEL = 0.1  # a difference is called detectable where it is missed in one of ten cases
+_POWER_LEVEL = 0.07  # a difference is called detectable where it is missed so often; with room to the one in ten
 
 
 class Verdict(Enum):
@@ -99,7 +99,7 @@ def detectable_excess(error: float, freedom: int, level: float) -> float:
 
     Args:
         error: standard error of the mean, estimated with `freedom` degrees of freedom; an upper bound of it, which
-            holds in nine of ten cases, is what is reckoned with.
+            holds in more than nine of ten cases, is what is reckoned with.
     """
     from scipy.special import chdtri
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from studies.options.quantities import format_percent
 Floats = NDArray[np.float64]
 
 LEAST_BAND = 0.01  # no two engines are told apart by less
-_BAND_LEVEL = 0.025  # copies of one engine differ by more than the band in one of twenty cases
 
 
 @dataclass(frozen=True)
@@ -59,28 +59,14 @@ def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, kno
     """
     if len(times) < LEAST_PROCESSES:
         raise ValueError(f"judging a latency: expected at least {LEAST_PROCESSES} processes, got {len(times)}")
-    if min(min(each.candidate_ms, each.baseline_ms, each.copy_ms) for each in times) <= 0:
-        reason = "an inference takes less than this clock can tell from nothing; give a larger --batch"
-        return Check(
-            "latency",
-            Verdict.NOT_JUDGED,
-            limit,
-            None,
-            None,
-            None,
-            level,
-            None,
-            "none",
-            f"{len(times)} processes",
-            reason,
-        )
-    slowdowns, freedom = np.array([each.slowdown for each in times]), len(times) - 1
+    if any(min(each.candidate_ms, each.baseline_ms, each.copy_ms) <= 0 for each in times):
+        return _not_timed(times, limit, level)
     band = max(LEAST_BAND, known_band, measure_band(times))
-    middle, error = float(np.mean(slowdowns)), _standard_error(slowdowns)
-    half = one_sided_point(level, freedom) * error + math.log1p(band)
+    slowdowns, freedom = np.array([each.slowdown for each in times]), len(times) - 1
+    middle, error, tie = float(np.mean(slowdowns)), _standard_error(slowdowns), math.log1p(band)
+    half = one_sided_point(level, freedom) * error + tie
     low, high = math.expm1(middle - half), math.expm1(middle + half)
-    excess = detectable_excess(error, freedom, level) + math.log1p(band)
-    verdict, smallest = judge_bounds(low, high, limit), (1 + limit) * math.exp(excess) - 1
+    verdict = judge_bounds(low, high, limit)
     return Check(
         "latency",
         verdict,
@@ -89,25 +75,35 @@ def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, kno
         low,
         high,
         level,
-        smallest,
+        math.expm1(math.log1p(limit) + tie + detectable_excess(error, freedom, level)),
         "t test over processes, widened by the tie band",
         f"{len(times)} processes",
         _reason(verdict, (low, high), limit, band),
-        {
-            "tie_band": band,
-            "candidate_ms": float(np.median([each.candidate_ms for each in times])),
-            "baseline_ms": float(np.median([[each.baseline_ms, each.copy_ms] for each in times])),
-            "ratios": [math.exp(each.slowdown) for each in times],
-            "tie_ratios": [math.exp(each.tie) for each in times],
-        },
+        _details(times, band),
     )
 
 
 def measure_band(times: Sequence[ProcessTimes]) -> float:
-    """How far two equal engines may be apart in these processes, relative: a 95 % bound of their mean difference."""
-    ties = np.array([each.tie for each in times])
-    reach = one_sided_point(_BAND_LEVEL, len(times) - 1) * _standard_error(ties)
-    return math.expm1(abs(float(np.mean(ties))) + reach)
+    """How far two equal engines are apart over these processes, relative.
+
+    What differs from process to process is in the interval already; this is what they have in common.
+    """
+    return math.expm1(abs(float(np.mean([each.tie for each in times]))))
+
+
+def _not_timed(times: Sequence[ProcessTimes], limit: float, level: float) -> Check:
+    units, reason = f"{len(times)} processes", "an inference takes less than this clock can tell; give a larger --batch"
+    return Check("latency", Verdict.NOT_JUDGED, limit, None, None, None, level, None, "none", units, reason)
+
+
+def _details(times: Sequence[ProcessTimes], band: float) -> dict[str, Any]:
+    return {
+        "tie_band": band,
+        "candidate_ms": float(np.median([each.candidate_ms for each in times])),
+        "baseline_ms": float(np.median([[each.baseline_ms, each.copy_ms] for each in times])),
+        "ratios": [math.exp(each.slowdown) for each in times],
+        "tie_ratios": [math.exp(each.tie) for each in times],
+    }
 
 
 def _standard_error(values: Floats) -> float:

@@ -16,6 +16,7 @@ from studies.gate.paired_shares import detectable_drop, drop_bounds, drop_p_valu
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+_ROUNDS = 30  # in which a drop and the variance that it brings agree
 LEAST_UNITS = 20  # samples, clusters or batches, below which Student's t is not to be trusted with scores of any form
 
 
@@ -117,7 +118,7 @@ def _judge_means(scores: PairedScores, limit: float, level: float, show: Callabl
     half, error = _half_width(drops, units, ratio, level, count)
     low, high = estimate - half, estimate + half
     verdict = judge_bounds(low, high, limit)
-    smallest = limit + detectable_excess(error, count - 1, level) if error > 0 else None
+    smallest = _detectable(drops, error, limit, count, level, ratio) if error > 0 else None
     reason = _reason(verdict, (low, high), limit, smallest, show)
     return Check(
         "loss", verdict, limit, estimate, low, high, level, smallest, f"paired t test over {kind}", told, reason
@@ -153,6 +154,20 @@ def _half_width(drops: Floats, units: Codes | None, ratio: bool, level: float, c
     low, high = paired_interval(drops, ratio=ratio, z=z, clusters=units)
     half = (high - low) / 2
     return half, half / point if math.isfinite(half) else math.inf
+
+
+def _detectable(drops: Floats, error: float, limit: float, count: int, level: float, ratio: bool) -> float:
+    """The smallest drop that is found to exceed a limit in nine of ten cases.
+
+    A share that drops further changes more samples, by which its variance grows in proportion.
+    """
+    if not ratio:
+        return limit + detectable_excess(error, count - 1, level)
+    changing = float(np.mean(np.square(drops))) + 1 / len(drops)
+    drop = limit
+    for _ in range(_ROUNDS):
+        drop = limit + detectable_excess(error * math.sqrt((changing + drop) / changing), count - 1, level)
+    return drop
 
 
 def _reason(

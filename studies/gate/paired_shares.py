@@ -22,7 +22,7 @@ _BOUND_SHARE = 0.05  # of the level, which goes to the bound of the share that c
 _GRID = 9  # shares that are tried up to that bound; the p-value is nearly always largest at its end
 _DEVIATIONS = 7.0  # of the number of samples that change, beyond which its probability is below 10⁻¹¹
 _HALVINGS = 18
-_POWER_Z = 1.2815515655446004  # a drop is called detectable where even its 10 % quantile would be found
+_POWER_Z = 1.4757910281791706  # a drop is called detectable where even its 7 % quantile would be found
 
 
 def drop_p_value(lost: int, won: int, samples: int, limit: float, level: float) -> float:

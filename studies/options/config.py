@@ -57,7 +57,6 @@ class SearchConfig:
         panel="Study",
         helps={
             **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
-            "gate": "Samples that both engines are scored on.",
             "layers": "Calibrate too: ranges decide on FP16.",
             "sensitivity": "Of a model: its data. Of a study: where they are now.",
         },
