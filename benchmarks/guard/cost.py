@@ -1,6 +1,6 @@
 """What a guard costs a serving process, and what its correction of outputs wins.
 
-Cost: the shipped example in all INT8 is run with and without a guard in turn, on one core, while the guard's thread has
+Cost: examples/digits in all INT8 is run with and without a guard in turn, on one core, while the guard's thread has
 the others. p50 and p99 of each round are ratios to the run without a guard. Import: milliseconds of processor time and
 megabytes that `from studies.guard import Guard` adds to a process that has NumPy and ONNX Runtime.
 Correction: digits that slowly change their brightness, as frames of a video do, go through all INT8; the error of the

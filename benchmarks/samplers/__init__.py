@@ -1,4 +1,4 @@
-"""Samplers and search orders side by side: on simulated networks, on made-up large ones, and on the shipped example."""
+"""Samplers and search orders side by side: on simulated networks, on made-up large ones, and on examples/digits."""
 
 import os
 

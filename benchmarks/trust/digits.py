@@ -1,4 +1,4 @@
-"""Fresh scenes for the shipped example: what examples/digits/train.py draws with PyTorch, drawn here by NumPy.
+"""Fresh scenes for digits: what examples/digits/train.py draws with PyTorch, drawn here by NumPy.
 
 The scenes of `digits.npz` are of 797 digits that were held out from training, which `data/digits_held_out.npz` has.
 Fresh scenes are of the same digits, each about equally often, with other turns, clutter, contrast and noise. So they

@@ -3,7 +3,7 @@
     python -m benchmarks.trust.networks                     # all four, about two minutes each
     python -m benchmarks.trust.networks --only encoder --steps 200 --out FOLDER
 
-Four kinds that the shipped example is not: `residual` (ReLU, squeeze-and-excitation), `heads` (SiLU, inverted
+Four kinds that examples/digits is not: `residual` (ReLU, squeeze-and-excitation), `heads` (SiLU, inverted
 residuals with squeeze-and-excitation, two outputs), `segmentation` (a U-Net) and `encoder` (a transformer). They are
 trained as anybody would train them and left as they are: what INT8 costs comes from bright specks and far-off values in
 the data, SiLU, gates and attention, and no weight is rescaled afterwards. Everything is seeded.

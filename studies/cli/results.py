@@ -132,7 +132,7 @@ def doctor(
 @verb
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
-    trials: Annotated[int, typer.Option("--trials", help="Evaluations.", metavar="N")] = 40,
+    trials: Annotated[int, typer.Option("--trials", help="Evaluations.", metavar="N")] = 24,
     quiet: Quiet = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""

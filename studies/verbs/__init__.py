@@ -21,7 +21,7 @@ _MODULES = {
     "delete": "deletion",
     "doctor": "host_check",
     **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),
-    **dict.fromkeys(("demo", "example_files"), "example"),
+    **dict.fromkeys(("demo", "write_example"), "example"),
 }
 
 __all__ = sorted(_MODULES)

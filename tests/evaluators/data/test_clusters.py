@@ -17,7 +17,7 @@ from evaluators.data import Splits, open_data, split
 from evaluators.measure.score_order import order_scores
 from search.errors import DataError
 from search.graph.model import TensorSpec, load
-from studies.verbs.example import example_files
+from tests.support.paths import DIGITS
 
 IMAGE = (TensorSpec("image", "float32", (4, 2)),)
 READ = "import numpy as np\n\n\ndef read(path):\n    return np.zeros(2, np.float32)\n"
@@ -309,9 +309,8 @@ class TestScoreOrder:
         assert sum(map(len, seen.values())) == len(sizes), "no cluster is in two blocks"
 
 
-def test_scenes_of_the_example_belong_to_the_digits_they_were_made_of() -> None:
-    model, samples = example_files()
-    opened = open_data(str(samples), load(model, batch=16).inputs)
+def test_scenes_of_digits_belong_to_the_originals_they_were_made_of() -> None:
+    opened = open_data(str(DIGITS / "digits.npz"), load(DIGITS / "digits.onnx", batch=16).inputs)
     assert opened.clusters is not None
     labels = opened.labels(np.arange(len(opened)))
     assert labels is not None

@@ -45,11 +45,11 @@ from studies.run.pace import Pace
 from studies.show import sensitivity_plot
 from studies.store.records import GroupRecord, SensitivityRecord
 from studies.store.store import Store
-from studies.verbs.example import example_files
 from tests.support.command_line import DATABASE, copy_finished, invoke, ok, three_layers, write_inputs
 from tests.support.evaluator_jobs import case
 from tests.support.networks import NETWORKS, ODD, Net, feeds, images, loaded, observed, plain_session, save
 from tests.support.networks import finish as finished_net
+from tests.support.paths import DIGITS
 from tests.support.study_rows import STUDY, TARGET, finish
 
 FP16, INT8 = Precision.FP16, Precision.INT8
@@ -303,9 +303,8 @@ def test_what_does_not_fit_float16_is_said_and_no_number(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[Model, Any, Any]:
-    path, samples = example_files()
-    model = load(path, batch=16)
-    dataset = data.open_data(str(samples), model.inputs)
+    model = load(DIGITS / "digits.onnx", batch=16)
+    dataset = data.open_data(str(DIGITS / "digits.npz"), model.inputs)
     return model, dataset, calibration.collect(model, dataset, np.arange(256), "minmax", threads=2)
 
 

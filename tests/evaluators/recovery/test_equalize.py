@@ -21,11 +21,9 @@ from evaluators.recovery.streams.find import find_streams
 from search.graph.model import Model, load
 from search.values import Assignment, Precision, Ranges, Recovery
 from tests.support.networks import Net, finish, images, loaded, residual_cnn, sqnr_db
-from tests.support.paths import ROOT
+from tests.support.paths import DIGITS
 from tests.support.recovery_contexts import context_for, run_over
 from tests.support.stream_graphs import loaded_from
-
-DIGITS = ROOT / "examples" / "digits"
 
 
 def propose(context: RecoveryContext) -> tuple[Ranges, Proposal]:
@@ -70,7 +68,7 @@ def test_uneven_channels_lose_nothing_then(placement: Placement) -> None:
     np.testing.assert_array_equal(run_over(context.open_float(proposal.ranges.recovery), context)["logits"], exact)
 
 
-def test_the_example_loses_nothing_in_int8_then() -> None:
+def test_digits_lose_nothing_in_int8_then() -> None:
     model = load(DIGITS / "digits.onnx", batch=16)
     with np.load(DIGITS / "digits.npz") as data:
         pixels, labels, clusters = data["image"], data["labels"], data["clusters"]
