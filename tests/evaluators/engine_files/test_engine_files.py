@@ -9,12 +9,20 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from evaluators.engine_files import EngineFile, Layer, read_engine_file
+from evaluators.engine_files import (
+    EngineFile,
+    KnownGroup,
+    Layer,
+    read_engine_built_here,
+    read_engine_file,
+    with_profile,
+    write_layers,
+)
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
 from search.errors import InputError
 from search.graph import onnx_file
-from search.values import Assignment, Precision
+from search.values import Assignment, LayerTime, Precision
 from tests.support.networks import loaded, observed
 from tests.support.paths import DATA
 
@@ -124,6 +132,54 @@ def test_a_file_that_onnx_runtime_optimized_tells_what_runs(mix: Path, tmp_path:
     asked = {node for each in read(mix).layers for node in each.nodes}
     assert any(each.weighted and set(each.nodes) <= asked for each in found.layers)
     assert sum(each.weighted for each in found.layers) > 3
+
+
+# -- exports -----------------------------------------------------------------------------------------------------------
+
+
+def test_times_and_reasons_join_the_layers_of_an_engine(listing: Path, tmp_path: Path) -> None:
+    """As an export writes them and reads them again, of what TensorRT said."""
+    found = read_engine_built_here(listing, "engine of tensorrt")
+    assert found.kind == "engine of tensorrt"
+    name = "block.0/conv1 + block.0/relu1"
+    rows = [LayerTime(name, "CaskConvolution", "g001", False, 0.25), LayerTime("elsewhere", "Cast", None, True, 1.0)]
+    groups = {"g001": KnownGroup(("block.0/conv1",), "it was never offered in INT8: planted")}
+    write_layers(tmp_path, with_profile(found, rows, groups), 20)
+    again = read(tmp_path)
+    conv = layer(again, name)
+    assert (conv.ms, conv.why_not_int8) == (0.25, "it was never offered in INT8: planted")
+    assert set(conv.nodes) == {"block.0/conv1", "block.0/relu1"}
+    assert [each for each in again.layers if each.name != name] == [each for each in found.layers if each.name != name]
+    assert json.loads((tmp_path / "profile.json").read_text()) == [{"count": 20}, {"name": name, "averageMs": 0.25}]
+
+
+def test_layers_without_names_take_the_times_of_their_kind_in_order() -> None:
+    kinds = {"product 1": "Mul", "conv": "Conv", "product 2": "Mul", "sum": "Add"}
+    layers = tuple(Layer(name, kind, None) for name, kind in kinds.items())
+    told = [("Mul_7", "Mul", 1.0), ("Mul_9", "Mul", 3.0), ("conv", "Conv", 2.0)]
+    told += [("Add_1", "Add", 9.0), ("Add_2", "Add", 9.0)]
+    rows = [LayerTime(name, kind, None, False, ms) for name, kind, ms in told]
+    found = with_profile(EngineFile("", "", layers), rows, {})
+    assert [each.ms for each in found.layers] == [1.0, 2.0, 3.0, None]  # nobody knows which of two rows is its own
+
+
+def test_float_ops_between_codes_are_float_once_onnx_runtime_has_optimized(mix: Path) -> None:
+    """Of a file that nothing was fused in; in a file to be built they are INT8."""
+    convs = [each for each in read_engine_built_here(mix, "engine").layers if each.kind == "Conv"]
+    assert [each.precision for each in convs] == [Precision.FP32] + [Precision.FP16] * (len(convs) - 1)
+    assert "no INT8 kernel that takes it in" in convs[1].why_not_int8
+
+
+@pytest.mark.parametrize("content", ['{"layers": []}', '{"layers": [{}], "kind": "", "notes": []}', '{"layers": 1}'])
+def test_a_damaged_export_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "layers.json").write_text(content)
+    with pytest.raises(InputError, match=r"expected the layers that `bitfront export` writes, .*Export again\."):
+        read(tmp_path)
+
+
+def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"with layers\.json in it"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(

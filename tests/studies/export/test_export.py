@@ -22,6 +22,7 @@ from search.graph.model import load
 from search.values import Answer, Assignment, Evaluation, Failure, FailureKind, Precision, Ranges, Stage
 from studies.export import checks
 from studies.export.checks import MeasuredEngine, check_latency, default_tolerance, failure_text
+from studies.guard.metrics import LayerErrors
 from studies.run import rebuild
 from studies.run.work import Bench, Work
 from studies.store.repositories.claims import Claims
@@ -30,7 +31,7 @@ from studies.trials.ledger import Ledger
 from tests.support import evaluator_jobs
 from tests.support.command_line import DATABASE, copy_finished, environment, invoke, ok, tree
 from tests.support.forks.processes import fork_evaluators
-from tests.support.networks import Net, save
+from tests.support.networks import Net, images, save
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +100,10 @@ def test_an_export_says_what_each_layer_runs_in_and_why_it_is_not_int8(here: Pat
     assert found["kind"] == "engine of onnxruntime"
     nodes = {row["node"]: (row["precision"], row["other_precision"]) for row in found["nodes"]}
     assert ("fp32", "int8") in [nodes[node] for layer in weighted for node in layer["nodes"]]
+    layers = LayerErrors.open(here / "int8", every_s=0)  # what a guard's metrics read of an export
+    layers.offer({"image": images(4, shape=(3, 8, 8))})
+    assert layers.errors().keys() == {"first", "second", "fc"}
+    assert max(layers.errors().values()) > 0
     profile = json.loads((here / "fp32/profile.json").read_text())
     assert {row["name"] for row in profile[1:]} <= {layer["name"] for layer in found["layers"]}
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import prometheus_client
 import pytest
 
 from search.errors import ConfigError
 from studies import verbs
 from studies.events import Quiet
 from studies.judging.standing import Standing
+from studies.judging.status.study_status import study_status
 from studies.monitoring import monitored
+from studies.monitoring.search_metrics import SearchMetrics
 from studies.options.config import SearchConfig
 from studies.store.records import EvaluationRecord
-from tests.support.command_line import invoke, quick, write_inputs
+from studies.store.store import Store
+from tests.support.command_line import DATABASE, copy_finished, invoke, quick, write_inputs
 from tests.support.servers.databases import free_port
 
 pytestmark = pytest.mark.slow
@@ -73,6 +78,29 @@ def test_a_search_counts_its_evaluations_and_shows_its_picks(here: Path) -> None
     assert finished.standing.measures.finished_count == 5
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+
+
+def test_of_many_workers_the_whole_study_is_told(here: Path) -> None:
+    copy_finished(here)
+    registry = prometheus_client.CollectorRegistry()
+    metrics = SearchMetrics(Quiet(), prometheus_client, registry)
+    with Store.open(f"sqlite:///{DATABASE}") as store:
+        status = study_status(store, "small")
+        (target,) = status.targets
+        new = store.statistics.finished_since(target.target.id, 1e9)
+    failed = replace(new[0], status="failed", stage="build", kind="refused")
+    metrics.overview(status, [*new, failed])
+    name = {"target": f"{target.target.target.backend} {target.target.target.device}"}
+    labels = {"outcome": "failed", "stage": "build", "kind": "refused"}
+    counted = registry.get_sample_value
+    assert counted("bitfront_search_evaluations_total", labels) == 1
+    assert counted("bitfront_search_evaluations_total", {"outcome": "ok", "stage": "", "kind": ""}) == len(new) > 0
+    assert counted("bitfront_search_finished_evaluations", name) == target.tally.finished
+    assert counted("bitfront_search_live_workers", name) == 0
+    best = target.picks["best"]
+    assert counted("bitfront_search_pick_latency_seconds", {**name, "pick": "best"}) == best.latency_ms / 1000
+    metrics.overview(replace(status, targets=(replace(target, picks={}),)), [])
+    assert counted("bitfront_search_pick_latency_seconds", {**name, "pick": "best"}) is None
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_made(here: Path, taken: int) -> None:
