@@ -32,7 +32,7 @@ def count_values(
     bins = {name: bins_of(range_, magnitudes=magnitudes) for name, range_ in ranges.items()}
     counts = {name: np.zeros(BINS, np.int64) for name in ranges}
     inputs = [spec.name for spec in run.model.inputs if spec.name in ranges]
-    parts = _parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
+    parts = cut_parts({name: 4 * seen.elements[name] for name in ranges if name not in inputs}, FETCH_BYTES)
     with ExitStack() as stack:
         chain = open_chain(run.model.graph, parts, run.threads, stack)
         for batch in run.batches():
@@ -45,7 +45,7 @@ def count_values(
     return counts
 
 
-def _parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+def cut_parts(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     """Names in order, cut so that the sizes of each part sum to the limit at most, but at least one name each."""
     parts: list[list[str]] = []
     used = 0

@@ -23,6 +23,7 @@ class Job:
         calibration_select: which calibration samples are used, see `recovery.sample_choice`.
         hand_ranges: `REGEX=LOW:HIGH` each.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
+        undivided: every split is all of the data: for data that nothing is chosen by.
         ranges: path of the calibrated ranges, once there are any.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
         only_builds: the process only builds engines, for another one to measure. It opens neither data nor metric,
@@ -47,6 +48,7 @@ class Job:
     split_seed: int = 0
     calibration_select: str = "all"
     hand_ranges: Sequence[str] = ()
+    undivided: bool = False
     ranges: str | None = None
     beside: bool = False
     only_builds: bool = False

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from evaluators.calibration.sample_statistics import SampleStatistics
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
@@ -180,6 +181,13 @@ class ScoreRequests(Protocol):
             EvaluatorError: an engine cannot be loaded or run here.
         """
 
+    def score_engines(self, engines: Mapping[str, Path]) -> FinalScores:
+        """Score several engines on *final*, as `score_finalists` does, and time nothing.
+
+        Raises:
+            EvaluatorError: an engine cannot be loaded or run here.
+        """
+
     def run_final(self, engine: Path) -> Mapping[str, NDArray[Any]]:
         """Outputs of an engine file on the first final samples: what an export must give again, bit for bit.
 
@@ -237,6 +245,16 @@ class CalibrationRequests(Protocol):
         Raises:
             RunError: the model has not been calibrated.
             EvaluatorError: ONNX Runtime cannot run the model.
+        """
+
+    def observe_samples(self) -> SampleStatistics:
+        """What each calibration sample does to each tensor under the adopted ranges.
+
+        At most 256 of them, the first of each cluster where the data have clusters.
+
+        Raises:
+            RunError: the model has not been calibrated.
+            ModelError: ONNX Runtime cannot run the model.
         """
 
 

@@ -41,6 +41,7 @@ VERBS = {
     "evaluate": "studies.cli.analyses",
     "inspect": "studies.cli.engine_files",
     "gate": "studies.cli.engine_files",
+    "drift": "studies.cli.fresh_data",
     "studies": "studies.cli.reading",
     "delete": "studies.cli.results",
     "doctor": "studies.cli.results",

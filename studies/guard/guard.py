@@ -20,6 +20,7 @@ from studies.guard.compensation import Compensation
 from studies.guard.engines import Arrays, Run, open_pair
 from studies.guard.observer import Observer
 from studies.guard.options import GuardError, GuardOptions
+from studies.guard.reservoir import Reservoir
 from studies.guard.shadow import Sample, Shadow
 from studies.guard.state import Breaker, BreakerState, GuardState
 from studies.guard.state_file import StateKeeper
@@ -58,6 +59,7 @@ class Guard:
             policy.
         tell: told in a sentence what happens; None to log it as a warning of the logger `bitfront.guard`.
         seed: of the choice of samples.
+        reservoir: keeps some requests of every hour as fresh data; None to keep none. The guard closes it.
 
     Raises:
         GuardError: the state file is none.
@@ -75,12 +77,14 @@ class Guard:
         sensor: Sensor | None = None,
         tell: Callable[[str], None] | None = None,
         seed: int | None = None,
+        reservoir: Reservoir | None = None,
     ) -> None:
         self._options = options = options or GuardOptions()
         self._engines = {**engines, FAST: fast, SAFE: safe}
         self._policy, self._sensor = policy, sensor
         self._tell = tell or _LOG.warning
         self._random = random.Random(seed)
+        self._reservoir = reservoir
         self._keeper = StateKeeper(None if state is None else Path(state), self._tell)
         self._classes = options.classes
         self._compensation = Compensation(options.compensate) if options.compensate else None
@@ -91,7 +95,7 @@ class Guard:
         self._counts = {name: count() for name in ("requests", "compared", "dropped")}
         self._seen = dict.fromkeys(self._counts, 0)
         self._observer: Observer | None = None
-        self._shadow = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
+        self._shadow: Shadow[Sample] = Shadow(options.queue, self._compare, self._tell_failure, self._look_around)
 
     @classmethod
     def open(
@@ -143,6 +147,8 @@ class Guard:
 
     def _answer(self, inputs: Inputs) -> Arrays:
         self._count("requests")
+        if self._reservoir is not None:
+            self._reservoir.offer(inputs)
         name = self._serving()
         if name == SAFE:
             return self._sampled(inputs, self._answer_safely(inputs), SAFE)
@@ -277,10 +283,14 @@ class Guard:
     def drain(self) -> None:
         """Wait until all samples that were taken are compared: for tests, and before a process ends."""
         self._shadow.drain()
+        if self._reservoir is not None:
+            self._reservoir.drain()
 
     def close(self) -> None:
-        """End the thread beside the requests."""
+        """End the threads beside the requests."""
         self._shadow.close()
+        if self._reservoir is not None:
+            self._reservoir.close()
 
     def __enter__(self) -> Guard:
         return self

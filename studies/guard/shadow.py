@@ -1,4 +1,4 @@
-"""Runs the other engine on sampled requests, in a thread of its own, off the way of the requests."""
+"""Works on sampled requests in a thread of its own, off the way of the requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
+from typing import Generic, TypeVar
 
 from studies.guard.agreement import Arrays
 
 _POLL_S = 0.05
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -26,30 +28,30 @@ class Sample:
     engine: str
 
 
-class Shadow:
+class Shadow(Generic[Item]):
     """A queue of samples and the thread that works it off.
 
     Args:
-        compare: called with each sample; what it raises is passed to `failed`.
+        work: called with each sample; what it raises is passed to `failed`.
         idle: called between samples, and every 50 ms.
     """
 
     def __init__(
         self,
         size: int,
-        compare: Callable[[Sample], None],
+        work: Callable[[Item], None],
         failed: Callable[[Exception], None],
         idle: Callable[[], None],
     ) -> None:
-        self._queue: Queue[Sample] = Queue(size)
-        self._compare = compare
+        self._queue: Queue[Item] = Queue(size)
+        self._on_sample = work
         self._failed = failed
         self._idle = idle
         self._stop = Event()
         self._thread = Thread(target=self._work, name="bitfront guard", daemon=True)
         self._thread.start()
 
-    def offer(self, sample: Sample) -> bool:
+    def offer(self, sample: Item) -> bool:
         """Whether there was room for it; never waits."""
         try:
             self._queue.put_nowait(sample)
@@ -58,7 +60,7 @@ class Shadow:
         return True
 
     def drain(self) -> None:
-        """Wait until everything that was offered has been compared."""
+        """Wait until everything that was offered has been worked on."""
         self._queue.join()
 
     def close(self) -> None:
@@ -71,10 +73,10 @@ class Shadow:
             self._attempt(self._idle)
             with suppress(Empty):
                 sample = self._queue.get(timeout=_POLL_S)
-                self._attempt(self._compare, sample)
+                self._attempt(self._on_sample, sample)
                 self._queue.task_done()
 
-    def _attempt(self, action: Callable[..., None], *arguments: Sample) -> None:
+    def _attempt(self, action: Callable[..., None], *arguments: Item) -> None:
         """The thread outlives whatever fails in it."""
         try:
             action(*arguments)

@@ -44,18 +44,19 @@ class SearchConfig:
         kinds.TEXT,
         "The ONNX model, in float32.",
         metavar="FILE",
-        verbs=Verbs.READING_FILES,
+        verbs=(*Verbs.READING_FILES, *Verbs.FRESH),
         argument=("search", "layers", "evaluate", "recover"),
         panel="Study",
-        helps=dict.fromkeys(Verbs.READING_STUDIES, "Where the model file is now, if it has moved."),
+        helps=dict.fromkeys((*Verbs.READING_STUDIES, *Verbs.FRESH), "Where the model file is now, if it has moved."),
     )
     data: str = option(
         kinds.TEXT,
         "Calibration and evaluation data: .npz, folder, module:function.",
         metavar="DATA",
-        verbs=(*Verbs.READING_FILES, "gate"),
+        verbs=(*Verbs.READING_FILES, *Verbs.FRESH, "gate"),
         panel="Study",
         helps={
+            **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, folder, module:function."),
             **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
             "layers": "Calibrate too: ranges decide on FP16.",
             "sensitivity": "Of a model: its data. Of a study: where they are now.",

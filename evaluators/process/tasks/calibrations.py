@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from evaluators.backends.registry import choose_backend, kind_named
 from evaluators.calibration import activations
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.graph_sessions import float_tensors
+from evaluators.calibration.sample_runs import SampleRuns, Steps
+from evaluators.calibration.sample_statistics import SampleStatistics, choose_independent, observe_samples
 from evaluators.cores import usable_processors
 from evaluators.lowering.half import spelled_out
 from evaluators.lowering.lower import lower
@@ -129,9 +132,17 @@ class Calibrations:
             self._rules(),
         )
 
+    def observe_samples(self) -> SampleStatistics:
+        opened, dataset, ranges = self._opened, self._data.calibration_data, self._opened.ranges
+        chosen = choose_independent(dataset, self._indices_of(ranges))
+        runs = Steps(opened.tell_progress, math.ceil(len(chosen) / opened.model.batch))
+        run = SampleRuns(opened.model, dataset, chosen, self._threads(), runs)
+        return observe_samples(run, ranges, clusters=dataset.clusters is not None)
+
     def _indices_of(self, ranges: Ranges) -> Indices:
         """The samples that ranges were calibrated on."""
-        return np.array(ranges.selected, np.int64) if ranges.selected else self._data.calibration_indices
+        chosen = ranges.selected and not self._opened.job.undivided
+        return np.array(ranges.selected, np.int64) if chosen else self._data.calibration_indices
 
     def _collect(self, method: str, indices: Indices | None = None) -> Ranges:
         return activations.collect(

@@ -84,7 +84,23 @@ class OpenData:
         check_apart(given)
 
     def _divide(self) -> None:
+        self.calibration_indices, search, self.final_indices = self._split()
+        # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
+        order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(search))
+        self.search_indices = search[order]
+        self.score_orders = {
+            split: order_scores(dataset, indices, self.batch, accumulating=self.metric.kind == "accumulating")
+            for split, dataset, indices in (
+                ("search", self.data, self.search_indices),
+                ("final", self.final_data, self.final_indices),
+            )
+        }
+
+    def _split(self) -> tuple[Indices, Indices, Indices]:
+        """Samples that calibrate, are searched on and are final, each of its own data."""
         job = self._opened.job
+        if job.undivided:
+            return _all(self.data), _all(self.data), _all(self.data)
         splits = data.split(
             self.data.digest,
             len(self.data),
@@ -93,18 +109,8 @@ class OpenData:
             seed=job.split_seed,
             clusters=self.data.clusters,
         )
-        self.calibration_indices = splits.calibration if not job.calibration_data else _all(self.calibration_data)
-        self.final_indices = splits.final if not job.final_data else _all(self.final_data)
-        # Shuffled once by the data's own digest, so that the beginning is a fair subset in every process.
-        order = np.random.RandomState(int(self.data.digest[:8], 16)).permutation(len(splits.search))
-        self.search_indices = splits.search[order]
-        self.score_orders = {
-            split: order_scores(dataset, indices, self.batch, accumulating=self.metric.kind == "accumulating")
-            for split, dataset, indices in (
-                ("search", self.data, self.search_indices),
-                ("final", self.final_data, self.final_indices),
-            )
-        }
+        calibration = splits.calibration if not job.calibration_data else _all(self.calibration_data)
+        return calibration, splits.search, splits.final if not job.final_data else _all(self.final_data)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 

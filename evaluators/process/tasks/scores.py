@@ -21,7 +21,7 @@ from evaluators.process.tasks.float_baseline import FloatBaseline
 from evaluators.process.tasks.latency_meter import LatencyMeter
 from evaluators.process.tasks.open_data import OpenData
 from evaluators.process.tasks.open_model import OpenModel
-from search.values import Accuracy
+from search.values import Accuracy, Latency
 
 _CHECK_ROWS = 64
 _CHECK_BYTES = 64 * 2**20
@@ -42,15 +42,23 @@ class Scores:
         with refusals("measuring the finalists"), ExitStack() as stack:
             sessions = {name: stack.enter_context(closing(self._opened.builder.load(e))) for name, e in engines.items()}
             measured = self._meter.measure_finalists(sessions, rounds, reference_ms)
-            reference = self._baseline.reference("final")
-            scores: dict[str, Accuracy] = {}
-            failed: dict[str, str] = {}
-            for done, (label, session) in enumerate(sessions.items(), start=1):
-                self._opened.tell_progress(done, len(sessions))
-                try:
-                    scores[label] = self._score_final(session, reference)
-                except NonFiniteError as error:
-                    failed[label] = str(error)
+            return self._score_sessions(sessions, measured)
+
+    def score_engines(self, engines: Mapping[str, Path]) -> FinalScores:
+        with refusals("scoring engines"), ExitStack() as stack:
+            sessions = {name: stack.enter_context(closing(self._opened.builder.load(e))) for name, e in engines.items()}
+            return self._score_sessions(sessions, {})
+
+    def _score_sessions(self, sessions: Mapping[str, Session], measured: Mapping[str, Latency]) -> FinalScores:
+        reference = self._baseline.reference("final")
+        scores: dict[str, Accuracy] = {}
+        failed: dict[str, str] = {}
+        for done, (label, session) in enumerate(sessions.items(), start=1):
+            self._opened.tell_progress(done, len(sessions))
+            try:
+                scores[label] = self._score_final(session, reference)
+            except NonFiniteError as error:
+                failed[label] = str(error)
         return FinalScores(measured, scores, reference.value, failed)
 
     def _score_final(self, session: Session, reference: accuracy.Reference) -> Accuracy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 
+from evaluators.calibration.sample_statistics import statistics_bytes
 from evaluators.process.results import Recovered
 from search.errors import StudyError
 from search.values import Ranges
@@ -97,6 +98,18 @@ class _Calibration:
         digest = self._artifacts.put_bytes(data, "ranges")
         self._store.files.add(digest, "ranges", len(data), key=key)
         return digest
+
+
+def keep_statistics(store: Store, artifacts: Artifacts, good: Checked, progress: Events) -> str:
+    """Keep what each calibration sample does to each tensor under the adopted ranges; the digest of the file.
+
+    Drift of fresh data is told by comparison with them, when the calibration data may be gone.
+    """
+    line = good.keeper.ask("looking at the calibration samples", partial(progress.step, "calibration samples"))
+    data = statistics_bytes(line.calibrations.observe_samples())
+    digest = artifacts.put_bytes(data, "statistics")
+    store.files.add(digest, "statistics", len(data))
+    return digest
 
 
 def steps_for(config: SearchConfig) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 
 from evaluators.stopwatch import time_spent
 from search.errors import ArtifactError, StudyError
@@ -22,7 +23,7 @@ from studies.events import Events
 from studies.judging.search_events import SearchEvents
 from studies.options.config import SearchConfig
 from studies.run.session.backend_values import runs_on_gpu
-from studies.run.session.calibration import calibrated
+from studies.run.session.calibration import calibrated, keep_statistics
 from studies.run.session.setup import Checked, adopt_ranges
 from studies.run.work import Bench, Problem, Work
 from studies.store.records import CalibrationRecord, Choice, StudyRecord, TargetRecord
@@ -137,6 +138,8 @@ def _space(store: Store, artifacts: Artifacts, good: Checked, target: TargetReco
     adopt_ranges(good.keeper, good.folder, ranges.with_mixes(read_mixes(store, target.id)))
     config = good.config
     space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
+    if target.space_digest is None:
+        calibration = replace(calibration, statistics_digest=keep_statistics(store, artifacts, good, progress))
     _fix_space(store, target, space, calibration)
     if digest not in artifacts:  # another study that had the same may have let go of them before we had them
         store.files.add(digest, "ranges", len(data))

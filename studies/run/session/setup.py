@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,11 @@ class Checked:
 
 @contextmanager
 def checked(
-    config: SearchConfig, *, scored: bool = True, more: Sequence[Callable[[], object]] = ()
+    config: SearchConfig,
+    *,
+    scored: bool = True,
+    undivided: bool = False,
+    more: Sequence[Callable[[], object]] = (),
 ) -> Iterator[Checked]:
     """Check every input of a search. Nothing is created but a folder for temporary files.
 
@@ -76,13 +80,14 @@ def checked(
         more: checks of the caller's, whose refusals are told together with those of the options and files here.
         scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
             that outputs and labels may have any form.
+        undivided: whether every split is all of the data: for data that nothing is chosen by.
 
     Raises:
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
     model = _load_checked(config, more)
-    with work_folder() as folder, EvaluatorProcess(_job(config, folder), folder / "log", _bounds(config)) as keeper:
+    with work_folder() as folder, _start_process(config, folder, undivided) as keeper:
         setup = keeper.ask("trying the float model").setup
         try:
             if scored:
@@ -96,6 +101,11 @@ def checked(
         limits = _limits(config, asdict(metric))
         make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         yield Checked(config, model, keeper, folder, limits)
+
+
+def _start_process(config: SearchConfig, folder: Path, undivided: bool) -> EvaluatorProcess:
+    job = replace(_job(config, folder), undivided=undivided)
+    return EvaluatorProcess(job, folder / "log", _bounds(config))
 
 
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:

@@ -137,6 +137,7 @@ class StudyTarget(Base):
     revision: Mapped[int] = _required(Integer, default=0, server_default="0")
     space_digest: Mapped[str | None] = _optional(DIGEST)
     ranges_digest: Mapped[str | None] = _optional(DIGEST, index=True)
+    statistics_digest: Mapped[str | None] = _optional(DIGEST, index=True)
     recovery: Mapped[dict[str, Any] | None] = _optional(OBJECT)
     recovery_key: Mapped[str | None] = _optional(DIGEST, index=True)
     latency_band: Mapped[float | None] = _optional(Double)

@@ -18,6 +18,7 @@ class TargetRecord:
         id: the study-target id that every method about evaluations takes.
         optuna_study: name of the Optuna study of this pair, in the same database.
         ranges_digest: artifact with the calibrated ranges; None before calibration.
+        statistics_digest: artifact with what each calibration sample did to each tensor; None before calibration.
         latency_band: relative half-width inside which two latencies are a tie; None until measured.
         provisional_band: what counts until then.
         optimization_level: of TensorRT's builder, once for all workers of the target; None before it is settled, and
@@ -40,6 +41,7 @@ class TargetRecord:
     options: dict[str, Any] | None = None
     optimization_level: int | None = None
     recovery: RecoveryRecord | None = None
+    statistics_digest: str | None = None
     provisional_band: float = 0.0
 
     @property
@@ -61,11 +63,13 @@ class CalibrationRecord:
         ranges_digest: of the artifact with the ranges.
         recovery: as in `TargetRecord`.
         recovery_key: names what recovery came from by content, for other studies; None where there was none.
+        statistics_digest: as in `TargetRecord`.
     """
 
     ranges_digest: str
     recovery: RecoveryRecord | None = None
     recovery_key: str | None = None
+    statistics_digest: str | None = None
 
 
 @dataclass(frozen=True)

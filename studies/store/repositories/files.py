@@ -90,7 +90,9 @@ class Files:
             with self._database.writing("release the study's artifacts") as connection:
                 held = artifacts.held_by_study(connection, study_id)
                 connection.execute(update(e).where(e.study_target_id.in_(targets)).values(artifact=None))
-                connection.execute(update(t).where(t.study_id == study_id).values(ranges_digest=None))
+                connection.execute(
+                    update(t).where(t.study_id == study_id).values(ranges_digest=None, statistics_digest=None)
+                )
                 connection.execute(delete(file).where(file.study_id == study_id))
                 if held:
                     freed = artifacts.mark_unused(connection, held)

@@ -55,9 +55,10 @@ class Spaces:
             row = connection.execute(known).one_or_none()
             if row is None or row[0] is not None or row[1] not in (None, ranges_digest):
                 return
-            if ranges_digest is not None:  # whoever removes them has done so before, or sees that they are in use
-                ranges = select(tables.Artifact.digest).where(tables.Artifact.digest == ranges_digest)
-                connection.execute(ranges.with_for_update()).all()
+            if calibration is not None:  # whoever removes them has done so before, or sees that they are in use
+                held = (calibration.ranges_digest, calibration.statistics_digest)
+                artifact = select(tables.Artifact.digest).where(tables.Artifact.digest.in_(filter(None, held)))
+                connection.execute(artifact.order_by(tables.Artifact.digest).with_for_update()).all()
             rows = [{**vars(choice), "precision": choice.precision.id} for choice in choices]
             table_rows.replace_rows(connection, tables.Choice, {"study_target_id": study_target_id}, rows)
             values: dict[str, Any] = {"space_digest": space_digest, "ranges_digest": ranges_digest}
@@ -65,6 +66,7 @@ class Spaces:
                 record = calibration.recovery
                 values["recovery"] = None if record is None else record.to_json()
                 values["recovery_key"] = calibration.recovery_key
+                values["statistics_digest"] = calibration.statistics_digest
             connection.execute(update(t).where(t.id == study_target_id).values(**values))
 
     def unbuildable(self, study_target_id: int) -> frozenset[tuple[str, Precision]]:

@@ -22,11 +22,12 @@ def held_artifacts(connection: Connection, condition: Any) -> set[str]:
 
 
 def held_by_study(connection: Connection, study_id: int) -> set[str]:
-    """Digests of all artifacts that a study refers to: engines, ranges, its model and data."""
+    """Digests of all artifacts that a study refers to: engines, ranges, statistics, its model and data."""
     t, file = tables.StudyTarget, tables.File
     targets = select(t.id).where(t.study_id == study_id)
     held = held_artifacts(connection, tables.Evaluation.study_target_id.in_(targets))
-    held |= {digest for digest in connection.scalars(select(t.ranges_digest).where(t.study_id == study_id)) if digest}
+    for column in (t.ranges_digest, t.statistics_digest):
+        held |= {digest for digest in connection.scalars(select(column).where(t.study_id == study_id)) if digest}
     return held | set(connection.scalars(select(file.digest).where(file.study_id == study_id)))
 
 
@@ -74,7 +75,7 @@ def drop_artifact(connection: Connection, digest: str, remove: Callable[[str], o
 def unused_artifacts(connection: Connection, age_s: float) -> frozenset[str]:
     """Digests of artifacts marked as unused, and of those that nothing has referred to since they were put long ago."""
     a, t, file = tables.Artifact, tables.StudyTarget, tables.File
-    held = (tables.Evaluation.artifact, t.ranges_digest, file.digest)
+    held = (tables.Evaluation.artifact, t.ranges_digest, t.statistics_digest, file.digest)
     alone = [~exists().where(column == a.digest) for column in held]
     lost = and_(a.key.is_(None), a.created_at < column_types.utc_ago(age_s), *alone)
     return frozenset(connection.scalars(select(a.digest).where(or_(a.kind.like(f"{UNUSED}%"), lost))))
@@ -96,6 +97,7 @@ def _set_kind(connection: Connection, digest: str, kind: str) -> None:
 
 def _referred_to(connection: Connection, digests: Sequence[str]) -> set[str]:
     used = held_artifacts(connection, tables.Evaluation.artifact.in_(digests))
-    for column in (tables.StudyTarget.ranges_digest, tables.File.digest):
+    t = tables.StudyTarget
+    for column in (t.ranges_digest, t.statistics_digest, tables.File.digest):
         used.update(connection.scalars(select(column).where(column.in_(digests))))
     return used

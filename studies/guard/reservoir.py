@@ -1,0 +1,202 @@
+"""Keeps a few requests of every hour in a folder, as fresh data for `bitfront drift` and `bitfront renew`.
+
+Every request draws a number, and of each hour the requests with the smallest numbers are kept. So every request of an
+hour has the same chance, however many processes share the folder and however often they restart. A file's name has
+the hour and the number; nothing else has to be shared.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.errors import ConfigError
+from studies.guard.shadow import Shadow
+
+_LOG = logging.getLogger("bitfront.guard")
+_KEPT = re.compile(r"(\d{10})-([0-9a-f]{13})\.npz")
+_PART = ".part"
+_ABANDONED_S = 3600.0  # after which what a killed process left half-written is removed
+_DIGITS = 13  # of a request's number, which fit a float exactly
+
+Inputs = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A request that may stay, by the name that its file would have."""
+
+    hour: str
+    name: str
+    inputs: dict[str, NDArray[Any]]
+
+
+class Reservoir:
+    """A folder that holds some requests of every hour, each in a file that `--data` can read. Any thread may call it.
+
+    Requests are written in a thread of their own. What cannot be written is left out, and told once until writing works
+    again.
+
+    Args:
+        folder: made where it is missing, for this user alone. Several processes may share it.
+        per_hour: requests that are kept of each hour, of all processes together.
+        most_bytes: of all files; the oldest make room for new ones.
+        tell: told in a sentence what cannot be kept; None to log it as a warning of the logger `bitfront.guard`.
+        clock: seconds since 1970.
+        seed: of the choice.
+
+    Raises:
+        ConfigError: a number is below 1, or the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        per_hour: int = 10,
+        most_bytes: int = 64 * 2**20,
+        tell: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        seed: int | None = None,
+    ) -> None:
+        if per_hour < 1 or most_bytes < 1:
+            raise ConfigError(
+                f"keeping fresh samples in {folder}: expected per_hour and most_bytes of at least 1, got {per_hour} "
+                f"and {most_bytes}. To keep none, give the guard no reservoir."
+            )
+        self.folder = Path(folder)
+        self._make_folder()
+        self._per_hour, self._most_bytes = per_hour, most_bytes
+        self._tell, self._clock = tell or _LOG.warning, clock
+        self._random = random.Random(seed)
+        self._hour, self._below = "", 1.0
+        self._failing = False
+        self._thread: Shadow[_Chosen] = Shadow(per_hour, self._keep, self._tell_failure, lambda: None)
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"keeping fresh samples in {self.folder}: the folder cannot be made: {error}. Name one that can."
+            ) from error
+
+    def offer(self, inputs: Inputs) -> None:
+        """Consider one request; copies it where it may stay, and never waits."""
+        hour, number = _hour_of(self._clock()), self._random.random()
+        if hour != self._hour:
+            self._hour, self._below = hour, 1.0
+        if number < self._below:
+            name = f"{hour}-{int(number * 16**_DIGITS):0{_DIGITS}x}.npz"
+            self._thread.offer(_Chosen(hour, name, {key: np.array(array) for key, array in inputs.items()}))
+
+    def drain(self) -> None:
+        """Wait until every request that was chosen is written."""
+        self._thread.drain()
+
+    def close(self) -> None:
+        """End the thread; what still waits is left out."""
+        self._thread.close()
+
+    # -- beside the requests ---------------------------------------------------------------------------------------
+
+    def _keep(self, chosen: _Chosen) -> None:
+        data = _as_file(chosen.inputs)
+        if len(data) > self._most_bytes:
+            raise OSError(f"one request takes {len(data)} bytes, and all together may take {self._most_bytes}")
+        last = self._last_kept(chosen.hour)
+        if last and chosen.name >= last:
+            return
+        self._remove_surplus(room=len(data), hour=chosen.hour, keep=self._per_hour - 1)
+        self._write(chosen.name, data)
+        self._failing = False
+        self._last_kept(chosen.hour)
+
+    def _last_kept(self, hour: str) -> str:
+        """The name that a new one of a full hour has to come before; empty where the hour is not full yet."""
+        names = sorted(name for name in self._names() if name.startswith(f"{hour}-"))
+        if len(names) < self._per_hour:
+            return ""
+        last = names[self._per_hour - 1]
+        if hour == self._hour:
+            self._below = int(last[len(hour) + 1 :].removesuffix(".npz"), 16) / 16**_DIGITS
+        return last
+
+    def _remove_surplus(self, room: int, hour: str, keep: int) -> None:
+        """Make room: what is too much of this hour, then what lies in the future, then the oldest."""
+        names = sorted(self._names())
+        for name in [name for name in names if name.startswith(f"{hour}-")][keep:]:
+            self._remove(name)
+            names.remove(name)
+        future = [name for name in names if name[: len(hour)] > hour]  # a clock that was wrong
+        sizes = {name: self._size(name) for name in [*future, *(name for name in names if name not in future)]}
+        used = sum(sizes.values()) + self._remove_parts()
+        for name, size in sizes.items():
+            if used + room <= self._most_bytes:
+                return
+            self._remove(name)
+            used -= size
+
+    def _remove_parts(self) -> int:
+        """Remove what killed processes left half-written; bytes of what others write just now."""
+        used = 0
+        for path in self.folder.glob(f"*{_PART}"):
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue
+            if abs(time.time() - found.st_mtime) > _ABANDONED_S:
+                path.unlink(missing_ok=True)
+            else:
+                used += found.st_size
+        return used
+
+    def _write(self, name: str, data: bytes) -> None:
+        part = self.folder / f".{name}.{os.getpid()}{_PART}"
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+            part.replace(self.folder / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _names(self) -> list[str]:
+        return [name for name in os.listdir(self.folder) if _KEPT.fullmatch(name)]
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self.folder / name).stat().st_size
+        except FileNotFoundError:  # another process was faster
+            return 0
+
+    def _remove(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+    def _tell_failure(self, error: Exception) -> None:
+        if not self._failing:
+            self._tell(
+                f"keeping fresh samples in {self.folder}: {error}. Requests are answered as before, and samples are "
+                "left out until that is mended."
+            )
+        self._failing = True
+
+
+def _hour_of(seconds: float) -> str:
+    return time.strftime("%Y%m%d%H", time.gmtime(max(0.0, seconds)))
+
+
+def _as_file(inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **inputs)  # type: ignore[arg-type]
+    return file.getvalue()

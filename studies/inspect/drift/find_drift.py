@@ -1,0 +1,149 @@
+"""Run a study's model and its best mix on fresh data, and compare with what calibration and the final split saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from evaluators.calibration.sample_statistics import SampleStatistics, read_statistics
+from evaluators.data.opening import open_data
+from evaluators.metrics.registry import get_metric
+from search.errors import StudyError
+from studies.artifacts.locations import open_artifacts
+from studies.events import Events
+from studies.inspect.drift.drift_report import DriftReport
+from studies.inspect.drift.shifts import LossShift, compare_losses, judge_drift
+from studies.judging.standing import Standing
+from studies.options.config import SearchConfig
+from studies.run.session.setup import Checked, checked, load_model
+from studies.store import suggestions
+from studies.store.store import Store
+
+_ENGINE = "engine"
+
+
+def find_drift(store: Store, now: Standing, config: SearchConfig, events: Events) -> DriftReport:
+    """Compare fresh data with those that a study was calibrated on. Stores nothing.
+
+    Args:
+        store: of the study, open.
+        now: where it stands on a target.
+        config: the study's, its data the fresh ones.
+
+    Raises:
+        StudyError: the study has not been calibrated, or the model is another one.
+        InputError: the fresh data cannot be used.
+        ArtifactError: the study's ranges or statistics are gone or damaged.
+        EvaluatorError: the model or the engine cannot be run.
+    """
+    scored = _has_what_the_metric_needs(now, config)
+    config = replace(
+        config,
+        limits={},
+        calibration_data=None,
+        final_data=None,
+        metric=_metric_name(now, config) if scored else None,
+        decode=config.decode if scored else None,
+    )
+    before = _stored_statistics(now, config)
+    with checked(config, scored=scored, undivided=True) as good:
+        run = _FreshRun(store, now, good, events)
+        statistics = run.observe()
+        loss = run.compare_loss(scored)
+        return DriftReport(
+            study=now.study.name,
+            data=config.data,
+            judged=judge_drift(before, statistics, loss),
+            metric=now.metric,
+            samples={"before": before.samples, "now": statistics.samples},
+            clusters=statistics.clusters,
+            notes=tuple(run.notes),
+        )
+
+
+def _metric_name(now: Standing, config: SearchConfig) -> str:
+    """The study's metric, also where its data chose it: fresh data could choose another."""
+    return config.metric or str(now.study.metric["name"])
+
+
+def _has_what_the_metric_needs(now: Standing, config: SearchConfig) -> bool:
+    """Whether the fresh data can be scored; they need not, as what a device saw last night has no labels."""
+    metric = get_metric(_metric_name(now, config), config.decode)
+    if not metric.needs_labels:
+        return True
+    return open_data(config.data, load_model(config).inputs, preprocess=config.preprocess).has_labels
+
+
+def _stored_statistics(now: Standing, config: SearchConfig) -> SampleStatistics:
+    digest = now.target.statistics_digest
+    if digest is None or now.target.ranges_digest is None:
+        raise StudyError(
+            f"looking for drift of study {now.study.name!r}: it has not been calibrated yet. Go on with it first: "
+            f"`{suggestions.command('resume', now.study.name)}`."
+        )
+    return read_statistics(open_artifacts(config).read_bytes(digest))
+
+
+class _FreshRun:
+    """One look at fresh data in an evaluator process."""
+
+    def __init__(self, store: Store, now: Standing, good: Checked, events: Events) -> None:
+        if good.model.digest != now.study.model_digest:
+            raise StudyError(
+                f"looking for drift of study {now.study.name!r}: the model {good.config.model} has other content than "
+                "the study's. Give the study's own file; --model says where it has moved."
+            )
+        self._store = store
+        self._now = now
+        self._good = good
+        self._events = events
+        self._artifacts = open_artifacts(good.config)
+        self.notes: list[str] = []
+        path = good.folder / "ranges.json"
+        path.write_bytes(self._artifacts.read_bytes(str(now.target.ranges_digest)))
+        good.keeper.adopt(ranges=str(path))
+
+    def observe(self) -> SampleStatistics:
+        progress = partial(self._events.step, "fresh samples")
+        return self._good.keeper.ask("looking at the fresh samples", progress).calibrations.observe_samples()
+
+    def compare_loss(self, scored: bool) -> LossShift | None:
+        """The loss of the pick `best` on the fresh data beside that on the final split; None where there is none."""
+        best, why = self._now.picks.best, ""
+        if not scored:
+            why = f"the metric {self._now.metric.name} needs labels, and the fresh data have none"
+        elif best is None or not self._now.point(best).final.scored:
+            why = "the study has no pick that was scored on its final split"
+        elif self._good.target.fingerprint != self._now.target.target.fingerprint:
+            why = "this host is not the study's target, so its engine cannot be run here"
+        if why or best is None:
+            self.notes.append(f"The loss was not compared: {why}.")
+            return None
+        return self._score(best)
+
+    def _score(self, row: int) -> LossShift:
+        point = self._now.point(row)
+        line = self._good.keeper.ask("scoring the engine on the fresh data", partial(self._events.step, "scoring"))
+        found = line.scores.score_engines({_ENGINE: self._engine(row)})
+        before = (point.final.loss, point.final.low, point.final.high)
+        if _ENGINE not in found.accuracy:
+            nan = float("nan")
+            failure = found.failed[_ENGINE]
+            return LossShift(point.trial, before, (nan, nan, nan), 0.0, nan, found.reference, 0, failure=failure)
+        accuracy = found.accuracy[_ENGINE]
+        now = (accuracy.loss, accuracy.loss_low, accuracy.loss_high)
+        p = compare_losses(before, now)
+        return LossShift(point.trial, before, now, p, accuracy.value, found.reference, accuracy.samples)
+
+    def _engine(self, row: int) -> Path:
+        """The engine of an evaluation, built again where it was not kept."""
+        table = self._now.table
+        digest, number = str(table.artifact[row]), int(table.id[row])
+        if digest and digest in self._artifacts:
+            return self._artifacts.path(digest)
+        self.notes.append(f"The engine of trial {int(table.trial[row])} was not kept and was built again.")
+        assignment = self._store.evaluations.assignments(self._now.target.id, [number])[number]
+        out = self._good.folder / f"{number}.engine"
+        self._good.keeper.ask("building the engine again").builds.rebuild(assignment, out)
+        return out

@@ -1,0 +1,171 @@
+"""`bitfront drift`: the same kind of data raises no alarm, brightness does, too little is not judged; bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluators.calibration.sample_statistics import MOST_SAMPLES, read_statistics, statistics_bytes
+from search.errors import ArtifactError
+from studies import verbs
+from tests.support.command_line import DATABASE, invoke, ok, three_layers, tree, write_inputs
+from tests.support.networks import save
+
+SAMPLES = 600
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study and fresh data: of the same kind, twice as bright, of few samples, without labels."""
+    folder = tmp_path_factory.mktemp("drift")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_inputs(folder, samples=2 * SAMPLES)
+        both = np.load("data.npz")
+        images, labels = both["image"], both["labels"]
+        np.savez("data.npz", image=images[:SAMPLES], labels=labels[:SAMPLES])
+        fresh, known = images[SAMPLES:], labels[SAMPLES:]
+        np.savez("same.npz", image=fresh, labels=known)
+        np.savez("bright.npz", image=2 * fresh, labels=known)
+        np.savez("few.npz", image=fresh[:5], labels=known[:5])
+        np.savez("unlabelled.npz", image=fresh)
+        np.savez("frames.npz", image=fresh, labels=known, clusters=np.arange(SAMPLES) // 100)
+        (folder / "broken.npz").write_bytes(b"PK broken")
+        np.savez("narrow.npz", image=np.zeros((4, 3, 8, 4), np.float32), labels=np.zeros(4, np.int64))
+        save(three_layers(seed=3), folder / "other.onnx")
+        ok("search", "model.onnx", "--data", "data.npz", "--study", "s", "--trials", 3, "--quiet")
+    return folder
+
+
+@pytest.fixture
+def here(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(searched)
+    return searched
+
+
+@pytest.fixture
+def copied(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may change."""
+    monkeypatch.chdir(shutil.copytree(searched, tmp_path / "copy"))
+    return tmp_path / "copy"
+
+
+def drift(data: str, *more: Any, code: int) -> Any:
+    found = invoke("drift", "s", "--data", data, "--json", *more)
+    assert found.exit_code == code, found.output
+    return json.loads(found.stdout)
+
+
+def test_the_same_kind_of_data_raises_no_alarm(here: Path) -> None:
+    before = tree(here)
+    found = drift("same.npz", code=0)
+    assert found["verdict"] == "no drift"
+    assert found["samples"] == {"before": 120, "now": MOST_SAMPLES}
+    assert found["loss"]["samples"] == SAMPLES
+    assert not any(shift["drifted"] for shift in found["shifts"])
+    assert {shift["tensor"] for shift in found["shifts"]} >= {"image", "logits"}
+    assert tree(here) == before
+
+
+def test_brightness_twice_as_large_is_drift(here: Path) -> None:
+    found = drift("bright.npz", code=1)
+    assert found["verdict"] == "drift"
+    image = {shift["statistic"]: shift for shift in found["shifts"] if shift["tensor"] == "image"}
+    assert image["high"]["drifted"]
+    assert image["high"]["now"] == pytest.approx(2 * image["high"]["before"], rel=0.3)
+    assert image["clipped"]["now"] > 0.01 > image["clipped"]["before"]
+
+
+def test_what_is_printed_names_tensors_and_says_how_sure_it_is(here: Path) -> None:
+    found = invoke("drift", "s", "--data", "bright.npz")
+    assert found.exit_code == 1
+    assert found.stdout.splitlines()[0].split()[:2] == ["tensor", "statistic"]
+    assert "tensors differ beyond chance (256 fresh samples against 120 of the calibration" in found.stdout
+    assert "at most 0.1% chance of any false alarm" in found.stdout
+    assert "on the study's final split" in found.stdout
+
+
+def test_few_samples_are_not_judged(here: Path) -> None:
+    assert drift("few.npz", code=3)["verdict"] == "not judged"
+
+
+def test_data_without_labels_are_compared_all_the_same(here: Path) -> None:
+    found = drift("unlabelled.npz", code=0)
+    assert found["loss"] is None
+    assert "top1 needs labels, and the fresh data have none" in found["notes"][0]
+
+
+def test_of_each_cluster_one_sample_counts(here: Path) -> None:
+    found = drift("frames.npz", code=3)
+    assert found["samples"]["now"] == 6
+    assert found["clusters"]
+
+
+def test_an_engine_that_was_not_kept_is_built_again(copied: Path) -> None:
+    with sqlite3.connect(DATABASE) as connection:
+        for (digest,) in connection.execute("select digest from bf_artifact where kind = 'engine'").fetchall():
+            (Path(f"{DATABASE}.artifacts") / digest).unlink(missing_ok=True)
+    found = drift("same.npz", code=0)
+    assert "was not kept and was built again" in found["notes"][0]
+    assert found["loss"]["samples"] == SAMPLES
+
+
+def test_the_function_of_the_verb_gives_the_same(here: Path) -> None:
+    found = verbs.drift("s", "bright.npz")
+    assert found.verdict.value == "drift"
+    assert found.rows()[0].drifted
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["s"], "Add --data DATA"),
+        (["s", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["s", "--data", "broken.npz"], "not a readable .npz archive"),
+        (["s", "--data", "narrow.npz"], "has to be of shape"),
+        (["no-such-study", "--data", "same.npz"], "There is no study 'no-such-study'"),
+        (["s", "--data", "same.npz", "--model", "other.onnx"], "has other content than the study's"),
+        (["s", "--data", "same.npz", "--target", "7"], "7"),
+    ],
+)
+def test_bad_input_is_refused_in_one_message(here: Path, words: list[str], said: str) -> None:
+    found = invoke("drift", *words)
+    assert found.exit_code == 2, found.output
+    assert found.stderr.count("error:") == 1
+    assert said in found.stderr
+
+
+def test_statistics_that_are_gone_or_damaged_are_told(copied: Path) -> None:
+    with sqlite3.connect(DATABASE) as connection:
+        ((digest,),) = connection.execute("select statistics_digest from bf_study_target").fetchall()
+    (Path(f"{DATABASE}.artifacts") / digest).write_bytes(b"damaged")
+    found = invoke("drift", "s", "--data", "same.npz")
+    assert found.exit_code == 1
+    assert found.stderr.count("error:") == 1
+    with pytest.raises(ArtifactError, match="statistics of the calibration samples"):
+        read_statistics(b"damaged")
+
+
+def test_stored_statistics_are_those_of_the_calibration_samples(here: Path) -> None:
+    with sqlite3.connect(DATABASE) as connection:
+        ((digest,),) = connection.execute("select statistics_digest from bf_study_target").fetchall()
+    data = (Path(f"{DATABASE}.artifacts") / digest).read_bytes()
+    found = read_statistics(data)
+    assert statistics_bytes(found) == data
+    images = np.load("data.npz")["image"].reshape(SAMPLES, -1)
+    row = found.values[found.tensors.index("image")]
+    assert np.isin(row[1], images.max(axis=1)).all()
+    assert np.isin(row[0], images.min(axis=1)).all()
+    assert found.values[found.tensors.index("image"), 1].max() == pytest.approx(found.ranges[0, 1], rel=1e-6)
+    assert found.histograms[0].sum() == 120 * images.shape[1]
+
+
+def test_deleting_the_study_removes_its_statistics(copied: Path) -> None:
+    ok("delete", "s", "--yes")
+    assert [path for path in Path(f"{DATABASE}.artifacts").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
