@@ -26,7 +26,7 @@ GROUP = "bitfront.verbs"  # of entry points, by which other packages add theirs:
 VERBS = {
     "search": "studies.cli.search",
     "resume": "studies.cli.search",
-    "worker": "studies.cli.workers",
+    "worker": "studies.cli.search",
     "status": "studies.cli.reading",
     "front": "studies.cli.reading",
     "show": "studies.cli.reading",

@@ -1,14 +1,23 @@
-"""The verbs that make a study and go on with it: `search`, `resume`."""
+"""The verbs that make a study and work on it: `search`, `resume`, `worker`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from studies.cli.base import print_end, progress_for, resumable, verb
+import typer
+
+from studies.cli.base import err, print_end, print_finished, progress_for, resumable, verb
 from studies.cli.parameters import ConfigFile, NewTarget, Quiet, Storage, Study, WhichTarget
+from studies.fleet import processes as fleet
 from studies.options.read_options import read_changes, read_config
+from studies.run.search_result import SearchResult
+from studies.run.unreachable_limits import UnreachableLimitError
+from studies.show.progress_display import Notes
+from studies.store.database.retries import known_server
 
 
 @verb
@@ -44,9 +53,43 @@ def resume(
     print_end(finished, storage, quiet=quiet)
 
 
+@verb
+def worker(
+    study: Study,
+    target: WhichTarget = None,
+    new_target: NewTarget = False,
+    storage: Storage = None,
+    quiet: Quiet = False,
+    **options: Any,
+) -> None:
+    """Join a study from this host, and work on it until it is done."""
+    from studies.verbs import searches  # it takes a second to import, which help does without
+
+    changes = read_changes(options, "worker")
+    more = ["--target", shlex.quote(target)] if target is not None else []
+    work = partial(searches.worker, study, changes, storage=storage, target=target, new_target=new_target)
+    if fleet.follow():
+        with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
+            _tell_parent(lambda: work(events=Notes(err)))
+        return
+    with progress_for(quiet) as events, resumable(study, storage, "worker", more):
+        finished = work(events=events)
+    if not quiet:
+        print_finished(finished, storage)
+
+
 def _crew_words(options: Mapping[str, Any]) -> list[str]:
     """The options that say how many processes work, as they are written in a shell."""
     given = {name: options.get(name) for name in ("gpus", "workers")}
     return [
         word for name, value in given.items() if value is not None for word in (f"--{name}", shlex.quote(str(value)))
     ]
+
+
+def _tell_parent(work: Callable[[], SearchResult]) -> None:
+    """Work for the process that started this one, and tell it why that ended."""
+    try:
+        sys.stdout.write(f"{fleet.DONE}{work().reason}\n")
+    except UnreachableLimitError as error:
+        sys.stdout.write(f"{fleet.UNREACHABLE}{error}\n")
+        raise typer.Exit(1) from None

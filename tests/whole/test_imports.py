@@ -204,7 +204,7 @@ NOT_TO_READ = (
         "studies.export.export",
         "studies.show.report.page",
     ),
-    *("studies.cli.search", "studies.cli.workers", "studies.cli.results", "studies.cli.analyses"),
+    *("studies.cli.search", "studies.cli.results", "studies.cli.analyses"),
 )
 
 

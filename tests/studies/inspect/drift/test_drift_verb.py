@@ -168,4 +168,6 @@ def test_stored_statistics_are_those_of_the_calibration_samples(here: Path) -> N
 
 def test_deleting_the_study_removes_its_statistics(copied: Path) -> None:
     ok("delete", "s", "--yes")
-    assert [path for path in Path(f"{DATABASE}.artifacts").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    assert [
+        path for path in Path(f"{DATABASE}.artifacts").rglob("*") if path.is_file() and path.suffix != ".lock"
+    ] == []
