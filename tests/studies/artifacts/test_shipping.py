@@ -292,7 +292,7 @@ def test_a_study_in_a_file_ships_nothing(hosts: tuple[Host, Host]) -> None:
     copy_finished(one.here())
     with Store.open("sqlite:///bitfront.db", write=False) as store:
         assert store.files.inputs(store.studies.load("small").id) == ()
-        assert {artifact.kind for artifact in store.files.all()} == {"ranges", "engine"}
+        assert {artifact.kind for artifact in store.files.all()} == {"ranges", "statistics", "engine"}
     assert not (one.cache / "bitfront").exists()
 
 
@@ -302,7 +302,7 @@ def test_engines_of_a_study_in_a_file_may_lie_in_s3(hosts: tuple[Host, Host], mo
     one, _ = hosts
     write_inputs(one.here() / "in")
     search("--trials", 3, "--artifacts", bucket, "--keep-engines", "all")
-    assert len(keys(bucket)) == 3 + 1 + 2  # engines, ranges, model and data
+    assert len(keys(bucket)) == 3 + 2 + 2  # engines, ranges and statistics, model and data
     shutil.rmtree(one.cache)
     assert "exported" in ok("export", "s", "--out", "engine", "--trial", 1)
     assert json.loads((one.folder / "engine/manifest.json").read_text())["trial"] == 1
