@@ -11,12 +11,13 @@ from evaluators.data.opening import open_data
 from evaluators.metrics.registry import get_metric
 from search.errors import StudyError
 from studies.artifacts.locations import open_artifacts
+from studies.artifacts.target_ranges import load_ranges
 from studies.events import Events
 from studies.inspect.drift.drift_report import DriftReport
 from studies.inspect.drift.shifts import LossShift, compare_losses, judge_drift
 from studies.judging.standing import Standing
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, checked, load_model
+from studies.run.session.setup import Checked, adopt_ranges, checked, load_model
 from studies.store import suggestions
 from studies.store.store import Store
 
@@ -100,9 +101,8 @@ class _FreshRun:
         self._events = events
         self._artifacts = open_artifacts(good.config)
         self.notes: list[str] = []
-        path = good.folder / "ranges.json"
-        path.write_bytes(self._artifacts.read_bytes(str(now.target.ranges_digest)))
-        good.keeper.adopt(ranges=str(path))
+        ranges = load_ranges(store, self._artifacts, now.target.id, str(now.target.ranges_digest))
+        adopt_ranges(good.keeper, good.folder, ranges)
 
     def observe(self) -> SampleStatistics:
         progress = partial(self._events.step, "fresh samples")
