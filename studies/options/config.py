@@ -30,7 +30,6 @@ class SearchConfig:
     Attributes:
         study: empty for the name of the model's file.
         limits: name of a limit → its bound, as it was written; see `studies.options.limits`.
-        sensitivity_time_s: for the sensitivity pass; None for a share of the study.
         gpus, workers: worker processes to start on this host, see `slots`; None: this process works itself.
         builders: processes that only build, beside the one that measures; with none that one builds too.
         lease_s: without a sign of life for so long a worker counts as lost, and others do its work.
