@@ -27,6 +27,8 @@ from search.values import (
 from studies.artifacts.target_ranges import read_mixes
 from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.standing import Standing
+from studies.options.limits import LATENCY_MS
+from studies.options.quantities import format_ms
 from studies.run.engines import engine_to_keep
 from studies.run.finalists import finalist_rows, trial_text
 from studies.run.session.calibration import seconds_for
@@ -59,7 +61,8 @@ class PickBiases:
         """Correct the picks that were not tried yet; where the target stands then.
 
         A pick gets an engine with its own corrections where these bring its outputs nearer to those of FP32 on held-out
-        calibration samples by more than chance, and its loss on the search samples does not grow. All else stays.
+        calibration samples by more than chance, its loss on the search samples does not grow and it is as fast. All
+        else stays.
 
         Raises:
             EvaluatorError: the evaluator process dies again and again over an engine.
@@ -129,7 +132,7 @@ class PickBiases:
                 bias = MixBias(step, False, step.reason, before)
                 self._work.ledger.store.claims.set_mix_bias(record.id, bias)
             else:
-                bias = self._try_engine(record, step, found.ranges.recovery.means, before)
+                bias = self._try_engine(record, step, found.ranges.recovery.means, self._most_ms(now, row))
         except LostEvaluationError:
             self._adopt({})
             self._work.events.note(f"{name}: another worker has corrected its biases meanwhile")
@@ -146,16 +149,17 @@ class PickBiases:
             return StepRecord(BIAS, exact=False, kept=False, reason=f"it failed: {error}")
 
     def _try_engine(
-        self, record: EvaluationRecord, step: StepRecord, means: Mapping[str, Correction], before: LossEstimate
+        self, record: EvaluationRecord, step: StepRecord, means: Mapping[str, Correction], most_ms: float
     ) -> MixBias:
         """Build and evaluate a pick with corrections of its own, and store it in its place where it is no worse."""
         work, ledger, assignment = self._work, self._work.ledger, record.evaluation.assignment
+        before = _loss_of(record.evaluation.accuracy)
         self._adopt({assignment.digest: means})
         out = work.bench.folder / f"{record.id}.corrected.engine"
         limits = EarlyLimits(reference_ms=ledger.reference_ms())
         evaluation = work.bench.keeper.evaluate(assignment, out, limits)
         after = None if evaluation.accuracy is None else _loss_of(evaluation.accuracy)
-        if reason := find_harm(record.evaluation, evaluation):
+        if reason := find_harm(record.evaluation, evaluation, most_ms):
             out.unlink(missing_ok=True)
             self._adopt({})
             bias = MixBias(step, False, reason, before, after)
@@ -165,6 +169,12 @@ class PickBiases:
         engine = engine_to_keep(evaluation, work.problem.config.keep_engines)
         ledger.correct(record, evaluation, engine, bias, means, worker=work.crew.name)
         return bias
+
+    def _most_ms(self, now: Standing, row: int) -> float:
+        """The latency of a pick with all that is a tie, but no more than a budget that it keeps."""
+        ms, budget_ms = float(now.measures.latency_ms[row]), now.limits.most(LATENCY_MS)
+        most_ms = ms * (1 + now.target.band)
+        return min(most_ms, budget_ms) if budget_ms is not None and ms <= budget_ms else most_ms
 
     def _adopt(self, added: Mapping[str, Mapping[str, Correction]]) -> None:
         """Let the evaluator process build mixes with the corrections that are stored, and these."""
@@ -178,12 +188,18 @@ def _loss_of(accuracy: Accuracy | None) -> LossEstimate:
     return LossEstimate(accuracy.loss, accuracy.loss_low, accuracy.loss_high, accuracy.samples)
 
 
-def find_harm(before: Evaluation, after: Evaluation) -> str:
-    """Why a corrected engine does not take the place of the one before; empty where it does, in words else."""
+def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:
+    """Why a corrected engine does not take the place of the one before, in words; empty where it does.
+
+    Args:
+        most_ms: that it may take.
+    """
     if after.failure is not None:
         return f"its engine failed, {after.failure.stage.value}: {after.failure.message}"
     if _disobeying(after) > _disobeying(before):
         return "more groups of its engine do not run in what was asked"
+    if after.latency is not None and after.latency.value_ms > most_ms:
+        return f"its engine takes {format_ms(after.latency.value_ms)}, where {format_ms(most_ms)} would be as fast"
     old, new = _loss_of(before.accuracy).loss, _loss_of(after.accuracy).loss
     return "" if math.isfinite(new) and new <= old else "its engine's loss on the same search samples is larger"
 

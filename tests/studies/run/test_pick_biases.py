@@ -287,12 +287,13 @@ def test_a_study_without_recovery_asks_for_nothing(tmp_path: Path, monkeypatch: 
         ({}, ""),
         ({"loss": 0.03}, "its engine's loss on the same search samples is larger"),
         ({"failure": Failure(Stage.BUILD, FailureKind.TIMEOUT, "too slow")}, "its engine failed, build: too slow"),
+        ({"ms": 2.03}, "its engine takes 2.03 ms, where 2.02 ms would be as fast"),
         ({"disobeyed": True}, "more groups of its engine do not run in what was asked"),
     ],
 )
 def test_an_engine_that_is_worse_is_not_taken(changes: dict[str, Any], why: str) -> None:
     before = evaluated((2, 0), 2.0, 0.02, 0.01)
-    after = evaluated((2, 0), 2.0, changes.get("loss", 0.02), 0.01)
+    after = evaluated((2, 0), changes.get("ms", 2.02), changes.get("loss", 0.02), 0.01)
     if changes.get("disobeyed"):
         after = replace(after, audit=(AuditRow("g000", Precision.INT8, Precision.FP32, "kernel"), *after.audit[1:]))
-    assert find_harm(before, replace(after, failure=changes.get("failure"))) == why
+    assert find_harm(before, replace(after, failure=changes.get("failure")), 2.02) == why
