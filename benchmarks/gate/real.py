@@ -1,16 +1,20 @@
 """Twenty gates of an engine against itself on the CPU, for real: none of them may fail.
 
 Loss is checked on a random half of the example's samples, latency in fresh processes. Goes on where it was stopped.
+`--table` runs nothing, and judges the stored times once more, also with no slowdown allowed: the worst case for an
+alarm.
 
-usage: python -m benchmarks.gate.real [--runs 20] [--processes 6]
+usage: python -m benchmarks.gate.real [--runs 20] [--processes 6] [--table]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ from benchmarks import RESULTS
 from benchmarks.example import BATCH, DATA
 from benchmarks.gate.engines import INT8, write_engines
 from studies import verbs
+from studies.gate.check import divide_level
+from studies.gate.latency import ProcessTimes, judge_latency, measure_band
 from studies.gate.limits import GateLimits
 
 STORED = RESULTS / "gate_real.json"
@@ -49,9 +55,32 @@ def main(runs: int, processes: int) -> None:
             print(f"run {seed + 1} of {runs}: {told}, load {os.getloadavg()[0]:.1f}", flush=True)
 
 
+def stored_times(check: dict[str, Any]) -> list[ProcessTimes]:
+    """Times of the processes of a check, as multiples of the baseline's."""
+    pairs = zip(check["ratios"], check["tie_ratios"], strict=True)
+    return [ProcessTimes(ratio * math.sqrt(tie), 1.0, tie) for ratio, tie in pairs]
+
+
+def tell() -> None:
+    """Print how often the stored runs fail."""
+    found = json.loads(STORED.read_text())
+    latencies = [stored_times(run["checks"]["latency"]) for run in found]
+    for limit in (LIMITS["max_slowdown"], 0.0):
+        verdicts = Counter(judge_latency(times, limit, divide_level(2)).verdict.value for times in latencies)
+        print(f"latency, {limit:.0%} allowed: {dict(verdicts)}")
+    print(f"loss: {dict(Counter(run['checks']['loss']['verdict'] for run in found))}")
+    loads = [run["load"] for run in found]
+    bands = sorted(measure_band(times) for times in latencies)
+    print(f"{len(found)} runs, load average {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores")
+    print(f"two copies differ by {bands[0]:.1%} to {bands[-1]:.1%}, in the median by {bands[len(bands) // 2]:.1%}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--table", action="store_true", help="run nothing, judge the stored times again")
     given = parser.parse_args()
-    main(given.runs, given.processes)
+    if not given.table:
+        main(given.runs, given.processes)
+    tell()

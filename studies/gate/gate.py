@@ -93,6 +93,7 @@ class _Gate:
         limits = self._inputs.limits
         checks: list[Check] = []
         notes: list[str] = []
+        doubts: list[str] = []
         metric: MetricScale | None = None
         values: dict[str, float] = {}
         data = ""
@@ -104,7 +105,8 @@ class _Gate:
             checks.append(self._judge_loss(scores, metric, limits.max_drop))
         if limits.max_slowdown is not None:
             times, doubts = self._time()
-            notes += doubts
+            if doubts:
+                notes.append(_doubts_text(doubts, len(times)))
             band = max(self._inputs.candidate.band, self._inputs.baseline.band)
             checks.append(judge_latency(times, limits.max_slowdown, self._level, band))
         return GateReport(
@@ -116,6 +118,7 @@ class _Gate:
             data=data,
             checks=tuple(checks),
             notes=tuple(notes),
+            doubts=tuple(doubts),
         )
 
     # -- loss ------------------------------------------------------------------------------------------------------
@@ -176,8 +179,13 @@ class _Gate:
             except ProcessDiedError as death:
                 raise EvaluatorError(f"timing the engines: {death}") from death
             times.append(ProcessTimes(*(found[label].raw_ms for label in (CANDIDATE, BASELINE, COPY))))
-            doubts += [f"process {number}, {label}: {text}" for label in order for text in found[label].warnings]
+            doubts += [f"process {number}: {label}: {text}" for label in order for text in found[label].warnings]
         return times, doubts
+
+
+def _doubts_text(doubts: Sequence[str], processes: int) -> str:
+    doubtful = len({doubt.partition(":")[0] for doubt in doubts})
+    return f"latencies are doubtful in {doubtful} of {processes} processes, {doubts[0]}; --json has all of it"
 
 
 def _orders(count: int) -> Sequence[tuple[str, ...]]:

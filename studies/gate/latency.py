@@ -115,6 +115,8 @@ def _reason(verdict: Verdict, bounds: tuple[float, float], limit: float, band: f
     allowed, tie = format_percent(limit), format_percent(band)
     if verdict is Verdict.FAILS:
         return f"the candidate is at least {low} slower, more than the {allowed} that are allowed"
+    if verdict is Verdict.HOLDS and bounds[1] < 0:
+        return f"the candidate is at least {format_percent(-bounds[1])} faster, and {allowed} slower are allowed"
     if verdict is Verdict.HOLDS:
         return f"the candidate is at most {high} slower, within the {allowed} that are allowed"
     told = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"

@@ -176,6 +176,8 @@ def _reason(
     low, high = (show(bound) for bound in bounds)
     if verdict is Verdict.FAILS:
         return f"the drop is at least {low}, more than the {show(limit)} that are allowed"
+    if verdict is Verdict.HOLDS and bounds[1] < 0:
+        return f"the candidate is better by at least {show(-bounds[1])}, and a drop of {show(limit)} is allowed"
     if verdict is Verdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"

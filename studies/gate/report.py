@@ -25,7 +25,8 @@ class GateReport:
         metric: of the loss; None where only latency was checked.
         values: `candidate` and `baseline` → the metric over all samples.
         data: digest of the data; empty where only latency was checked.
-        notes: what is noteworthy, one sentence each: how the metric was chosen, which measurements are doubtful.
+        notes: what is noteworthy, one sentence each: how the metric was chosen, how many measurements are doubtful.
+        doubts: what is doubtful in each of them.
     """
 
     candidate: Side
@@ -36,6 +37,7 @@ class GateReport:
     data: str
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -74,7 +76,7 @@ class GateReport:
 
     def sentences(self) -> list[str]:
         """What every check says, what both engines measured, and what is noteworthy."""
-        said = [f"{self.label(check)}: {check.verdict.value}, {check.reason}" for check in self.checks]
+        said = [f"{self.label(c)}: {c.verdict.value}, {c.reason} ({c.units})" for c in self.checks]
         return [*said, *self._measures(), *(f"note: {note}" for note in self.notes), level_text(self.checks)]
 
     def _measures(self) -> list[str]:
@@ -103,6 +105,7 @@ class GateReport:
             "level": LEVEL,
             "checks": [check.to_json() for check in self.checks],
             "notes": list(self.notes),
+            "doubts": list(self.doubts),
         }
 
 

@@ -47,6 +47,13 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
     assert ("QuantizeLinear" in shipped) == (typing == "strong")
     assert "g000" in ok("profile", "s", trial)
     assert "ENGINE" in ok("compare", "s", trial).upper()
+    limits = ("--data", "in/data.npz", "--max-drop", "90%", "--max-slowdown", "50%", "--processes", 3)
+    gated = json.loads(ok("gate", "engine", "--against", "s", "--against-trial", trial, *limits, "--json"))
+    assert {gated[side]["backend"] for side in ("candidate", "baseline", "target")} == {"tensorrt"}
+    assert ok("gate", "engine/model.plan", "--against", "engine", *limits).startswith("holds: ")
+    refused = invoke("gate", "engine/model.onnx", "--against", "engine/model.onnx", *limits, "--backend", "tensorrt")
+    assert refused.exit_code == 2
+    assert "expected engines of one backend" in refused.stderr
 
 
 @pytest.mark.parametrize("folder", [V10], indirect=True)

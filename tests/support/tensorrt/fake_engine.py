@@ -66,6 +66,9 @@ class FakeEngines:
                     "TensorIOMode", _plan(e)["tensors"][name]["mode"]
                 ),
                 "ICudaEngine.get_tensor_name": lambda e, index: list(_plan(e)["tensors"])[index],
+                "ICudaEngine.get_tensor_shape": lambda e, name: self.fake.dims(
+                    [-1 if isinstance(dim, str) else dim for dim in _plan(e)["tensors"][name]["shape"]]
+                ),
                 "ICudaEngine.num_io_tensors": lambda e: len(_plan(e)["tensors"]),
                 "IBuilderConfig.add_optimization_profile": _add_profile,
                 "IBuilderConfig.clear_flag": lambda c, flag: c._state.setdefault("flags", set()).discard(flag.name),
