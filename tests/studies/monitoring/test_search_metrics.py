@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import prometheus_client
 import pytest
@@ -24,6 +23,7 @@ from studies.store.records import EvaluationRecord
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, copy_finished, invoke, quick, write_inputs
 from tests.support.servers.databases import free_port
+from tests.support.servers.local_pages import read_page
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +51,7 @@ class Reader(Quiet):
         self.pages: list[dict[str, float]] = []
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:  # type: ignore[override]
-        with urlopen(self._url, timeout=60) as answer:
-            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        lines = [line for line in read_page(self._url).decode().splitlines() if not line.startswith("#")]
         self.pages.append({line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines})
 
 
@@ -77,7 +76,7 @@ def test_a_search_counts_its_evaluations_and_shows_its_picks(here: Path) -> None
     assert value(last, "pick_latency_seconds", 'pick="best"') > 0
     assert finished.standing.measures.finished_count == 5
     with pytest.raises(OSError, match="refused"):
-        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+        read_page(f"http://127.0.0.1:{port}/metrics")
 
 
 def test_of_many_workers_the_whole_study_is_told(here: Path) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
 
 from tests.support.servers.databases import free_port
+from tests.support.servers.local_pages import read_page
 
 START_S = 120
 
@@ -39,8 +38,7 @@ class Prometheus:
 
     def get(self, path: str, **parameters: str) -> Any:
         """What a page of the API says: `data` of its JSON; raises OSError."""
-        with urlopen(f"{self._url}{path}?{urlencode(parameters)}", timeout=60) as answer:
-            return json.load(answer)["data"]
+        return json.loads(read_page(f"{self._url}{path}?{urlencode(parameters)}"))["data"]
 
     def query(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
         """Labels and value of every series now."""
@@ -81,8 +79,8 @@ def _wait(server: subprocess.Popen[bytes], ready: str, log: Path) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         assert server.poll() is None, log.read_text()
-        with suppress(URLError, OSError), urlopen(ready, timeout=5) as answer:
-            if answer.status == 200:
-                return
+        with suppress(OSError):
+            read_page(ready, timeout_s=5)
+            return
         time.sleep(0.05)
     raise AssertionError(f"Prometheus was not ready after {START_S} s: {log.read_text()}")
