@@ -1,16 +1,18 @@
-"""The networks of the comparison: how each is scored, on how many samples, and where its files are."""
+"""The networks of the comparison, and others: how each is scored, on how many samples, and where its files are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.peers import samples
 from benchmarks.peers.samples import Arrays
-from benchmarks.trust.studies import EXAMPLE
+from benchmarks.trust import samples as trust_samples
+from benchmarks.trust.studies import EXAMPLE, model_of
 
 DATA = Path(__file__).resolve().parent / "data"
 CALIBRATION = 500  # samples that every method is given
@@ -22,8 +24,10 @@ class Case:
 
     Attributes:
         kind: for the table.
-        file: of the float model; in `DATA` where none is given.
         evaluation: samples that the loss is taken on, enough for an interval of about 0.3 points on both sides.
+        file: of the float model; in `DATA` where none is given.
+        draw: (purpose, samples) → samples of the purpose `calibration` or `evaluation`; of `benchmarks.peers.samples`
+            by the network's name where none is given.
     """
 
     name: str
@@ -31,16 +35,21 @@ class Case:
     metric: str
     evaluation: int = 10_000
     file: Path | None = None
+    draw: Callable[[str, int], Arrays] | None = None
 
     @property
     def model(self) -> Path:
         return self.file or DATA / f"{self.name}.onnx"
 
     def calibration(self) -> Arrays:
-        return samples.draw(self.name, "calibration", CALIBRATION)
+        return self._draw("calibration", CALIBRATION)
 
     def evaluation_samples(self) -> Arrays:
-        return samples.draw(self.name, "evaluation", self.evaluation)
+        return self._draw("evaluation", self.evaluation)
+
+    def _draw(self, purpose: str, count: int) -> Arrays:
+        draw = self.draw or partial(samples.draw, self.name)
+        return draw(purpose, count)
 
     def calibration_file(self, folder: Path) -> Path:
         """The calibration samples as .npz, with labels; written where they are not there yet."""
@@ -62,5 +71,28 @@ CASES: Mapping[str, Case] = {
         Case("segmenter", "U-Net, h-swish", "miou", evaluation=4000),
         Case("encoder", "transformer encoder, GELU", "top1"),
         Case("digits", "inverted residuals, ReLU6, rescaled after training", "top1", file=EXAMPLE / "digits.onnx"),
+    )
+}
+
+_TRUST_PURPOSES = {"calibration": "study", "evaluation": "fresh"}
+
+
+def _of_trust(name: str, network: str, kind: str, metric: str, evaluation: int = 10_000) -> Case:
+    """A network of the trust benchmark."""
+
+    def draw(purpose: str, count: int) -> Arrays:
+        return trust_samples.draw(network, _TRUST_PURPOSES[purpose], count)
+
+    return Case(name, kind, metric, evaluation, model_of(network), draw)
+
+
+# No other quantizer is run on these.
+OF_TRUST: Mapping[str, Case] = {
+    case.name: case
+    for case in (
+        _of_trust("gated", "residual", "residual CNN, ReLU, squeeze-and-excitation", "top1"),
+        _of_trust("heads", "heads", "inverted residuals, SiLU, two outputs", "benchmarks.trust.scores:both_tops"),
+        _of_trust("unet", "segmentation", "U-Net, ReLU", "miou", 4000),
+        _of_trust("wide-encoder", "encoder", "transformer encoder, GELU, wider", "top1"),
     )
 }

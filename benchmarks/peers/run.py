@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import RESULTS, ROOT
 from benchmarks.page import write_section
 from benchmarks.peers import ours, quantizers, tables
-from benchmarks.peers.cases import CALIBRATION, CASES
+from benchmarks.peers.cases import CALIBRATION, CASES, Case
 from benchmarks.peers.quantizers import Run
 from benchmarks.peers.work import FLOAT, CaseWork, Results
 from benchmarks.trust.run import commit
@@ -59,9 +59,14 @@ def run_method(work: CaseWork, method: str) -> dict[str, Any]:
     return {**asdict(run), **loss, "value": work.value(method), **steps, **about}
 
 
-def run_network(name: str, methods: Sequence[str], arguments: argparse.Namespace) -> None:
-    """All methods of one network that are not done."""
-    work, results = CaseWork(CASES[name], arguments.work.resolve() / name), Results(arguments.out)
+def run_network(case: Case, methods: Sequence[str], arguments: argparse.Namespace) -> None:
+    """All methods of one network that are not done.
+
+    Args:
+        arguments: `work`, `out` and `again` of the command line.
+    """
+    name = case.name
+    work, results = CaseWork(case, arguments.work.resolve() / name), Results(arguments.out)
     for method in methods:
         row = f"{name}/{method}"
         if row in results.read()["runs"] and not arguments.again:
@@ -111,7 +116,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     arguments = parsed()
     for name in () if arguments.table or arguments.docs else arguments.only:
-        run_network(name, arguments.methods, arguments)
+        run_network(CASES[name], arguments.methods, arguments)
     found = tables.text(Results(arguments.out).read())
     sys.stdout.write(f"{found}\n")
     if arguments.docs:

@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from benchmarks.peers.detections import Detections, judge_detections
 from benchmarks.trust.fresh import Score, score_outputs
-from benchmarks.trust.scores import Floats, Loss, mean_iou, pixels, top1
+from benchmarks.trust.scores import Floats, Loss, both_tops, mean_iou, pixels, top1
 
-SCORES: Mapping[str, Score] = {"top1": top1, "miou": pixels, "map": judge_detections}
+SCORES: Mapping[str, Score] = {
+    "top1": top1,
+    "benchmarks.trust.scores:both_tops": both_tops,
+    "miou": pixels,
+    "map": judge_detections,
+}
+_NO_MEANS = ("miou", "map")  # of one number for each sample
 _DRAWS = 200  # of the bootstrap
 _HALF = 1.96
 
@@ -35,7 +41,7 @@ def loss_of(better: Scored, worse: Scored) -> Loss:
     By the normal distribution where the metric is a mean, else by a bootstrap over samples, the same draws for both.
     """
     loss = better.value() - worse.value()
-    if better.metric == "top1":
+    if better.metric not in _NO_MEANS:
         half = _HALF * float((better.scores - worse.scores).std(ddof=1)) / np.sqrt(len(worse.scores))
     else:
         half = _HALF * float(np.std(better.draws - worse.draws, ddof=1))

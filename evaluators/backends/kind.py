@@ -7,6 +7,7 @@ itself is imported in `BackendKind.open`.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -212,6 +213,10 @@ class BackendKind(ABC):
     def checks(self, machine: Machine) -> Sequence[Check]:
         """Lines of the doctor about what it needs; whether it opens is checked apart."""
         return ()
+
+    def copy_engine(self, engine: Path, out: Path) -> None:
+        """Write an engine file of the study as that of an export."""
+        shutil.copyfile(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
         """Further files of an export that say how its engine is built again: name → text."""

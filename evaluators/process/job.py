@@ -22,6 +22,7 @@ class Job:
         decode: what gives boxes to a metric that reads boxes; None for its default.
         calibration_select: which calibration samples are used, see `recovery.sample_choice`.
         hand_ranges: `REGEX=LOW:HIGH` each.
+        keep: `REGEX=PRECISION` each, of groups that recovery leaves in what the user keeps them in.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         undivided: every split is all of the data: for data that nothing is chosen by.
         ranges: path of the calibrated ranges, once there are any.
@@ -49,6 +50,7 @@ class Job:
     calibration_select: str = "all"
     hand_ranges: Sequence[str] = ()
     undivided: bool = False
+    keep: Sequence[str] = ()
     ranges: str | None = None
     beside: bool = False
     only_builds: bool = False

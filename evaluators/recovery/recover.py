@@ -23,10 +23,12 @@ from evaluators.recovery.final_losses import FinalSamples, Scorer
 from evaluators.recovery.held_out import FEWEST, HeldOut
 from evaluators.recovery.int8.bias import BiasStep
 from evaluators.recovery.registry import AUTO
+from evaluators.recovery.sample_choice import usual_samples
 from evaluators.recovery.step import RecoveryStep
 from search.graph.model import Model
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
+from search.space.rules import KeepRule
 from search.values import Assignment, Capability, LossEstimate, Precision, Ranges, RecoveryRecord
 
 Indices = NDArray[np.int64]
@@ -74,6 +76,7 @@ class Subject:
         final: the final split, on which the result is scored.
         method: of calibration.
         rules: ranges that the user set by hand.
+        keep: the user's rules of groups that stay in float.
     """
 
     given: Model
@@ -84,6 +87,7 @@ class Subject:
     final: FinalSamples
     method: str
     rules: Sequence[RangeRule] = ()
+    keep: Sequence[KeepRule] = ()
 
 
 def recover(
@@ -97,7 +101,7 @@ def recover(
     done: Callable[[int, int], None],
     alive: Callable[[], None],
 ) -> tuple[Ranges, RecoveryRecord]:
-    """Try steps on all INT8 and keep what lowers the error of its outputs.
+    """Try steps on INT8 everywhere but in groups that the user keeps in float; keep what lowers its outputs' error.
 
     Args:
         asked: as `--recover` was given: what is not `auto` forces the steps.
@@ -116,7 +120,10 @@ def recover(
     start = time.monotonic()
     int8 = _all_int8(subject, ranges)
     if Precision.INT8 not in int8.values():
-        return ranges, RecoveryRecord(asked, notes=("the target offers INT8 for no group of this model",))
+        return ranges, RecoveryRecord(
+            asked,
+            notes=("INT8 is offered for no group of this model: the target runs none in it, or --keep leaves none",),
+        )
     with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
         run = _Run(subject, emulator, int8, start + seconds, Path(folder), alive)
         found = run.try_steps(steps, ranges, forced=asked != AUTO, share=seconds, done=done)
@@ -163,7 +170,7 @@ def correct_mix(
 
 
 def _all_int8(subject: Subject, ranges: Ranges) -> Assignment:
-    choices = make_space(subject.given, subject.capability, ranges).choices
+    choices = make_space(subject.given, subject.capability, ranges, subject.keep).choices
     offered = {g for g, some in choices.items() for c in some if c.precision is Precision.INT8 and c.offered}
     return Assignment({g: Precision.INT8 if g in offered else Precision.FP32 for g in choices})
 
@@ -188,7 +195,9 @@ class _Run:
         self._until = until
         self._folder = folder
         self._steps_until = until
-        self._fitting, self._held_out = subject.samples.divide()
+        self._fitting, held_out = subject.samples.divide()
+        self._held_out = self._usual(held_out)
+        self._wild = len(held_out) - len(self._held_out)
         self.context = RecoveryContext(
             given=subject.given,
             placement=subject.placement,
@@ -220,7 +229,7 @@ class _Run:
 
     def open_held_out(self, share: float) -> HeldOut:
         """The samples that decide, with the float model's outputs; `share`: the time for everything."""
-        return HeldOut(
+        found = HeldOut(
             self._exact,
             self.context.held_out,
             self._subject.metric,
@@ -228,6 +237,9 @@ class _Run:
             seconds=_RUN_SHARE * share,
             clusters=self._subject.samples.clusters(self._held_out),
         )
+        if self._wild:
+            found.notes.append(f"{self._wild} held-out samples decide nothing: they are far from usual in amplitude")
+        return found
 
     def calibrate_whole(self, found: Recovered, plain: Ranges) -> Ranges:
         """Ranges from all calibration samples where only exact steps are kept: nothing was fitted to the others."""
@@ -244,6 +256,13 @@ class _Run:
         scorer = Scorer(self._exact, subject.metric, subject.final, batch, self._folder / "final", self.context.alive)
         openers = [lambda stage=stage: self.context.open_int8(stage) for stage in stages]
         return scorer.score(openers, max(0.0, self._until - time.monotonic()))
+
+    def _usual(self, held_out: Indices) -> Indices:
+        """Held-out samples without garbage; all of them where too few are left to decide."""
+        samples = self._subject.samples
+        everything = usual_samples(samples.dataset, samples.indices, self._subject.given.batch)
+        usual = held_out[np.isin(held_out, everything)]
+        return usual if len(usual) >= FEWEST else held_out
 
     def _batches(self, indices: Indices) -> Iterator[Batch]:
         for batch in batches(self._subject.samples.dataset, indices, self._subject.given.batch):

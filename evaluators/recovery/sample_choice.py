@@ -1,4 +1,4 @@
-"""Which calibration samples are used: all, or some that the float model, or plain INT8, tells apart."""
+"""Which calibration samples are used: all, or some that the float model or plain INT8 tells apart; and which decide."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data import Batch
+from evaluators.data import Batch, Dataset
 from evaluators.engine import Runner
 from evaluators.measure.output_noise import compared_names, row_squares
+from evaluators.recovery.int8.sample_errors import USUAL, power_weights, sample_powers
 from search.errors import ConfigError
 from search.space.sample_choice import SampleChoice
 
@@ -19,6 +20,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _FEATURES = 64  # that outputs are projected to, at most
+_MOST_WILD = 0.2  # of the samples: where more are wild they are no garbage
 
 
 def choose_samples(
@@ -49,6 +51,26 @@ def choose_samples(
         scores = np.concatenate([_scores(exact.run(batch.inputs), batch, rough) for batch in batches])
         places = np.argsort(-scores, kind="stable")[: choice.count]
     return np.sort(indices[places])
+
+
+def usual_samples(dataset: Dataset, indices: Indices, batch: int) -> Indices:
+    """Those of some samples that are no garbage by their amplitude: not wild, and finite, in every float input.
+
+    All of them where more than a fifth is garbage by that: then it is part of what the model is for.
+
+    Args:
+        batch: how many samples are read at once.
+    """
+    powers: dict[str, list[Floats]] = {}
+    for start in range(0, len(indices), batch):
+        arrays, _ = dataset.batch(indices[start : start + batch])
+        for name, array in arrays.items():
+            if array.dtype.kind == "f":
+                powers.setdefault(name, []).append(sample_powers(array.reshape(len(array), 1, -1)))
+    usual = np.ones(len(indices), bool)
+    for found in powers.values():
+        usual &= power_weights(np.concatenate(found)) >= USUAL
+    return indices[usual] if usual.mean() >= 1 - _MOST_WILD else indices
 
 
 def _scores(outputs: Arrays, batch: Batch, rough: Runner | None) -> Floats:

@@ -25,6 +25,7 @@ from search.graph.shapes import Profile
 
 # A folded constant may grow the file; past this it is left to the engine.
 _FOLD_LIMIT = 1 << 26
+_SHAPE_BYTES = 1 << 20  # more than any constant has that shapes are computed from
 _BATCH_NORM = [
     rules.fuse_batchnorm_into_conv_rule,
     rules.fuse_batchnorm_into_conv_transpose_rule,
@@ -88,6 +89,7 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
     for node in copy.graph.all_nodes():
         for output in node.outputs:
             output.shape = None
+    _empty_large_constants(copy)
     proto = onnx.shape_inference.infer_shapes(ir.to_proto(copy), data_prop=True)
     shapes: dict[str, tuple[int, ...]] = {}
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
@@ -96,6 +98,18 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
         if tensor.HasField("shape") and all(dims):
             shapes[info.name] = dims
     return shapes
+
+
+def _empty_large_constants(model: ir.Model) -> None:
+    """Make inputs of constants that no shape depends on: a message of all constants would end at 2 GiB."""
+    for graph in model.graphs():
+        for name, value in list(graph.initializers.items()):
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes > _SHAPE_BYTES:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+                value.const_value = None
+                graph.initializers.pop(name)
+                graph.inputs.append(value)
 
 
 def _weighted_source(node: ir.Node) -> ir.Node:

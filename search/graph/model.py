@@ -104,7 +104,7 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
     _refuse_quantized(proto, path)
     _refuse_repeated_outputs(proto, path)
     with onnx_file.understanding(path):
-        graph = ir.from_proto(onnx_file.at_least_opset(proto, path))
+        graph = onnx_file.to_graph(onnx_file.at_least_opset(proto, path), path)
         profiles = fix_shapes(graph, request, batch, path)
         graph = clean(graph)
         settle_types(graph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,25 +27,50 @@ _PACKED = frozenset(
 )
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message holds
 _MOST_INSIDE = 2**31 - 2**26  # of constants in one file, which leaves room for the graph
+_CHUNK_BYTES = 1 << 20
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
 
 def read(path: Path) -> onnx.ModelProto:
     """Read and check an ONNX file with its external data.
 
+    Returns:
+        The model; where its constants are more than one ONNX file holds, those of external data are left there:
+        `to_graph` maps them into memory.
+
     Raises:
         ModelError: no such file, no ONNX, truncated, external data missing or outside the model's folder, or
             refused by the ONNX checker.
     """
     proto = _parse(path)
-    _check_external_data(proto, path)
+    total = _check_external_data(proto, path)
     try:
         onnx.checker.check_model(str(path))
     except (onnx.checker.ValidationError, onnx.onnx_cpp2py_export.shape_inference.InferenceError, ValueError) as error:
         raise ModelError(f"checking {path}: the ONNX checker refuses it: {_first_line(error)}") from error
-    with understanding(path):
-        external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    if total <= _MOST_INSIDE:
+        with understanding(path):
+            external_data_helper.load_external_data_for_model(proto, str(path.parent))
     return proto
+
+
+def to_graph(proto: onnx.ModelProto, path: Path) -> ir.Model:
+    """The graph of a model that was read from `path`; constants that are still outside are mapped into memory."""
+    model = ir.from_proto(proto)
+    for graph in model.graphs():
+        ir.external_data.set_base_dir(graph, path.parent)
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _map_tensor(value.const_value)
+        for node in graph:
+            for name, attribute in node.attributes.items():
+                if isinstance(attribute.value, ir.ExternalTensor):
+                    node.attributes[name] = ir.AttrTensor(name, _map_tensor(attribute.value))
+    return model
+
+
+def _map_tensor(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
 @contextmanager
@@ -66,13 +92,41 @@ def write(model: ir.Model, path: Path) -> None:
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
+def fits_inside(model: ir.Model) -> bool:
+    """Whether one ONNX file can hold a model with all its constants."""
+    constants = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
+    return sum(tensor.nbytes for tensor in constants if tensor is not None) <= _MOST_INSIDE
+
+
 def write_any_size(model: ir.Model, path: Path) -> None:
     """Write a model as one file, or with its weights beside it in `NAME.data` where one file cannot hold them."""
-    constants = [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
-    if sum(tensor.nbytes for tensor in constants if tensor is not None) > _MOST_INSIDE:
-        ir.save(model, path, external_data=f"{path.name}.data")
-    else:
+    if fits_inside(model):
         write(model, path)
+    else:
+        ir.save(model, path, external_data=weights_beside(path).name)
+
+
+def weights_beside(path: Path) -> Path:
+    """Where the weights of an ONNX file lie that cannot hold them."""
+    return path.with_name(f"{path.name}.data")
+
+
+def refer_to(proto: onnx.ModelProto, location: str) -> None:
+    """Let all constants outside of a model, in place, be those of another file in its folder."""
+    for tensor, _ in _external(proto):
+        next(entry for entry in tensor.external_data if entry.key == "location").value = location
+
+
+@contextmanager
+def bytes_or_file(model: ir.Model) -> Iterator[bytes | Path]:
+    """A model as one ONNX message or, where that cannot hold it, as a file, which is gone afterwards."""
+    if fits_inside(model):
+        yield ir.to_proto(model).SerializeToString()
+        return
+    with tempfile.TemporaryDirectory(prefix="bitfront-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        write_any_size(model, path)
+        yield path
 
 
 def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
@@ -107,7 +161,9 @@ def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest
     """Digest of the file's bytes, its external data and the requested shapes; the same after the file has moved."""
     content = hashlib.sha256(path.read_bytes())
     for location in external_files(path):
-        content.update((path.parent / location).read_bytes())
+        with (path.parent / location).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                content.update(chunk)
     requested = {name: [list(shape) for shape in (r.low, r.best, r.high)] for name, r in shapes.items()}
     return digest_of({"file": content.hexdigest(), "shapes": requested, "batch": batch})
 
@@ -121,6 +177,11 @@ def _parse(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise ModelError(f"loading the model: there is no file {path}. Give the path of an ONNX file.")
     try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ModelError(
+                f"loading {path}: expected an ONNX file of at most 2 GiB, got {path.stat().st_size / 2**30:.1f} GiB. "
+                "Save the model with external data: then its weights may be of any size."
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"loading {path}: the file cannot be read: {error.strerror}.") from error
@@ -142,7 +203,8 @@ def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
             yield tensor, next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
-def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
+def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
+    """Bytes of the file with its external data; ModelError where that is missing, damaged or outside the folder."""
     folder = path.parent.resolve()
     total = path.stat().st_size
     for tensor, location in _external(proto):
@@ -160,11 +222,7 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> None:
                 f"loading {path}: tensor {tensor.name!r} needs {needed} bytes, but the model gives it {info.length} of "
                 f"{location!r}: it is damaged. Copy or export it again."
             )
-    if total > _LARGEST_FILE:
-        raise ModelError(
-            f"loading {path}: with its external data it has {total / 2**30:.1f} GiB, but candidates are written as one "
-            "ONNX file, which holds at most 2 GiB. Split the model, or export it with smaller weights."
-        )
+    return total
 
 
 def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ import numpy as np
 
 from search.errors import ArtifactError, ConfigError
 from search.values import Assignment
+from studies.artifacts.folder import hash_of
 from studies.export.checks import (
     MeasuredEngine,
     check_latency,
@@ -25,7 +23,7 @@ from studies.export.checks import (
     moved_text,
 )
 from studies.export.float_model import write_float_model
-from studies.export.folder import fill_folder
+from studies.export.folder import fill_folder, staged_folder
 from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.layer_files import write_layer_files
@@ -143,12 +141,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
     chosen = _confirm(final, number, request.trial)
     mix = _mix_to_hand_over(final, chosen, request)
     found = manifest(final.ledger, chosen.now, chosen.point, request.trial, request.pick, chosen.engine)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    except OSError as error:
-        raise ArtifactError(f"exporting to {folder}: {error}.") from error
-    try:
+    with staged_folder(folder, f"exporting to {folder}") as staging:
         fill_folder(staging, final, chosen.engine, chosen.assignment, request.extras.triton)
         if mix is not None:
             found |= _hand_over(final, mix, staging / HANDOVER, request.extras.tools)
@@ -156,14 +149,6 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
         _write_manifest(staging, found)
-        staging.chmod(0o755)
-        if folder.exists():
-            folder.rmdir()
-        staging.rename(folder)
-    except OSError as error:
-        raise ArtifactError(f"exporting to {folder}: {error}. Make room and export again.") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     notes, warning = (note,) if note else (), failure_text(found["latency_check"])
     return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
 
@@ -202,9 +187,14 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
 
 def _write_manifest(folder: Path, found: Mapping[str, Any]) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
     text = json.dumps({**found, "files": digests}, indent=2, ensure_ascii=False)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hash_of(file)
 
 
 def confirm_pick(work: Work, now: Standing, pick: str) -> tuple[Standing, int]:

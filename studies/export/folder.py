@@ -5,17 +5,48 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
+from search.errors import ArtifactError
 from search.values import Assignment, Ranges, Target
 from studies.export.triton import triton_config
 from studies.run.session.backend_values import backend_kind, runs_on_gpu
 from studies.run.work import Work
 
 RANGES = "ranges.json"
+
+
+@contextmanager
+def staged_folder(out: Path, doing: str) -> Iterator[Path]:
+    """A folder to fill, which becomes `out` where the context ends well, and is gone where it does not.
+
+    Args:
+        out: a folder that is not there, or empty.
+        doing: what is done, for messages: `exporting to out`.
+
+    Raises:
+        ArtifactError: the folder cannot be written.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+    except OSError as error:
+        raise ArtifactError(f"{doing}: {error}.") from error
+    try:
+        yield staging
+        staging.chmod(0o755)
+        if out.exists():
+            out.rmdir()
+        staging.rename(out)
+    except OSError as error:
+        raise ArtifactError(f"{doing}: {error}. Make room and try again.") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, triton: str | None) -> None:
@@ -26,12 +57,13 @@ def fill_folder(folder: Path, work: Work, engine: Path, assignment: Assignment, 
         triton: name of a Triton model to write as well; None for none.
     """
     line, engine_file = work.bench.keeper.ask("exporting"), work.bench.engine_file
-    shutil.copyfile(engine, folder / engine_file)
+    kind = backend_kind(work.problem.config)
+    kind.copy_engine(engine, folder / engine_file)
     if engine_file != SOURCE_FILE:  # else the engine is the ONNX file that it was built from
         line.builds.write_source(assignment, folder / SOURCE_FILE)
     _write_ranges(folder, work, assignment)
     timing = line.builds.write_timing_cache(folder / TIMING_FILE)
-    for name, text in backend_kind(work.problem.config).recipe_files(_recipe(work, assignment, timing)).items():
+    for name, text in kind.recipe_files(_recipe(work, assignment, timing)).items():
         (folder / name).write_text(text, encoding="utf-8")
     if triton is not None:
         types = line.diagnoses.read_types(folder / engine_file)
@@ -69,8 +101,9 @@ def _write_triton(folder: Path, work: Work, name: str, types: Mapping[str, str])
     platform = backend_kind(used).triton_platform
     config = triton_config(name, platform, work.problem.model, types, gpu=runs_on_gpu(used))
     (entry / "config.pbtxt").write_text(config, encoding="utf-8")
-    source, target = folder / engine_file, entry / "1" / engine_file
-    try:
-        os.link(source, target)
-    except OSError:  # file systems without hard links
-        shutil.copyfile(source, target)
+    for source in folder.glob(f"{engine_file}*"):  # weights of a large one lie beside it
+        target = entry / "1" / source.name
+        try:
+            os.link(source, target)
+        except OSError:  # file systems without hard links
+            shutil.copyfile(source, target)

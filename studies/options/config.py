@@ -298,7 +298,7 @@ class SearchConfig:
         "Keep layers whose name matches: 'REGEX=fp32'; repeatable.",
         (),
         metavar="RULE",
-        verbs=("search", "layers", "sensitivity", "evaluate"),
+        verbs=("search", *Verbs.ANALYSES),
         many=True,
         panel="Search",
         from_json=kinds.keep_from_json,

@@ -20,7 +20,7 @@ class Verbs:
     READING_STUDIES = ("resume", "worker", "sensitivity", "export", "profile", "remeasure", "compare")  # with files
     ANALYSES = ("layers", "sensitivity", "evaluate", "recover")  # look at a model that needs no study
     BUILDING = ("search", "evaluate", "recover")  # decide how engines are built and scored
-    RECOVERING = ("search", "resume", "evaluate", "recover")  # make INT8 lose less, or made it
+    RECOVERING = ("search", "resume", "sensitivity", "evaluate", "recover")  # make INT8 lose less, or made it
     FRESH = ("drift",)  # look at a study's model on fresh data
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.errors import ArtifactError, ConfigError, StudyError
+from search.errors import ConfigError, StudyError
 from search.space.choices import make_space
 from search.values import Precision, Ranges, RecoveryRecord
 from studies.events import Events, Quiet
 from studies.export.export import check_folder
 from studies.export.float_model import write_float_model
-from studies.export.folder import write_ranges
+from studies.export.folder import staged_folder, write_ranges
 from studies.judging.findings.rescue_table import RescueRow, rescue_notes, rescue_rows
 from studies.options.config import SearchConfig
 from studies.options.read_options import check_config
@@ -105,7 +104,7 @@ def _latencies(good: Checked, plain: Ranges, recovered: Ranges) -> tuple[float, 
     for name, ranges in (("plain", plain), ("recovered", recovered)):
         _adopt(good, ranges)
         engines[name] = good.folder / f"{name}.engine"
-        int8 = make_space(good.model, good.capability, ranges).uniform(Precision.INT8)
+        int8 = make_space(good.model, good.capability, ranges, good.config.keep).uniform(Precision.INT8)
         good.keeper.ask(f"building {name} INT8").builds.rebuild(int8, engines[name])
     found = good.keeper.ask("timing INT8").timings.time_together(engines, _ROUNDS)
     return found["plain"].value_ms, found["recovered"].value_ms
@@ -119,19 +118,6 @@ def _adopt(good: Checked, ranges: Ranges) -> None:
 
 def _write(good: Checked, ranges: Ranges, record: RecoveryRecord, out: Path) -> None:
     _adopt(good, ranges)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    except OSError as error:
-        raise ArtifactError(f"writing to {out}: {error}.") from error
-    try:
+    with staged_folder(out, f"writing to {out}") as staging:
         write_float_model(staging, good.keeper, record)
         write_ranges(staging, ranges, good.target)
-        staging.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        staging.rename(out)
-    except OSError as error:
-        raise ArtifactError(f"writing to {out}: {error}. Make room and try again.") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -12,7 +12,7 @@ from evaluators.backends.fake.builder import FakeBuilder
 from evaluators.backends.fake.faults import Fault
 from evaluators.backends.fake.options import CAUTION, NAME, VERSION, FakeOptions
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime.session import open_session
+from evaluators.backends.onnxruntime.session import open_graph
 from evaluators.cores import usable_processors
 from evaluators.engine import Session
 from evaluators.lowering.placement import TENSORRT
@@ -94,7 +94,7 @@ class FakeBackend:
 
     def _open_graph(self, graph: ir.Model) -> Session:
         device = self._runtime.device
-        return open_session(device, ir.to_proto(graph).SerializeToString(), device.session_options())
+        return open_graph(device, graph, device.session_options())
 
 
 def _read_precisions(labels: Sequence[str]) -> list[Precision]:

@@ -14,7 +14,7 @@ from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice, cpu_model, has_vnni
-from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_session
+from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_graph
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
@@ -133,7 +133,7 @@ class OnnxRuntimeBackend:
         """Run a graph node by node as it is written, Q/DQ and Cast too, nothing optimized."""
         options = self.device.session_options()
         options.graph_optimization_level = self.device.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return open_session(self.device, ir.to_proto(graph).SerializeToString(), options)
+        return open_graph(self.device, graph, options)
 
     def builder(self, model: Model, ranges: Ranges) -> OnnxRuntimeBuilder:
         return OnnxRuntimeBuilder(self.device, self.placement, model, ranges)

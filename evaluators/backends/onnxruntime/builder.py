@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from evaluators.backends.onnxruntime.audit import audit_rows, owner_of, owners_of
 from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.profile import is_move, layer_times
-from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_session
+from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, open_graph, open_session
 from evaluators.engine import Audit, Engine
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import Placement
-from search.graph import onnx_file
+from search.graph import onnx_file, packed_file
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Ranges
 
@@ -43,18 +43,19 @@ class OnnxRuntimeBuilder:
         return lower(self.model, assignment, self.ranges, self.placement)
 
     def build(self, lowered: ir.Model, out: Path) -> Engine:
-        onnx_file.write(lowered, out)
+        packed_file.write(lowered, out)
         options = self.device.session_options()
-        options.optimized_model_filepath = str(_optimized(out))
+        _write_optimized(options, _optimized(out), lowered)
         self._fresh = (out, open_session(self.device, out, options))
         return Engine(out, out.stat().st_size)
 
     def audit(self, engine: Engine, assignment: Assignment) -> Audit:
         path = _optimized(engine.path)
         try:
-            optimized = onnx.load(str(path))
+            optimized = onnx.load(str(path), load_external_data=False)
         finally:
             path.unlink(missing_ok=True)
+            onnx_file.weights_beside(path).unlink(missing_ok=True)
         moves = sum(is_move(node, self._written) for node in optimized.graph.node)
         rows = audit_rows(optimized.graph, self.model, assignment)
         return Audit(rows, EngineSummary(len(optimized.graph.node), moves))
@@ -70,7 +71,7 @@ class OnnxRuntimeBuilder:
         with tempfile.TemporaryDirectory() as folder:
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "trace")
-            options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+            _write_optimized(options, Path(folder) / "optimized.onnx", self.model.graph)
             session = open_session(self.device, path, options)
             for _ in range(_PROFILE_WARM_UP + count):
                 session.run(inputs)
@@ -89,14 +90,22 @@ class OnnxRuntimeBuilder:
         return True
 
     def write_source(self, assignment: Assignment, out: Path) -> None:
-        onnx_file.write(self.lower(assignment), out)
+        onnx_file.write_any_size(self.lower(assignment), out)
 
     def timing_cache(self) -> None:
         return None
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> OnnxRuntimeSession:
-        exposed = expose_groups(self.lower(assignment) if engine is None else ir.load(engine), self.model)
-        return open_session(self.device, ir.to_proto(exposed).SerializeToString(), self.device.session_options())
+        lowered = self.lower(assignment) if engine is None else packed_file.load_graph(engine)
+        return open_graph(self.device, expose_groups(lowered, self.model), self.device.session_options())
+
+
+def _write_optimized(options: Any, path: Path, graph: ir.Model) -> None:
+    """Let a session write what it made of a graph, with the weights of a large one beside it."""
+    options.optimized_model_filepath = str(path)
+    if not onnx_file.fits_inside(graph):
+        beside = onnx_file.weights_beside(path).name
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", beside)
 
 
 def _optimized(path: Path) -> Path:

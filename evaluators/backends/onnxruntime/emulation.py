@@ -18,6 +18,7 @@ from evaluators.backends.onnxruntime.session import first_line
 from evaluators.engine import Arrays, Backend
 from evaluators.lowering.placement import Placement
 from search.errors import EvaluatorError, TargetError
+from search.graph import onnx_file
 
 _NICE = 10
 
@@ -41,9 +42,10 @@ class Emulator:
         options = self._runtime.session_options()
         if self._as_written:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
-        data = ir.to_proto(graph).SerializeToString()
         try:
-            session = self._runtime.ort.InferenceSession(data, options, providers=self._providers())
+            with onnx_file.bytes_or_file(graph) as source:
+                given = source if isinstance(source, bytes) else str(source)
+                session = self._runtime.ort.InferenceSession(given, options, providers=self._providers())
         except Exception as error:
             raise EvaluatorError(
                 f"opening a graph to see its error: ONNX Runtime refuses it: {first_line(error)}. "

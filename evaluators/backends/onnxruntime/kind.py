@@ -47,6 +47,12 @@ class OnnxRuntimeKind(BackendKind):
     def devices(self, machine: Machine) -> tuple[str, ...]:
         return ("cpu", "cuda") if machine.gpus else ("cpu",)
 
+    def copy_engine(self, engine: Path, out: Path) -> None:
+        """Weights that one ONNX file cannot hold go to `NAME.data` beside it."""
+        from search.graph.packed_file import copy_as_onnx
+
+        copy_as_onnx(engine, out)
+
     def checks(self, machine: Machine) -> Sequence[Check]:
         from evaluators.backends.onnxruntime.doctor import package_checks
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.cuda import require_loaded
@@ -16,6 +17,7 @@ from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
 from evaluators.backends.onnxruntime.heap import allocated_bytes
 from evaluators.engine import Arrays, DeviceError, OutOfMemoryError, RefusedError
 from search.errors import TargetError
+from search.graph import onnx_file, packed_file
 
 
 class OnnxRuntimeSession:
@@ -28,7 +30,7 @@ class OnnxRuntimeSession:
     def __init__(self, device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> None:
         self.device = device
         before = allocated_bytes()
-        source = str(model) if isinstance(model, Path) else model
+        source = _source(model, options) if isinstance(model, Path) else model
         # Nothing that fails on the device may be run on the processor instead, neither now nor later.
         self.session = device.ort.InferenceSession(source, options, providers=device.providers(), enable_fallback=0)
         if device.index is not None:
@@ -88,11 +90,20 @@ class OnnxRuntimeSession:
         del self.session
 
 
+def _source(path: Path, options: Any) -> str | bytes:
+    """What ONNX Runtime opens: the path of an ONNX file, or the message of a packed one."""
+    message = packed_file.read_message(path) if path.is_file() else None
+    if message is None:
+        return str(path)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+    return bytes(message.SerializeToString())
+
+
 def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -> OnnxRuntimeSession:
     """A session, with ONNX Runtime's exceptions sorted into what can be done about them.
 
     Args:
-        model: an ONNX file, or its content.
+        model: an ONNX file, packed or not, or its content.
         options: as `OnnxRuntimeDevice.session_options` makes them.
 
     Raises:
@@ -106,6 +117,12 @@ def open_session(device: OnnxRuntimeDevice, model: Path | bytes, options: Any) -
         raise
     except Exception as error:
         raise meaning_of(error) from error
+
+
+def open_graph(device: OnnxRuntimeDevice, graph: ir.Model, options: Any) -> OnnxRuntimeSession:
+    """A session of a graph of any size; raises as `open_session`."""
+    with onnx_file.bytes_or_file(graph) as source:
+        return open_session(device, source, options)
 
 
 def first_line(error: BaseException) -> str:

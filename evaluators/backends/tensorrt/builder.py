@@ -23,6 +23,8 @@ from evaluators.lowering.corrections import corrected_model
 from evaluators.lowering.exposure import expose_groups
 from evaluators.lowering.lower import lower
 from evaluators.lowering.placement import TENSORRT
+from search.errors import ModelError
+from search.graph import onnx_file
 from search.graph.model import Model
 from search.values import Assignment, EngineSummary, LayerTime, Precision, Ranges
 
@@ -283,7 +285,16 @@ class TensorRTBuilder:
 
 
 def model_bytes(graph: ir.Model) -> bytes:
-    """An ONNX model as one piece, weights inside; equal for equal models."""
+    """An ONNX model as one piece, weights inside; equal for equal models.
+
+    Raises:
+        ModelError: it is too large for one piece.
+    """
+    if not onnx_file.fits_inside(graph):
+        raise ModelError(
+            "building with TensorRT: expected a model that fits into one ONNX message of 2 GiB, and its weights are "
+            "larger. Split the model, export it with smaller weights, or use --backend onnxruntime."
+        )
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))
 
 

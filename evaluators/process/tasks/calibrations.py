@@ -27,6 +27,7 @@ from evaluators.recovery.registry import steps_of
 from evaluators.recovery.sample_choice import choose_samples
 from search.space.choices import make_space
 from search.space.range_rules import RangeRule, set_ranges
+from search.space.rules import KeepRule
 from search.space.sample_choice import SampleChoice
 from search.values import Assignment, Precision, Ranges, digest_of
 
@@ -55,7 +56,8 @@ class Calibrations:
         if not tried:
             return plain
         target = [opened.backend.placement.to_json(), opened.backend.capability().to_json()]
-        return digest_of([plain, steps, tried, target, data.metric.name, data.final_data.digest])
+        kept = sorted(job.keep)
+        return digest_of([plain, steps, tried, target, data.metric.name, data.final_data.digest, *kept])
 
     def calibrate(self, method: str, cache: Mapping[str, float] | None = None) -> Calibrated:
         job = self._opened.job
@@ -70,6 +72,9 @@ class Calibrations:
 
     def _rules(self) -> list[RangeRule]:
         return [RangeRule.parse(text) for text in self._opened.job.hand_ranges]
+
+    def _kept(self) -> list[KeepRule]:
+        return [KeepRule.parse(text) for text in self._opened.job.keep]
 
     def _collect_selected(self, method: str) -> Ranges:
         """Ranges from the samples that the job wants, which are looked for among all samples for calibration."""
@@ -130,6 +135,7 @@ class Calibrations:
             data.final_samples,
             method,
             self._rules(),
+            self._kept(),
         )
 
     def observe_samples(self) -> SampleStatistics:

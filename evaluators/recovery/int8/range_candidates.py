@@ -13,6 +13,7 @@ from evaluators.calibration.bounds import Bounds, cut
 from evaluators.calibration.scales import activation_scale, bins_of, clip
 from evaluators.lowering.placement import Placement
 from evaluators.lowering.weights import half_scales
+from evaluators.recovery.int8.sample_errors import USUAL
 from search.values import TensorRange
 
 Array = NDArray[Any]
@@ -62,7 +63,7 @@ def propose_ranges(
         weights: (samples,) of each: what counts less than half is no usual sample, and all but `minmax` leave it out.
     """
     found = {MINMAX: seen}
-    usual = [array[each >= 0.5] for array, each in zip(arrays, weights, strict=True)]
+    usual = [array[each >= USUAL] for array, each in zip(arrays, weights, strict=True)]
     usual = [array for array in usual if array.size and np.isfinite(array).all()]
     if usual and seen.low < seen.high:
         for name, chosen in _of_usual(usual):

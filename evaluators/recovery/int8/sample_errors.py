@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Array = NDArray[Any]
 
+USUAL = 0.5  # least weight of a sample that is no garbage
 _WILD = 100.0  # times the usual power: ten times the usual amplitude, which no brighter image has
 
 
@@ -57,12 +58,23 @@ def sample_errors(rows: Array, reference: Array, power: Floats) -> Floats:
 
 def sample_weights(rows: Sequence[Array]) -> list[Floats]:
     """(samples,) for each batch: 1 for a sample of usual amplitude, less for a wild one, 0 for what is not finite."""
+    powers = [sample_powers(part) for part in rows]
+    weights = power_weights(np.concatenate(powers))
+    return np.split(weights, np.cumsum([len(each) for each in powers])[:-1])
+
+
+def sample_powers(rows: Array) -> Floats:
+    """(samples,) mean square of (samples, channels, values)."""
     with np.errstate(over="ignore", invalid="ignore"):
-        power = [np.square(part, dtype=np.float64).mean(axis=(1, 2)) for part in rows]
-    known = np.concatenate(power)
-    known = known[np.isfinite(known)]
+        return np.asarray(np.square(rows, dtype=np.float64).mean(axis=(1, 2)))
+
+
+def power_weights(powers: Floats) -> Floats:
+    """(samples,) weights as `sample_weights` gives them, from mean squares."""
+    known = powers[np.isfinite(powers)]
     limit = _WILD * float(np.median(known)) if len(known) else 0.0
-    return [np.where(np.isfinite(each), np.minimum(1.0, (limit + 1e-30) / (each + 1e-30)), 0.0) for each in power]
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(powers), np.minimum(1.0, (limit + 1e-30) / (powers + 1e-30)), 0.0)
 
 
 def helps(errors: Floats, before: Floats) -> bool:

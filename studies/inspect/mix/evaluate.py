@@ -13,7 +13,7 @@ from evaluators.process.job import Limits as EarlyLimits
 from evaluators.process.keeper import EvaluatorProcess
 from search.errors import ConfigError, EvaluatorError
 from search.space.choices import Space, make_space
-from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision, Ranges, RecoveryRecord
+from search.values import Accuracy, Assignment, Evaluation, FailureKind, Latency, Precision
 from studies.events import Events
 from studies.inspect.mix.bisection import Bisection, Trial, bisect, kinds_of, most_trials
 from studies.inspect.mix.read_mix import read_mix
@@ -24,8 +24,8 @@ from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import Thresholds
 from studies.options.limits import MetricScale
 from studies.run.guidance import sensitivities
-from studies.run.session.calibration import recover, steps_for
-from studies.run.session.setup import Checked, adopt_ranges, calibrate, checked
+from studies.run.session.calibration import calibrate_recovered
+from studies.run.session.setup import Checked, adopt_ranges, checked
 
 _ROUNDS = 20  # in which engines are timed in turn
 
@@ -55,19 +55,10 @@ def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Threshol
     if "timing-cache" not in config.given:
         config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
     with checked(config) as good:
-        ranges, record = _calibrate(good, events)
+        ranges, record = calibrate_recovered(good, events)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep)
         return replace(_MixRun(good, space, thresholds, events).run(request), recovery=record)
-
-
-def _calibrate(good: Checked, events: SearchEvents) -> tuple[Ranges, RecoveryRecord | None]:
-    """Ranges with what recovery changed, and what it tried; None where it was not to try anything."""
-    ranges, steps = calibrate(good, good.config.calibration), steps_for(good.config)
-    if steps == "none":
-        return ranges, None
-    found = recover(good, ranges, steps, events)
-    return found.ranges, found.record
 
 
 class _MixRun:

@@ -225,7 +225,7 @@ def _measure_study(
 
 
 def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:
-    """The sensitivities of a model's groups on a target, without a study; stores nothing.
+    """The sensitivities of a model's groups on a target, recovered as asked for, without a study; stores nothing.
 
     No metric scores anything here: outputs may have any form, and labels are not read.
 
@@ -234,15 +234,16 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
         EvaluatorError: the model cannot be run.
     """
     from search.space.choices import make_space
-    from studies.run.session.setup import adopt_ranges, calibrate, check_searchable, checked
+    from studies.run.session.calibration import calibrate_recovered
+    from studies.run.session.setup import adopt_ranges, check_searchable, checked
 
     config = config.changed({"timing_cache": "none"})  # nothing is built
     with checked(config, scored=False) as good:
         check_searchable(good)
-        ranges = calibrate(good, config.calibration)
+        ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep, config.granularity)
-        return of_checked(good, space, thresholds, progress)
+        return replace(of_checked(good, space, thresholds, progress), recovery=record)
 
 
 def of_checked(good: Checked, space: Space, thresholds: Thresholds, progress: SearchEvents) -> Sensitivities:

@@ -8,12 +8,12 @@ from functools import partial
 from evaluators.calibration.sample_statistics import statistics_bytes
 from evaluators.process.results import Recovered
 from search.errors import StudyError
-from search.values import Ranges
+from search.values import Ranges, RecoveryRecord
 from studies.artifacts.folder import Artifacts
 from studies.events import Events
 from studies.judging.findings.rescue_table import step_text
 from studies.options.config import SearchConfig
-from studies.run.session.setup import Checked, calibration_cache_of
+from studies.run.session.setup import Checked, calibrate, calibration_cache_of
 from studies.store.records import CalibrationRecord, TargetRecord
 from studies.store.store import Store
 
@@ -137,6 +137,22 @@ def recover(good: Checked, ranges: Ranges, steps: str, progress: Events) -> Reco
     for note in found.record.notes:
         progress.note(f"recovery: {note}")
     return found
+
+
+def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, RecoveryRecord | None]:
+    """Ranges with what recovery changed, of inputs that no study keeps them for, and what it tried.
+
+    Returns:
+        The record is None where nothing was to be tried.
+
+    Raises:
+        EvaluatorError: the evaluator process dies over it, or a step that was named fails.
+    """
+    ranges, steps = calibrate(good, good.config.calibration), steps_for(good.config)
+    if steps == "none":
+        return ranges, None
+    found = recover(good, ranges, steps, progress)
+    return found.ranges, found.record
 
 
 def seconds_for(config: SearchConfig) -> float:

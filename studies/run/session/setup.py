@@ -257,6 +257,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         split_seed=config.split_seed,
         calibration_select=config.calibration_select,
         hand_ranges=[str(rule) for rule in config.ranges],
+        keep=[str(rule) for rule in config.keep],
     )
 
 

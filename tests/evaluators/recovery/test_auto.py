@@ -2,88 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
-from evaluators.backends.onnxruntime.emulation import Emulator
-from evaluators.calibration import activations
-from evaluators.data import Batch, Dataset, batches, open_data
-from evaluators.metrics.registry import get_metric
+from evaluators.data import Batch
 from evaluators.recovery.context import RecoveryContext
-from evaluators.recovery.recover import CalibrationSamples, Subject, recover
 from evaluators.recovery.step import Proposal, RecoveryStep
 from search.errors import EvaluatorError
-from search.graph.model import load
-from search.values import Ranges, RecoveryRecord, TensorRange
-from tests.support.command_line import three_layers
+from search.space.rules import KeepRule
+from search.values import Precision, Ranges, RecoveryRecord, TensorRange
 from tests.support.extensions.toy_step import Balance, Break
-from tests.support.networks import images, save, with_uneven_channels
-
-SAMPLES = 72
-
-
-@dataclass
-class Final:
-    """The same samples as final split."""
-
-    dataset: Dataset
-    batch: int
-    opened: int = 0
-
-    @property
-    def count(self) -> int:
-        return len(self.dataset)
-
-    def open(self, count: int) -> Any:
-        self.opened = max(self.opened, count)
-        return nullcontext(batches(self.dataset, np.arange(count), self.batch))
-
-    def clusters(self, count: int) -> NDArray[np.int64] | None:
-        return None
-
-
-class Case:
-    """One network with its samples."""
-
-    def __init__(self, folder: Path, garbage: int = 0, uneven: bool = True, metric: str = "mse") -> None:
-        network = three_layers()
-        if uneven:
-            network = with_uneven_channels(network, "first", "second")
-        model = load(save(network, folder / "model.onnx"))
-        shown = images(SAMPLES, shape=model.inputs[0].shape[1:])
-        if garbage:
-            shown[:garbage] = 100 * np.random.default_rng(1).standard_normal(shown[:garbage].shape)
-        np.savez(folder / "data.npz", image=shown)
-        self.backend = OnnxRuntimeBackend("cpu")
-        dataset = open_data(str(folder / "data.npz"), model.inputs)
-        indices = np.arange(SAMPLES)
-        self.ranges = activations.collect(model, dataset, indices, "minmax")
-        samples = CalibrationSamples(dataset, indices)
-        final = Final(dataset, model.batch)
-        capability, placement = self.backend.capability(), self.backend.placement
-        self.subject = Subject(model, capability, placement, get_metric(metric), samples, final, "minmax")
-
-    def recover(
-        self, steps: list[RecoveryStep], asked: str = "auto", seconds: float = 600.0
-    ) -> tuple[Ranges, RecoveryRecord]:
-        emulator = Emulator(self.backend, self.backend.placement)
-        return recover(
-            self.subject,
-            emulator,
-            asked,
-            steps,
-            self.ranges,
-            seconds=seconds,
-            done=lambda done, total: None,
-            alive=lambda: None,
-        )
+from tests.support.recovery_case import SAMPLES, Case
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +139,26 @@ def test_a_metric_that_needs_labels_leaves_errors_to_decide(tmp_path: Path) -> N
 def test_the_record_comes_back_from_json(case: Case) -> None:
     _, record = case.recover([Widen(), Balance()])
     assert RecoveryRecord.from_json(record.to_json()) == record
+
+
+class Shown(RecoveryStep):
+    """Remembers which groups INT8 is tried in."""
+
+    name = "shown"
+    summary = "groups"
+
+    def __init__(self) -> None:
+        self.lowered: set[str] = set()
+
+    def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
+        self.lowered = {group for group, precision in context.int8.items() if precision is Precision.INT8}
+        return None
+
+
+def test_groups_that_the_user_keeps_in_float_stay_there_when_steps_are_judged(case: Case) -> None:
+    shown, ids = Shown(), {group.anchors[0]: group.id for group in case.subject.given.groups}
+    case.recover([shown], keep=[KeepRule.parse("first=fp32")])
+    assert shown.lowered == set(ids.values()) - {ids["first"]}
+    ranges, record = case.recover([shown], keep=[KeepRule.parse(".*=fp32")])
+    assert ranges == case.ranges
+    assert "--keep leaves none" in record.notes[0]

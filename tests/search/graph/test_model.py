@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from search.errors import ModelError
-from search.graph import onnx_file
+from search.graph import cleaning, onnx_file
 from search.graph.model import Model, ShapeRequest, load
 from tests.support.networks import NETWORKS, ODD, Net, feeds, finish, loaded, plain_session, residual_cnn, save
 
@@ -614,3 +614,32 @@ def test_a_model_too_large_for_one_file_is_saved_with_its_weights_beside_it(
         assert value.const_value is not None
         assert other.const_value is not None
         np.testing.assert_array_equal(value.const_value.numpy(), other.const_value.numpy())
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_weights_that_one_file_cannot_hold_are_mapped_into_memory(
+    opset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = residual_cnn(opset=opset)
+    onnx.save_model(proto, tmp_path / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    read = load(tmp_path / "net.onnx")
+    monkeypatch.setattr(onnx_file, "_MOST_INSIDE", 1000)
+    mapped = load(tmp_path / "net.onnx")
+    assert mapped.digest == read.digest
+    assert (mapped.shapes, mapped.groups) == (read.shapes, read.groups)
+    assert_same_outputs(ir.to_proto(read.graph), mapped)
+    weight = mapped.graph.graph.initializers["fc.w"].const_value
+    assert weight is not None
+    assert not weight.numpy().flags.owndata
+
+
+def test_shapes_are_known_behind_constants_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = load_proto(residual_cnn(), tmp_path).shapes
+    monkeypatch.setattr(cleaning, "_SHAPE_BYTES", 100)
+    assert load_proto(residual_cnn(), tmp_path).shapes == known
+
+
+def test_a_single_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_file, "_LARGEST_FILE", 1000)
+    with pytest.raises(ModelError, match=r"at most 2 GiB.*Save the model with external data"):
+        load_proto(residual_cnn(), tmp_path)

@@ -9,7 +9,10 @@ from typing import Any
 import psutil
 
 from evaluators.measure import latency
+from search.graph import onnx_file
 from search.values import Latency
+
+SMALL_FILE_BYTES = 1000  # of constants in an ONNX file, where a test wants small models to be treated as large ones
 
 
 def patch_evaluator() -> None:
@@ -25,6 +28,8 @@ def patch_evaluator() -> None:
         from tests.support.evaluator_patches import held_stages  # noqa: F401
     if "BITFRONT_TEST_CUDA" in os.environ:
         from tests.support.evaluator_patches import named_cuda  # noqa: F401
+    if "BITFRONT_TEST_SMALL_FILES" in os.environ:
+        onnx_file._MOST_INSIDE = SMALL_FILE_BYTES
     if "BITFRONT_TEST_TOY" in os.environ:
         from tests.support.evaluator_patches import toy_precision
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 from evaluators.lowering.placement import ONNXRUNTIME_CPU, TENSORRT
 from evaluators.recovery.int8.bias import BiasStep, correct_means
 from evaluators.recovery.step import Proposal
-from search.graph.model import Model, load
+from search.graph.model import Model
 from search.values import Assignment, Correction, Precision, Ranges, Recovery
-from tests.support.networks import Net, feeds, loaded, observed, save
+from tests.support.awkward_network import awkward
+from tests.support.networks import feeds, loaded, observed
 from tests.support.recovery_context import Arrays, context_of, output_error
 
 # With weights of four bits the means of channels are lost as those of hard networks are with eight.
@@ -91,37 +91,16 @@ def test_only_ops_that_a_mix_runs_in_int8_are_corrected_and_roundings_stay() -> 
     assert scale is None or scale.max() < 3
 
 
-def awkward(folder: Path, opset: int = 17) -> Model:
-    """Dead and constant channels, tied weights, a computed bias and a product that nothing is added to."""
-    n = Net(3, opset)
-    weight = (n.rng.standard_normal((6, 4, 3, 3)) / 6).astype(np.float32)
-    weight[1] = 0  # constant
-    bias = n.rng.standard_normal(6).astype(np.float32)
-    bias[2] = -1e3  # dead behind the Relu
-    x = n.op("Conv", ["image", n.const("dead.w", weight), n.const("dead.b", bias)], "dead", pads=[1] * 4)
-    x = n.op("Relu", [x], "relu")
-    tied = n.random("tied.w", 6, 6, 1, 1, fan_in=6)
-    x = n.op("Relu", [n.op("Conv", [x, tied], "tied1")], "relu1")
-    x = n.op("Relu", [n.op("Conv", [x, tied], "tied2")], "relu2")
-    computed = n.op("Mul", [n.const("c", np.ones(6, np.float32)), "factor"], "computed")
-    x = n.op("Relu", [n.op("Conv", [x, n.random("w", 6, 6, 1, 1, fan_in=6), computed], "open")], "relu3")
-    rows = n.op("Flatten", [n.op("GlobalAveragePool", [x], "pool")], "flatten")
-    n.op("MatMul", [rows, n.random("product.w", 6, 5, fan_in=6)], "product")
-    from tests.support.networks import finish
-
-    proto = finish(n, {"image": [4, 4, 8, 8], "factor": [1]}, {"product_out": [4, 5]})
-    return load(save(proto, folder / "awkward.onnx"))
-
-
 @pytest.mark.parametrize("opset", [11, 13, 17, 21])
-def test_what_cannot_be_corrected_is_left_alone_with_a_note(tmp_path: Path, opset: int) -> None:
-    model = awkward(tmp_path, opset)
+def test_what_cannot_be_corrected_is_left_alone_with_a_note(opset: int) -> None:
+    model = awkward(opset)
     ranges = observed(model)
     context = context_of(model, placement=COARSE)
     found = proposed(model, ranges)
-    assert "open is left alone: its weight or its bias is computed" in found.notes
     corrections = found.ranges.recovery.corrections
-    assert "open" not in corrections
+    for name in ("open", "made"):
+        assert f"{name} is left alone: its weight or its bias is computed" in found.notes
+        assert name not in corrections
     tied = [corrections[name] for name in ("tied1", "tied2") if name in corrections]
     assert all(each.scale is None for each in tied), "a scale of its own would copy the weight"
     assert all(np.isfinite(a).all() for c in corrections.values() for a in (c.scale, c.offset) if a is not None)

@@ -1,0 +1,82 @@
+"""A model of any size as one file: an ONNX file, or where one cannot hold it a packed file.
+
+An ONNX file ends at 2 GiB; what is larger keeps its weights in a second file. An engine has to be one file, which is
+copied, sent and named by its digest. So a packed file holds the weights, behind them the ONNX message that refers to
+them, and at its end the length of the message and a mark. ONNX Runtime maps the weights into memory where they lie.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from search.graph import onnx_file
+
+_MARK = b"bitfront packed\0"
+_END = struct.Struct(f"<Q{len(_MARK)}s")  # bytes of the message, and the mark
+
+
+def write(model: ir.Model, path: Path) -> None:
+    """Write a model as one file, packed where an ONNX file cannot hold it; byte-equal for equal models."""
+    if onnx_file.fits_inside(model):
+        onnx_file.write(model, path)
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
+        draft = Path(folder) / "model.onnx"
+        onnx_file.write_any_size(model, draft)
+        weights, message = onnx_file.weights_beside(draft), draft.read_bytes()
+        with weights.open("ab") as file:
+            file.write(message)
+            file.write(_END.pack(len(message), _MARK))
+        weights.replace(path)
+
+
+def read_message(path: Path) -> onnx.ModelProto | None:
+    """The ONNX message of a packed file, whose constants refer to this file by its name; None of any other file."""
+    with path.open("rb") as file:
+        size = _message_size(file)
+        if size is None:
+            return None
+        file.seek(-_END.size - size, 2)
+        found = onnx.ModelProto()
+        found.ParseFromString(file.read(size))
+    onnx_file.refer_to(found, path.name)
+    return found
+
+
+def copy_as_onnx(path: Path, out: Path) -> None:
+    """Copy a file as an ONNX file: as it is, or where it is packed with its weights beside it in `NAME.data`."""
+    message = read_message(path)
+    if message is None:
+        shutil.copyfile(path, out)
+        return
+    weights = onnx_file.weights_beside(out)
+    shutil.copyfile(path, weights)
+    with weights.open("rb+") as file:
+        size = _message_size(file)
+        assert size is not None
+        file.seek(-_END.size - size, 2)
+        file.truncate()
+    onnx_file.refer_to(message, weights.name)
+    out.write_bytes(message.SerializeToString(deterministic=True))
+
+
+def load_graph(path: Path) -> ir.Model:
+    """The graph of a file, packed or not; large constants stay in the file until they are read."""
+    message = read_message(path)
+    return ir.load(path) if message is None else onnx_file.to_graph(message, path)
+
+
+def _message_size(file: BinaryIO) -> int | None:
+    """Bytes of the message of an open file, where it is packed."""
+    if file.seek(0, 2) < _END.size:
+        return None
+    file.seek(-_END.size, 2)
+    size, mark = _END.unpack(file.read(_END.size))
+    return int(size) if mark == _MARK else None
