@@ -2,7 +2,7 @@
 
     python -m benchmarks.recovery.ten_networks                     # all that is not done
     python -m benchmarks.recovery.ten_networks --only unet --again
-    python -m benchmarks.recovery.ten_networks --docs              # run nothing, write the table into docs/benchmarks.md
+    python -m benchmarks.recovery.ten_networks --docs              # write the table into docs/benchmarks.md
 
 Six networks are those of `benchmarks.peers`, four those of `benchmarks.trust`. Results go to
 benchmarks/results/recovered_networks.json after every file.

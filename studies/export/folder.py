@@ -13,6 +13,7 @@ from pathlib import Path
 from evaluators.backends.kind import CALIBRATION_FILE, SOURCE_FILE, TIMING_FILE, Recipe
 from evaluators.calibration import cache as calibration_cache
 from search.errors import ArtifactError
+from search.graph import onnx_file
 from search.values import Assignment, Ranges, Target
 from studies.export.triton import triton_config
 from studies.run.session.backend_values import backend_kind, runs_on_gpu
@@ -101,9 +102,11 @@ def _write_triton(folder: Path, work: Work, name: str, types: Mapping[str, str])
     platform = backend_kind(used).triton_platform
     config = triton_config(name, platform, work.problem.model, types, gpu=runs_on_gpu(used))
     (entry / "config.pbtxt").write_text(config, encoding="utf-8")
-    for source in folder.glob(f"{engine_file}*"):  # weights of a large one lie beside it
-        target = entry / "1" / source.name
-        try:
-            os.link(source, target)
-        except OSError:  # file systems without hard links
-            shutil.copyfile(source, target)
+    source, target = folder / engine_file, entry / "1" / engine_file
+    try:
+        os.link(source, target)
+    except OSError:  # file systems without hard links
+        shutil.copyfile(source, target)
+    weights = onnx_file.weights_beside(source)
+    if weights.exists():  # ONNX opens no weights that have a second name
+        shutil.copyfile(weights, onnx_file.weights_beside(target))

@@ -16,6 +16,7 @@ from tests.support.networks import Net, finish, save
 def awkward(opset: int = 17) -> Model:
     """Dead and constant channels, tied weights, a computed weight and bias, a product that nothing is added to."""
     n = Net(3, opset)
+    factor = n.op("Sqrt", [n.op("ReduceMax", ["image"], "brightest", keepdims=0)], "factor")
     weight = (n.rng.standard_normal((6, 4, 3, 3)) / 6).astype(np.float32)
     weight[1] = 0  # constant
     bias = n.rng.standard_normal(6).astype(np.float32)
@@ -25,12 +26,12 @@ def awkward(opset: int = 17) -> Model:
     tied = n.random("tied.w", 6, 6, 1, 1, fan_in=6)
     x = n.op("Relu", [n.op("Conv", [x, tied], "tied1")], "relu1")
     x = n.op("Relu", [n.op("Conv", [x, tied], "tied2")], "relu2")
-    computed = n.op("Mul", [n.const("c", np.ones(6, np.float32)), "factor"], "computed")
+    computed = n.op("Mul", [n.const("c", np.ones(6, np.float32)), factor], "computed")
     x = n.op("Relu", [n.op("Conv", [x, n.random("w", 6, 6, 1, 1, fan_in=6), computed], "open")], "relu3")
-    made = n.op("Mul", [n.random("base", 6, 6, 1, 1, fan_in=6), "factor"], "made.w")
+    made = n.op("Mul", [n.random("base", 6, 6, 1, 1, fan_in=6), factor], "made.w")
     x = n.op("Relu", [n.op("Conv", [x, made], "made")], "relu4")
     rows = n.op("Flatten", [n.op("GlobalAveragePool", [x], "pool")], "flatten")
     n.op("MatMul", [rows, n.random("product.w", 6, 5, fan_in=6)], "product")
-    proto = finish(n, {"image": [4, 4, 8, 8], "factor": [1]}, {"product_out": [4, 5]})
+    proto = finish(n, {"image": [4, 4, 8, 8]}, {"product_out": [4, 5]})
     with tempfile.TemporaryDirectory() as folder:
         return load(save(proto, Path(folder) / "awkward.onnx"))

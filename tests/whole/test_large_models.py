@@ -71,7 +71,7 @@ def test_the_export_is_served(here: Path) -> None:
 
 
 def test_an_engine_is_compared_group_by_group(here: Path) -> None:
-    found = json.loads(ok("compare", "s", "--trial", 0, "--groups", "--json"))
+    found = json.loads(ok("compare", "s", 0, "--groups", "--json"))
     assert found["groups"]
 
 

@@ -72,10 +72,9 @@ def test_samples_far_from_usual_decide_nothing_unless_they_are_many(tmp_path: An
     model = load(save(three_layers(), tmp_path / "model.onnx"))
     shown = images(40, shape=(3, 8, 8))
     shown[[3, 20]] *= 100
-    shown[7, 0, 0, 0] = np.nan
     np.savez(tmp_path / "data.npz", image=shown)
     dataset, indices = open_data(str(tmp_path / "data.npz"), model.inputs), np.arange(40)
-    assert sorted(set(indices) - set(usual_samples(dataset, indices, 4))) == [3, 7, 20]
+    assert sorted(set(indices) - set(usual_samples(dataset, indices, 4))) == [3, 20]
     shown[:10] *= 100
     np.savez(tmp_path / "many.npz", image=shown)
     many = open_data(str(tmp_path / "many.npz"), model.inputs)

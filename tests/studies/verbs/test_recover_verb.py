@@ -80,3 +80,19 @@ def test_what_it_cannot_recover_is_refused(here: Path) -> None:
         refused = invoke(*given)
         assert refused.exit_code == 2, refused.output
         assert said in refused.stderr
+
+
+def test_steps_are_judged_without_what_the_user_keeps_in_float(here: Path) -> None:
+    found = json.loads(ok(*words("--keep", "first=fp32", "--keep", "second=fp32", "--json")))
+    usual = json.loads(ok(*words("--json")))
+    assert found["table"][0]["after"]["loss"] < 0.8 * usual["table"][0]["after"]["loss"]
+    found = json.loads(ok(*words("--keep", ".*=fp32", "--json")))
+    assert "--keep leaves none" in found["recovery"]["notes"][0]
+
+
+def test_sensitivities_of_a_model_are_those_of_recovered_int8(here: Path) -> None:
+    errors = {}
+    for steps in ("none", STEP):
+        found = json.loads(ok("sensitivity", "model.onnx", "--data", "data.npz", "--recover", steps, "--json"))
+        errors[steps] = {row["node"]: row["error"] for row in found["groups"]}
+    assert errors[STEP]["second"] < errors["none"]["second"] / 4

@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession
+from search.graph import packed_file
 
 BASE_MS, MS_PER_BYTE, MS_PER_NODE = 0.1, 1e-5, 1e-4  # narrow weights are quicker; quantizing and casting takes time
 LOADED = itertools.count()
@@ -32,7 +33,8 @@ def load_planted(session: OnnxRuntimeSession, device: Any, model: Path | bytes, 
 
 def planted_ms(model: Path | bytes) -> float:
     """Of one inference."""
-    proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+    packed = None if isinstance(model, bytes) else packed_file.read_message(model)
+    proto = packed or onnx.load_from_string(model if isinstance(model, bytes) else model.read_bytes())
     weights = sum(_size(tensor) for tensor in proto.graph.initializer)
     return BASE_MS + MS_PER_BYTE * weights + MS_PER_NODE * len(proto.graph.node)
 
