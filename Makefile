@@ -23,7 +23,7 @@ test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its
 	$(BIN)/python -m pytest -m gpu -n 3 --dist loadfile
 
 test-peers: $(READY) $(PEERS)/.ready  ## what is handed over, read by the other tools themselves
-	BITFRONT_PEERS=$(PEERS) $(BIN)/python -m pytest -m peers
+	BITFRONT_PEERS=$(abspath $(PEERS)) $(BIN)/python -m pytest -m peers
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff check .
