@@ -8,6 +8,7 @@ RUN useradd --create-home --uid 1000 bitfront \
     && mkdir --parents /work /studies \
     && chown bitfront:bitfront /work /studies
 COPY pyproject.toml README.md /src/
+COPY bitfront /src/bitfront
 COPY search /src/search
 COPY evaluators /src/evaluators
 COPY studies /src/studies

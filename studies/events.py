@@ -27,3 +27,6 @@ class Quiet:
     def evaluation(self, record: object, standing: object, total: int) -> None: ...
 
     def overview(self, status: object, new: object) -> None: ...
+
+    def wants_end(self) -> bool:
+        return False

@@ -48,6 +48,20 @@ def artifacts_folder(config: SearchConfig) -> Path:
     return artifact_folder(config.storage, found)
 
 
+def inputs_folder(study: str, storage: str) -> Path:
+    """The folder of a model and of data that were given in memory: beside an SQLite file, else in the current folder.
+
+    Args:
+        study: its name, which may be no name of a file.
+        storage: URL of the database.
+    """
+    parent = Path("bitfront.inputs")
+    if storage.startswith("sqlite"):
+        artifacts = artifact_folder(storage)
+        parent = artifacts.with_name(artifacts.name.removesuffix(".artifacts") + ".inputs")
+    return parent.absolute() / digest_of(study)[:16]
+
+
 def open_artifacts(config: SearchConfig) -> Artifacts:
     """The artifacts of a study; nothing is created yet.
 

@@ -22,3 +22,6 @@ class SearchEvents(Events, Protocol):
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         """Of many workers: where they and the study stand, and which evaluations ended since the last time."""
+
+    def wants_end(self) -> bool:
+        """Whether whoever listens wants no further evaluation to begin; what was measured is confirmed as usual."""

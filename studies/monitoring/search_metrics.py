@@ -98,6 +98,9 @@ class SearchMetrics:
             self._workers.labels(name).set(len(target.alive))
         self._events.overview(status, new)
 
+    def wants_end(self) -> bool:
+        return self._events.wants_end()
+
     # -- metrics ---------------------------------------------------------------------------------------------------
 
     def _count(self, failure: tuple[str, str] | None) -> None:

@@ -55,6 +55,8 @@ class Stop:
         done, patience = now.measures.finished_count, self._work.problem.config.patience
         if done >= self.wanted(done):
             return f"{done} evaluations are done"
+        if self._work.events.wants_end():
+            return f"stopped as it was asked to, with {done} of {self.trials} evaluations done"
         if done == len(now.table) and self._repairs.all_built(done):
             refused = self._repairs.unbuildable
             size = self._work.problem.space.size_without(refused)

@@ -31,14 +31,14 @@ def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
     None stands where nothing was measured.
     """
-    return [_front_row(now, point, mixes) for point in _ordered(now)]
+    return [evaluation_row(now, point, mixes) for point in _ordered(now)]
 
 
 def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """As `front_rows`, with columns of their own for other optimization levels, none where no export is at one."""
     levels, rows = levels_of(now.details.final_levels.values()), []
     for point in _ordered(now):
-        row = _front_row(now, point, mixes)
+        row = evaluation_row(now, point, mixes)
         for name in final_levels_json(()):
             del row[name]
         rows.append(row | final_levels_csv(point.final_levels, levels))
@@ -50,7 +50,8 @@ def _ordered(now: Standing) -> list[Point]:
     return sorted(table_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
 
 
-def _front_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[str, Any]:
+def evaluation_row(now: Standing, point: Point, mixes: Mapping[int, str]) -> dict[str, Any]:
+    """One evaluation as plain values; None where something was not measured."""
     final = point.final
     return {
         "trial": point.trial,
@@ -99,7 +100,7 @@ def front_json(
     """
     best = best_point(now)
     return {
-        "best": None if best is None else _front_row(now, best, mixes) | _assignment(best, assignments),
+        "best": None if best is None else evaluation_row(now, best, mixes) | _assignment(best, assignments),
         "best_is": now.picks.aim.value,
         "scores": {
             name: {"trial": int(now.table.trial[row]), "score": now.score(row, name)}

@@ -58,6 +58,9 @@ class Lines:
         for line in finished_lines(status, new):
             self.note(line)
 
+    def wants_end(self) -> bool:
+        return False
+
 
 class Notes(Lines):
     """Of a worker whose parent tells of finished candidates: the rest."""
@@ -116,6 +119,9 @@ class Display:
         from studies.show.status_text import drawing
 
         self._live.update(drawing(status))
+
+    def wants_end(self) -> bool:
+        return False
 
     def _draw(self) -> None:
         table = Table.grid(padding=(0, 2))

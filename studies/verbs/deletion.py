@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
+
 import optuna
 
 from studies.artifacts.leftovers import clear, drop
-from studies.artifacts.locations import open_artifacts
+from studies.artifacts.locations import inputs_folder, open_artifacts
 from studies.options.config import SearchConfig
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import unused
 from studies.store.store import Store, close_optuna, default_url, optuna_storage
+
+
+def remove_inputs(name: str, storage: str) -> None:
+    """Remove the files of a model and of data that were given in memory; where there are none, nothing happens."""
+    folder = inputs_folder(name, storage)
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # of other studies
+        folder.parent.rmdir()
 
 
 def delete(name: str, storage: str | None = None) -> None:
@@ -31,3 +42,4 @@ def delete(name: str, storage: str | None = None) -> None:
             drop(store, artifacts, store.files.release_study(study.id))
             clear(store, artifacts, own=config.artifacts is None)
             drop(store, artifacts, store.studies.delete(name))
+            remove_inputs(name, url)

@@ -18,7 +18,7 @@ from studies.cli.main import VERBS, program_for
 from tests.support.command_line import copy_finished
 from tests.support.paths import ROOT
 
-LAYERS = ("search", "evaluators", "studies")
+LAYERS = ("search", "evaluators", "studies", "bitfront")
 STORE = {str(path.relative_to(ROOT)) for path in (ROOT / "studies/store").rglob("*.py")}
 TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends/tensorrt").glob("*.py")}
 ALLOWED = {

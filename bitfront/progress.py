@@ -1,0 +1,110 @@
+"""What a search tells while it runs: to the logger `bitfront`, to a display, and to callbacks."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from rich.console import Console
+
+from bitfront.study import Study, Trial
+from search.errors import ConfigError
+from studies.events import Quiet
+from studies.judging.search_events import SearchEvents
+from studies.judging.sentences.evaluations import outcome_text
+from studies.judging.standing import Standing
+from studies.judging.status.study_status import StudyStatus
+from studies.show.progress_display import Display, Lines
+from studies.store.records import EvaluationRecord, FinishedRow
+
+Callback = Callable[[Study, Trial], object]
+LOG = logging.getLogger("bitfront")
+CHOICES = ("auto", True, False)
+
+
+class RunningStudy(Study):
+    """The study that a callback is given, whose search it may stop."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        """Let the search end after the evaluation that is under way."""
+        self.stopped = True
+
+
+class Listener:
+    """Passes on what a search tells. An error of a callback ends the search, which can be resumed.
+
+    Args:
+        study: handed to callbacks.
+        shown: the display.
+        callbacks: called after each finished trial with the study and the trial.
+    """
+
+    def __init__(self, study: RunningStudy, shown: SearchEvents, callbacks: Sequence[Callback]) -> None:
+        self._study = study
+        self._shown = shown
+        self._callbacks = tuple(callbacks)
+
+    def note(self, text: str) -> None:
+        LOG.info("%s", text)
+        self._shown.note(text)
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self._shown.step(text, done, total)
+
+    def stage(self, trial: int, stage: str) -> None:
+        self._shown.stage(trial, stage)
+
+    def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
+        done = standing.measures.finished_count
+        LOG.info("%d/%d trial %d: %s", done, total, record.trial, outcome_text(record, standing.metric))
+        self._shown.evaluation(record, standing, total)
+        if not self._callbacks:
+            return
+        self._study.refresh()
+        row = int(np.flatnonzero(standing.table.id == record.id)[0])
+        point, assignment = standing.point(row), record.evaluation.assignment
+        trial = Trial.of(point, assignment, self._study.layer_names, standing.metric)
+        for callback in self._callbacks:
+            callback(self._study, trial)
+
+    def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
+        self._shown.overview(status, new)
+
+    def wants_end(self) -> bool:
+        return self._study.stopped
+
+
+@contextmanager
+def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: object) -> Iterator[Listener]:
+    """What a search is to tell.
+
+    Args:
+        progress: True for a display, False for none, `auto` for one on a terminal and in a notebook.
+
+    Raises:
+        ConfigError: `progress` is something else, or a callback cannot be called.
+    """
+    if progress not in CHOICES:
+        raise ConfigError(f"progress: expected 'auto', True or False, got {progress!r}.")
+    for callback in callbacks:
+        if not callable(callback):
+            raise ConfigError(f"callbacks: expected functions of a study and a trial, got {callback!r}.")
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    if progress is False or (progress == "auto" and not console.is_terminal and not _in_notebook()):
+        yield Listener(study, Quiet(), callbacks)
+    elif console.is_terminal and not _in_notebook():
+        with Display(console) as display:
+            yield Listener(study, display, callbacks)
+    else:
+        yield Listener(study, Lines(console), callbacks)
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")

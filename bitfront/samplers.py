@@ -1,0 +1,58 @@
+"""A sampler that is given as an object: the study stores only that there was one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+from optuna.samplers import BaseSampler
+
+from search.errors import ConfigError
+from search.sampler.kinds import SamplerKind
+
+if TYPE_CHECKING:
+    from search.sampler.guided import Guidance
+
+
+class Given(SamplerKind):
+    """Stands in the configuration of a study for the Optuna sampler that this process was given."""
+
+    name = "given"
+    lent: ClassVar[BaseSampler | None] = None
+
+    def missing(self) -> str:
+        if self.lent is not None:
+            return ""
+        return (
+            "the study was searched with a sampler object that was given in Python, which is in no file. Go on with it "
+            "there: bitfront.resume(name, sampler=...)"
+        )
+
+    def make(self, seed: int, finished: int, guidance: Guidance | None) -> BaseSampler:
+        assert self.lent is not None
+        return self.lent
+
+
+@contextmanager
+def lent(sampler: object) -> Iterator[str | None]:
+    """The name by which a configuration has a sampler; for this block, where it is an object.
+
+    Args:
+        sampler: a name, a `SamplerKind`, any Optuna sampler, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if sampler is None or isinstance(sampler, str):
+        yield sampler
+    elif isinstance(sampler, type) and issubclass(sampler, SamplerKind):
+        yield f"{sampler.__module__}:{sampler.__qualname__}"
+    elif isinstance(sampler, BaseSampler):
+        before, Given.lent = Given.lent, sampler
+        try:
+            yield f"{Given.__module__}:{Given.__qualname__}"
+        finally:
+            Given.lent = before
+    else:
+        raise ConfigError(f"sampler: expected a name or an Optuna sampler, got {type(sampler).__name__}.")

@@ -1,0 +1,323 @@
+"""Searching, going on with a study, and opening one: the functions that `bitfront` begins with."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitfront.inputs import InputFiles
+from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
+from bitfront.samplers import lent
+from bitfront.study import Study
+from search.errors import ConfigError, InputError, RunError, StudyError
+from search.references import REFERENCE
+from studies import interrupts, verbs
+from studies.judging.sentences.no_pick import all_failed_text
+from studies.judging.sentences.unrelated_outputs import pick_warnings
+from studies.options.config import SearchConfig
+from studies.options.option import Option
+from studies.options.read_options import read_changes, read_config
+from studies.options.table import option_table, options_of
+from studies.options.urls import default_url, mask_password
+from studies.run.search_result import SearchResult
+from studies.store.store import Store
+from studies.verbs.deletion import remove_inputs
+
+if TYPE_CHECKING:
+    import onnx
+    from optuna.samplers import BaseSampler
+
+    from search.sampler.kinds import SamplerKind
+
+    Sampler = str | type[SamplerKind] | BaseSampler
+    Run = Callable[[Listener], SearchResult]
+
+IF_EXISTS = ("raise", "resume", "replace")
+
+
+def search(
+    model: str | Path | onnx.ModelProto,
+    data: Any,
+    *,
+    trials: int | None = None,
+    max_drop: float | str | None = None,
+    latency_budget: str | None = None,
+    metric: str | Callable[..., Any] | None = None,
+    sampler: Sampler | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | str = "auto",
+    if_exists: str = "raise",
+    **options: Any,
+) -> Study:
+    """Search the precisions of a model, as `bitfront search`.
+
+    Example:
+        >>> data = {"image": np.zeros((40, 3, 8, 8), np.float32)}
+        >>> study = bitfront.search("model.onnx", data, trials=4, backend="fake", study="quick")
+        >>> len(study)
+        4
+        >>> bitfront.search("model.onnx", data, trials=6, backend="fake", study="quick", if_exists="resume")
+        <Study 'quick' in sqlite:///bitfront.db: 6 trials, best is <Trial ...>>
+
+    Args:
+        model: a path, or an `onnx.ModelProto` in float32.
+        data: a path or `package.module:function`; a mapping from input name to array, with `labels` where there are
+            any; or an iterable of batches, each such a mapping or a pair (x, y): a PyTorch `DataLoader`, say. Objects
+            are read once and written to files beside the database, which are removed with the study.
+        trials: distinct evaluations in total, baselines included; None for 60.
+        max_drop: allowed loss: 0.01 or `1%`.
+        latency_budget: with its unit: `2.5ms`.
+        metric: by name, or a function of a module: it is called in other processes, which import it.
+        sampler: by name, a `SamplerKind`, or any Optuna sampler; None for `guided`.
+        callbacks: called after every trial with the study and the trial. `study.stop()` ends the search. An error ends
+            it too and is raised here; the study can be resumed.
+        progress: True shows a display, False none; `auto` shows it on a terminal and in a notebook. The logger
+            `bitfront` is told in any case.
+        if_exists: where there is a study of this name: `raise` an error, `resume` it, or `replace` it by a new one.
+        options: any other option of `bitfront search`, with underscores, in the types that TOML has: `batch=16`,
+            `time_limit="30m"`, `keep=["head=fp32"]`. `study` is the study's name, by default that of the model's file
+            or graph; `storage` the URL of its database, by default `sqlite:///bitfront.db`. `docs/options.md` has all.
+
+    Returns:
+        The study, when it has its trials and its best was confirmed.
+
+    Raises:
+        InputError: something cannot be used; nothing was made.
+        RunError: the run could not go on, or every evaluation failed; the study can be resumed.
+        KeyboardInterrupt: Ctrl-C; the study can be resumed.
+    """
+    _refuse_import_of_script("search")
+    if if_exists not in IF_EXISTS:
+        raise ConfigError(f"if_exists: expected one of {', '.join(IF_EXISTS)}, got {if_exists!r}.")
+    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": _metric_name(metric)}
+    with lent(sampler) as sampler_name:
+        given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
+        # Before the data are read, which may take long.
+        config = read_config({**given, "model": "model.onnx", "data": "data"})
+        with InputFiles(config.study, config.storage) as files:
+            run = _prepare(config, given, files, (model, data), if_exists)
+            with _inputs_taken_back(config):
+                return _run(RunningStudy(config.study, config.storage), callbacks, progress, run)
+
+
+def _prepare(
+    config: SearchConfig, given: Mapping[str, Any], files: InputFiles, inputs: tuple[Any, Any], if_exists: str
+) -> Run:
+    """What runs the search: a new one, or that of the study that is there.
+
+    Args:
+        given: the options that `config` was read from.
+        inputs: model and data.
+    """
+    name, url = config.study, config.storage
+    there = verbs.exists(name, storage=url)
+    if there and if_exists == "raise":
+        raise _known(name, url)
+    files.write(*inputs)
+    if there and if_exists == "resume":
+        files.match()
+        changes = {**_changes(config, given), "model": files.model, "data": files.data}
+        return lambda events: verbs.resume(name, changes, storage=url, events=events)
+    if there:
+        verbs.delete(name, url)
+    files.keep()
+    new = config.changed({"model": files.model, "data": files.data})
+    return lambda events: verbs.search(new, events)
+
+
+def resume(
+    study: str | Study,
+    *,
+    trials: int | None = None,
+    sampler: Sampler | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | str = "auto",
+    storage: str | None = None,
+    target: str | None = None,
+    **options: Any,
+) -> Study:
+    """Go on with a study, as `bitfront resume`.
+
+    Args:
+        study: its name, or what `search` or `load` gave.
+        trials: new total; None for the study's own.
+        sampler: needed where the study was searched with an Optuna sampler that was given as an object.
+        callbacks, progress, storage: as of `search`.
+        target: which of the study's this is; None for the first.
+        options: any other option of `bitfront resume`: limits, `time_limit`, `model` and `data` where files have moved.
+
+    Raises:
+        InputError, RunError, KeyboardInterrupt: as of `search`.
+    """
+    _refuse_import_of_script("resume")
+    name, url = _named(study, storage)
+    changes = read_changes(_texts({**options, "trials": trials}), "resume")
+    with lent(sampler):
+        return _run(
+            RunningStudy(name, url, target=target),
+            callbacks,
+            progress,
+            lambda events: verbs.resume(name, changes, storage=url, target=target, events=events),
+        )
+
+
+def load(study: str, *, storage: str | None = None, target: str | None = None, **limits: Any) -> Study:
+    """Open a study that is there.
+
+    Example:
+        >>> bitfront.load("model", max_drop=0.02).best
+        <Trial ...>
+
+    Args:
+        study: its name.
+        storage: URL of the database; None for `sqlite:///bitfront.db` in the current folder.
+        target: which of its targets: number, fingerprint, part of its name; None for the first.
+        limits: judge by these and not by the study's own: `max_drop="1%"`, `latency_budget="2ms"`; `"none"` takes one
+            away. They are not stored.
+
+    Raises:
+        StudyError: no such database, study or target.
+        ConfigError: a limit is none, or means nothing for the study's metric.
+    """
+    found = Study(study, storage or default_url(), target=target, limits=read_changes(_texts(limits), "front"))
+    len(found)  # reads it, so that what is not there is said at once
+    return found
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def _run(
+    study: RunningStudy,
+    callbacks: Sequence[Callback],
+    progress: bool | str,
+    run: Run,
+) -> Study:
+    """Run a search, tell of it, and give back the study."""
+    try:
+        with interrupts.handled(), listening(study, callbacks, progress) as events:
+            done = run(events)
+    except KeyboardInterrupt:
+        LOG.warning("interrupted; bitfront.resume(%r) goes on with what was made of the study", study.name)
+        raise
+    now = done.standing
+    LOG.info("%s", done.reason)
+    for text in pick_warnings(now):
+        LOG.warning("%s", text)
+    if now.details.failures is not None:
+        raise RunError(all_failed_text(now))
+    return Study(study.name, study.storage, target=study.target)
+
+
+@contextmanager
+def _inputs_taken_back(config: SearchConfig) -> Iterator[None]:
+    """Remove what was written of the inputs of a new study where it was refused."""
+    try:
+        yield
+    except InputError:
+        if not verbs.exists(config.study, storage=config.storage):
+            remove_inputs(config.study, config.storage)
+        raise
+
+
+def _refuse_import_of_script(what: str) -> None:
+    """Refuse a search in a process of `multiprocessing` that imports the script only to find its functions.
+
+    Raises:
+        ConfigError: this is one.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or "the script"
+        raise ConfigError(
+            f"bitfront.{what} was called while a process of multiprocessing imports {script}. Put what the script does "
+            "below `if __name__ == '__main__':`."
+        )
+
+
+# -- what was given ----------------------------------------------------------------------------------------------------
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the command line has them: texts, lists of texts, and True for flags."""
+    return {name: _text(value) for name, value in options.items() if value is not None}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_text(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.17f}".rstrip("0").rstrip(".") if abs(value) < 1 else repr(value)  # no exponents
+    return value
+
+
+def _name_of(model: object) -> str:
+    """The name of a study: that of the model's file, or of its graph."""
+    if isinstance(model, str | Path):
+        return Path(model).stem
+    return getattr(getattr(model, "graph", None), "name", "") or "model"
+
+
+def _named(study: str | Study, storage: str | None) -> tuple[str, str]:
+    if isinstance(study, Study):
+        return study.name, storage or study.storage
+    return study, storage or default_url()
+
+
+def _metric_name(metric: str | Callable[..., Any] | None) -> str | None:
+    """The name by which the process that scores imports a metric.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    if metric is None or isinstance(metric, str):
+        return metric
+    module, name = getattr(metric, "__module__", ""), getattr(metric, "__qualname__", "")
+    reference = f"{module}:{name}"
+    known = getattr(sys.modules.get(module), name, None) is metric
+    if module == "__main__" or not known or not REFERENCE.fullmatch(reference):
+        raise ConfigError(
+            f"metric: expected a function of a module that other processes can import, got {name or metric!r} of "
+            f"{'the script or notebook' if module == '__main__' else module or 'no module'}. Move it to the top of a "
+            "module of its own, say metrics.py, and import it from there."
+        )
+    return reference
+
+
+def _known(name: str, url: str) -> StudyError:
+    return StudyError(
+        f"searching as study {name!r}: there is one of this name in {mask_password(url)}. Look at it: "
+        f"bitfront.load({name!r}). Go on with it: if_exists='resume'. Begin anew: if_exists='replace'. Or give another "
+        "name: study='…'."
+    )
+
+
+def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of a search change of the study that it goes on with.
+
+    Raises:
+        StudyError: an option that a study keeps is another one than the study's.
+    """
+    named = [option_table()[name.replace("_", "-")] for name in given]
+    resumed = {row.name for row in options_of("resume")}
+    with Store.open(config.storage, write=False) as store:
+        stored = store.studies.load(config.study).config
+    wanted = config.to_json()
+    kept = [row for row in named if row.name not in resumed | {"study", "storage"}]
+    other = [row.name.replace("-", "_") for row in kept if stored.get(row.key) != wanted.get(row.key)]
+    if other:
+        raise StudyError(
+            f"going on with study {config.study!r}: it was made with another {' and another '.join(other)}. Leave that "
+            "out, begin anew with if_exists='replace', or give another name: study='…'."
+        )
+    return {row.key: _value(config, row) for row in named if row.name in resumed}
+
+
+def _value(config: SearchConfig, row: Option) -> Any:
+    found = getattr(config, row.field)
+    return found.get(row.item) if row.item else found

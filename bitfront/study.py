@@ -1,0 +1,325 @@
+"""A study as Python sees it: its trials, its front, and what is made of them."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search.errors import ConfigError, StudyError
+from search.values import Assignment
+from studies import verbs
+from studies.judging.points import Point
+from studies.judging.rules.picks import NAMES, read_pick
+from studies.judging.selection import find_row
+from studies.judging.sentences.evaluations import mix_text
+from studies.judging.standing import Standing
+from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_ms
+from studies.options.urls import mask_password
+from studies.show.front_table import evaluation_row, front_table
+from studies.store.store import Store
+
+if TYPE_CHECKING:  # these are slow to import or may not be installed
+    import pandas
+    import plotly.graph_objects
+
+    from studies.export import Export
+    from studies.verbs.results import Front
+
+_ALL = "all-"  # `all-int8`: the uniform baseline
+
+
+@dataclass(frozen=True, repr=False)
+class Trial:
+    """One evaluation of a study. Numbers are None where a stage was not reached.
+
+    Attributes:
+        number: the number of the trial, as the command line shows it.
+        status: `ok`, `failed` or `running`.
+        latency_ms: the latest measurement.
+        speedup: against uniform FP32.
+        value: of the metric, on the samples of the search.
+        loss: how much worse than uniform FP32, in the metric's unit; 0.01 is 1 % where that is a share of one.
+        loss_low, loss_high: 95 % interval of the loss.
+        final_loss: on the final samples, which the search never saw; None where it was not scored there.
+        picks: what it is picked as: `best`, `accurate`, `fast`, `knee`.
+        on_front: whether no other is better in latency and loss by more than noise.
+        feasible: whether it keeps all limits.
+        baseline: `fp32`, `fp16` or `int8` of a uniform baseline; empty of a mix.
+        mix: how many groups of layers run in which precision, in words.
+        precisions: name of a layer, as the model has it → `fp32`, `fp16` or `int8`.
+        metric: what value and loss are measured by.
+    """
+
+    number: int
+    status: str
+    latency_ms: float | None
+    speedup: float | None
+    value: float | None
+    loss: float | None
+    loss_low: float | None
+    loss_high: float | None
+    final_loss: float | None
+    picks: tuple[str, ...]
+    on_front: bool
+    feasible: bool
+    baseline: str
+    mix: str
+    precisions: Mapping[str, str]
+    metric: MetricScale
+
+    @classmethod
+    def of(cls, point: Point, assignment: Assignment, names: Mapping[str, str], metric: MetricScale) -> Trial:
+        """The trial of a judged evaluation.
+
+        Args:
+            names: id of a group → name of its first layer.
+        """
+        return cls(
+            number=point.trial,
+            status=point.status,
+            latency_ms=_known(point.latency_ms),
+            speedup=point.speedup if _known(point.latency_ms) is not None else None,
+            value=_known(point.value),
+            loss=_known(point.loss),
+            loss_low=_known(point.loss_low),
+            loss_high=_known(point.loss_high),
+            final_loss=_known(point.final.loss),
+            picks=point.picks,
+            on_front=point.on_front,
+            feasible=point.feasible,
+            baseline=point.baseline,
+            mix=mix_text(assignment),
+            precisions={names.get(group, group): precision.label for group, precision in assignment.items()},
+            metric=metric,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Trial {self.number}: {self._text()}>"
+
+    def _text(self) -> str:
+        if self.latency_ms is None:
+            return f"{self.mix}, {self.status}"
+        faster = f", {self.speedup:.2f} × FP32" if self.speedup is not None else ""
+        loss = f", loss {self.metric.text(self.loss, 2)}" if self.loss is not None else ""
+        return f"{self.mix}, {format_ms(self.latency_ms)}{faster}{loss}"
+
+    def _repr_html_(self) -> str:
+        picked = f" ({', '.join(self.picks)})" if self.picks else ""
+        return f"<p><b>Trial {self.number}</b>{html.escape(picked)}: {html.escape(self._text())}</p>"
+
+
+class Study:
+    """A study in its database, judged by its limits. `bitfront.search` and `bitfront.load` make it.
+
+    It is read when it is first asked for something, and again after `refresh`.
+
+    Example:
+        >>> study = bitfront.load("model")
+        >>> study["all-int8"].latency_ms < study["all-fp32"].latency_ms
+        True
+        >>> [trial.number for trial in study.front][0] == study["fast"].number
+        True
+
+    Args:
+        name: of the study.
+        storage: URL of the database.
+        target: which of its targets: number, fingerprint, part of its name; None for the first.
+        limits: name of a limit → its bound, over the study's own; None takes one away.
+    """
+
+    def __init__(self, name: str, storage: str, *, target: str | None = None, limits: LimitChanges = NO_LIMITS) -> None:
+        self.name = name
+        self.storage = storage
+        self.target = target
+        self._limits = limits
+
+    # -- trials ----------------------------------------------------------------------------------------------------
+
+    @property
+    def best(self) -> Trial | None:
+        """The recommended trial; None where none keeps the limits."""
+        return self.picks.get("best")
+
+    @property
+    def picks(self) -> dict[str, Trial]:
+        """`best`, `accurate` (least loss), `fast` (least latency) and `knee`; without those that there are none of."""
+        return {name: self._trial(point.row) for name, point in self._read.picks.items()}
+
+    @property
+    def front(self) -> list[Trial]:
+        """The trials that no other beats in latency and loss, the fastest first."""
+        return [self._trial(point.row) for point in self._read.points]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Every trial, uniform baselines included, by number."""
+        return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
+
+    def __getitem__(self, which: str | int) -> Trial:
+        """A trial by number, by pick (`best`, `score:0.6,0.4`), or a uniform baseline (`all-int8`).
+
+        Raises:
+            KeyError: there is none.
+        """
+        if isinstance(which, int):
+            found = {int(number): row for row, number in enumerate(self._now.table.trial)}
+            if which not in found:
+                raise KeyError(f"study {self.name!r} has no trial {which}; it has {len(found)}")
+            return self._trial(found[which])
+        if which.startswith(_ALL):
+            return self._baseline(which.removeprefix(_ALL))
+        try:
+            return self._trial(find_row(self._now, read_pick(which), None))
+        except StudyError as error:
+            named = ", ".join((*NAMES, *(f"{_ALL}{name}" for name in self._baselines())))
+            raise KeyError(f"{which!r}: {error} By name there are {named}.") from error
+
+    def __len__(self) -> int:
+        """How many trials there are."""
+        return len(self._now.table)
+
+    def _baseline(self, label: str) -> Trial:
+        rows = self._baselines()
+        if label not in rows:
+            named = ", ".join(f"{_ALL}{name}" for name in rows) or "none"
+            raise KeyError(f"study {self.name!r} has no uniform baseline {_ALL}{label}; it has {named}")
+        return self._trial(rows[label])
+
+    def _baselines(self) -> dict[str, int]:
+        roles = self._now.table.role
+        return {str(roles[row]).partition(":")[2]: row for row in self._now.measures.baselines}
+
+    def _trial(self, row: int) -> Trial:
+        point = self._now.point(row)
+        return Trial.of(point, self._read.assignments[point.id], self.layer_names, self._now.metric)
+
+    # -- tables and figures ----------------------------------------------------------------------------------------
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """One row for each trial, with the columns of `bitfront front --json`, by number.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("making a data frame: pandas is not installed. Install it: pip install pandas") from error
+        points = sorted(self._now.points(range(len(self._now.table))), key=lambda point: point.trial)
+        rows = [evaluation_row(self._now, point, self._read.mixes) for point in points]
+        return pandas.DataFrame(rows)
+
+    def plot_front(self) -> plotly.graph_objects.Figure:
+        """Loss against latency of every trial, with the front, the uniform baselines and the limits."""
+        import plotly.graph_objects
+
+        from studies.show.report.builder import build_report
+        from studies.show.report.front_figure import front_figure
+
+        with Store.open(self.storage, write=False) as store:
+            drawn = front_figure(build_report(store, standing_of(store, self.name, self._limits, self.target)))
+        return plotly.graph_objects.Figure(drawn)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def export(
+        self,
+        folder: str | Path,
+        *,
+        pick: str | None = None,
+        trial: int | None = None,
+        triton: str | None = None,
+        tools: Sequence[str] = (),
+    ) -> Export:
+        """Write an engine with its manifest to a folder, checked in a fresh process, as `bitfront export`.
+
+        Args:
+            folder: new or empty.
+            pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give the number of a trial.
+            triton: name of a Triton model, which is written too.
+            tools: that the mix is handed over to: `nncf`, `polygraphy`, `modelopt`, `qat`.
+
+        Raises:
+            InputError: nothing keeps the limits, there is no such pick or trial, or the folder cannot be used.
+            ArtifactError: what was written does not work.
+        """
+        from studies.export import Extras
+
+        done = verbs.export(
+            self.name,
+            Path(folder),
+            self._limits,
+            pick=pick,
+            trial=trial,
+            extras=Extras(triton, tuple(tools)),
+            storage=self.storage,
+            target=self.target,
+        )
+        self.refresh()  # what it was measured and scored anew
+        found: Export = done
+        return found
+
+    def report(self, file: str | Path) -> Path:
+        """Write one self-contained HTML file about the study, as `bitfront report`; its path."""
+        targets = () if self.target is None else (self.target,)
+        written: Path = verbs.report(self.name, Path(file), self._limits, storage=self.storage, targets=targets)
+        return written
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> Study:
+        """Forget what was read, so that it is read anew; this study."""
+        self.__dict__.pop("_read", None)
+        return self
+
+    def stop(self) -> None:
+        """Let the search end after the evaluation that is under way; for callbacks, which get such a study.
+
+        Raises:
+            StudyError: no search tells this object of its trials.
+        """
+        raise StudyError(
+            f"stopping study {self.name!r}: this object is of no search that runs. Call stop() of the study that a "
+            "callback is given: bitfront.search(..., callbacks=[lambda study, trial: study.stop()])."
+        )
+
+    @cached_property
+    def _read(self) -> Front:
+        found: Front = verbs.front(self.name, self._limits, storage=self.storage, target=self.target)
+        return found
+
+    @property
+    def _now(self) -> Standing:
+        return self._read.standing
+
+    @cached_property
+    def layer_names(self) -> dict[str, str]:
+        """Id of a group → name of its first layer."""
+        with Store.open(self.storage, write=False) as store:
+            return {group.id: group.name for group in store.studies.groups(store.studies.load(self.name).id)}
+
+    # -- shown -----------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        best = self.best
+        recommended = "no best yet" if best is None else f"best is {best!r}"
+        return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}>"
+
+    def _repr_html_(self) -> str:
+        header, cells = front_table(self._now, self._read.mixes)
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+        on_front = int(self._now.judgement.front.sum())
+        title = f"Study {html.escape(self.name)}: {len(self)} trials, {on_front} on the front"
+        return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
