@@ -1,7 +1,7 @@
 """Find the INT8/FP16/FP32 mix, layer by layer, that makes an ONNX model fast and keeps it accurate.
 
     >>> import bitfront as bf
-    >>> study = bf.search("model.onnx", "data.npz", max_drop=0.01, trials=5, backend="fake")
+    >>> study = bf.search("model.onnx", "data.npz", max_drop=0.01, trials=3, backend="fake")
     >>> study.best
     <Trial ...>
     >>> study.export("engine")

@@ -57,11 +57,11 @@ def search(
 
     Example:
         >>> data = {"image": np.zeros((40, 3, 8, 8), np.float32)}
-        >>> study = bitfront.search("model.onnx", data, trials=4, backend="fake", study="quick")
+        >>> study = bitfront.search("model.onnx", data, trials=3, backend="fake", study="quick")
         >>> len(study)
-        4
-        >>> bitfront.search("model.onnx", data, trials=6, backend="fake", study="quick", if_exists="resume")
-        <Study 'quick' in sqlite:///bitfront.db: 6 trials, best is <Trial ...>>
+        3
+        >>> bitfront.search("model.onnx", data, trials=4, backend="fake", study="quick", if_exists="resume")
+        <Study 'quick' in sqlite:///bitfront.db: 4 trials, best is <Trial ...>>
 
     Args:
         model: a path, or an `onnx.ModelProto` in float32.
