@@ -54,6 +54,10 @@ def test_from_a_search_to_an_export(folder: Path, typing: str) -> None:
     refused = invoke("gate", "engine/model.onnx", "--against", "engine/model.onnx", *limits, "--backend", "tensorrt")
     assert refused.exit_code == 2
     assert "expected engines of one backend" in refused.stderr
+    Path("older.plan").write_bytes(Path("engine/model.plan").read_bytes()[:40])
+    refused = invoke("gate", "older.plan", "--against", "engine", *limits)
+    assert refused.exit_code == 2
+    assert "older.plan cannot be loaded" in refused.stderr
 
 
 @pytest.mark.parametrize("folder", [V10], indirect=True)
