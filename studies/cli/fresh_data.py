@@ -1,17 +1,31 @@
-"""The verbs that look at fresh data: `drift`."""
+"""The verbs that look at fresh data: `drift`, `renew`."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from studies.cli.base import out, print_json, print_table, progress_for, verb
 from studies.cli.parameters import Json, Storage, Study, WhichTarget
-from studies.inspect.drift.shifts import Verdict
+from studies.options.quantities import parse_drop, parse_tolerance
 from studies.options.read_options import read_changes
 
-_EXIT_CODES = {Verdict.NO_DRIFT: 0, Verdict.DRIFT: 1, Verdict.NOT_JUDGED: 3}
+_EXIT_CODES = {"no drift": 0, "drift": 1, "holds": 0, "fails": 1, "not judged": 3}
+NewStudy = Annotated[
+    str | None, typer.Option("--study", help="Name of the new study. [default: STUDY-renewed]", metavar="NAME")
+]
+MaxDrop = Annotated[
+    str | None,
+    typer.Option("--max-drop", help="Most loss against the old engine: 1%, 0.01. [default: 0]", metavar="LOSS"),
+]
+MaxSlowdown = Annotated[
+    str | None, typer.Option("--max-slowdown", help="Most slowdown against the old engine: 3%.", metavar="SHARE")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="New or empty folder for the new best, if it passes.", metavar="DIR")
+]
 
 
 @verb
@@ -32,4 +46,49 @@ def drift(
         out.print()
         for line in found.lines():
             out.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(_EXIT_CODES[found.verdict])
+    raise typer.Exit(_EXIT_CODES[found.verdict.value])
+
+
+@verb
+def renew(
+    study: Study,
+    new_study: NewStudy = None,
+    max_drop: MaxDrop = None,
+    max_slowdown: MaxSlowdown = None,
+    folder: Out = None,
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old."""
+    from studies.gate.limits import GateLimits
+    from studies.gate.renewed.renewal import COLUMNS
+    from studies.verbs import fresh_data
+
+    changes = read_changes(options, "renew")
+    limits = GateLimits(
+        None if max_drop is None else parse_drop(max_drop),
+        None if max_slowdown is None else parse_tolerance(max_slowdown, "--max-slowdown"),
+    )
+    request = fresh_data.RenewalRequest(new_study, limits, folder)
+    with progress_for(as_json) as events:
+        found = fresh_data.renew(
+            study,
+            changes.pop("data", ""),
+            changes,
+            request=request,
+            storage=storage,
+            target=target,
+            events=events,
+        )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_table(found.cells(), COLUMNS)
+        out.print()
+        for line in found.lines():
+            out.print(line, markup=False, soft_wrap=True)
+        if found.folder is not None:
+            out.print(f"exported trial {found.best} to {found.folder}", markup=False)
+    raise typer.Exit(_EXIT_CODES[found.verdict.value])

@@ -42,6 +42,7 @@ VERBS = {
     "inspect": "studies.cli.engine_files",
     "gate": "studies.cli.engine_files",
     "drift": "studies.cli.fresh_data",
+    "renew": "studies.cli.fresh_data",
     "studies": "studies.cli.reading",
     "delete": "studies.cli.results",
     "doctor": "studies.cli.results",

@@ -21,7 +21,7 @@ class Verbs:
     ANALYSES = ("layers", "sensitivity", "evaluate", "recover")  # look at a model that needs no study
     BUILDING = ("search", "evaluate", "recover")  # decide how engines are built and scored
     RECOVERING = ("search", "resume", "sensitivity", "evaluate", "recover")  # make INT8 lose less, or made it
-    FRESH = ("drift",)  # look at a study's model on fresh data
+    FRESH = ("drift", "renew")  # look at a study's model on fresh data
     JOINING = ("search", "resume", "worker")
     CONTINUING = ("search", "resume")
     ON_HOST = (*JOINING, *ANALYSES)

@@ -6,6 +6,7 @@ from studies.judging.standing import Standing
 from studies.run import loop
 from studies.run.claims.claims import Claims
 from studies.run.claims.regained_claims import RegainedClaims
+from studies.run.claims.renewed_mixes import renewed_mixes
 from studies.run.claims.repairs import Repairs
 from studies.run.claims.trial_claims import TrialClaims
 from studies.run.finish import Finish
@@ -51,7 +52,7 @@ class Search:
         )
 
     def run(self) -> str:
-        """Begin with what lost workers left and the uniform assignments; search; why it ended, in words.
+        """Begin with what lost workers left, uniform assignments and mixes to renew; search; why it ended, in words.
 
         Raises:
             UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.
@@ -59,6 +60,7 @@ class Search:
         self._work.crew.give_up_lost()
         self._trials.settle()
         self._trial_claims.enqueue_uniform()
+        self._trial_claims.enqueue_mixes(renewed_mixes(self._work))
         self._finish.reserve_time()
         work = self._work
         return loop.run(work.ledger, self._claims, self._pipeline, self._hooks, self._stop, work.events)

@@ -33,7 +33,8 @@ class Block:
 
 def blocks(now: StudyStatus) -> Iterator[str | Block]:
     """Lines and tables, from top to bottom."""
-    yield f"study {now.study.name!r} in {now.url}: {now.study.state}"
+    renewal = "" if now.renews is None else f"; renews {now.renews}"
+    yield f"study {now.study.name!r} in {now.url}: {now.study.state}{renewal}"
     if not now.targets:
         yield "nothing has begun yet"
     for target in now.targets:

@@ -18,7 +18,7 @@ _MODULES = {
     **dict.fromkeys(("export", "report"), "deliveries"),
     **dict.fromkeys(("inspect", "gate"), "engine_files"),
     "recover": "recovery",
-    **dict.fromkeys(("drift",), "fresh_data"),
+    **dict.fromkeys(("drift", "renew"), "fresh_data"),
     "delete": "deletion",
     "doctor": "host_check",
     **dict.fromkeys(("dashboard", "dashboard_command"), "dashboard_server"),

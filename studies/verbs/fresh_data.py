@@ -1,20 +1,44 @@
-"""What fresh data mean for a study: the verb `drift` as a function."""
+"""What fresh data mean for a study: the verbs `drift` and `renew` as functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from search.errors import ConfigError
-from studies.artifacts.shipping import here
+from search.errors import ConfigError, DataError, StudyError
+from studies.artifacts.locations import open_artifacts
+from studies.artifacts.shipping import here, put, put_again, ships
 from studies.events import Events, Quiet
+from studies.export.export import check_folder
+from studies.gate.check import Verdict
+from studies.gate.limits import GateLimits
+from studies.gate.renewed.find_pairs import gate_renewal, resolve_drop
+from studies.gate.renewed.renewal import Renewal
 from studies.inspect.drift.drift_report import DriftReport
 from studies.inspect.drift.find_drift import find_drift
+from studies.judging.search_events import SearchEvents
+from studies.judging.standing import Standing
 from studies.judging.study_lookup import standing_of
+from studies.options.config import SearchConfig
+from studies.options.limits import MetricScale
 from studies.options.read_options import change_config
+from studies.run.claims.renewed_mixes import count_trials
+from studies.run.local_run import run_here
+from studies.run.session.folders import check_artifacts
+from studies.run.session.join import target_of
+from studies.run.session.setup import Checked, checked
+from studies.run.session.study_rows import check_unchanged, create_study
+from studies.run_clock import clocked_run
+from studies.store import suggestions
+from studies.store.records import StudyRecord
 from studies.store.store import Store, default_url
+from studies.store.target_names import foreign
 from studies.store.target_options import config_of
+from studies.verbs.deliveries import export
+from studies.verbs.searches import taken_back
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -50,3 +74,136 @@ def drift(
         now = standing_of(store, name, wanted=target)
         config = change_config(config_of(now.study, now.target, url), {**changes, "data": data})
         return find_drift(store, now, here(store, now.study, config), events or Quiet())
+
+
+NO_WORSE = GateLimits(max_drop=0.0)
+
+
+@dataclass(frozen=True)
+class RenewalRequest:
+    """What is made of a renewal.
+
+    Attributes:
+        study: name of the new study; None for the old one's with `-renewed`.
+        limits: what a renewed mix may be worse by; no more loss at all where nothing is said.
+        out: new or empty folder for the new study's pick `best`, written where that passes; None to write nothing.
+    """
+
+    study: str | None = None
+    limits: GateLimits = NO_WORSE
+    out: Path | None = None
+
+
+AS_USUAL = RenewalRequest()
+
+
+@clocked_run()
+def renew(
+    name: str,
+    data: str,
+    changes: Mapping[str, Any] = NOTHING,
+    *,
+    request: RenewalRequest = AS_USUAL,
+    storage: str | None = None,
+    target: str | None = None,
+    events: SearchEvents | None = None,
+) -> Renewal:
+    """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old, as `bitfront renew`.
+
+    The old study stays as it is. A renewal that was interrupted is gone on with by the same call.
+
+    Args:
+        data: the fresh data, in any form that `search` takes.
+        changes: `model`, where the file has moved.
+        storage: URL of the database; None for the default one.
+        target: which of the study's, which this host has to be; None for the first.
+        events: told what happens.
+
+    Raises:
+        StudyError: no such study or target, it has no pick, there is another study of the new name, or the model is
+            another one.
+        DataError: the fresh data cannot be used, or lack the labels that the metric needs.
+        ConfigError: a limit means nothing for the metric, or the folder cannot be written.
+        RunError: the run could not go on; the same call goes on with it.
+    """
+    if not data:
+        raise ConfigError("renewing a study: expected fresh data to calibrate on. Add --data DATA.")
+    if request.out is not None:
+        check_folder(request.out)
+    url, told = storage or default_url(), events or Quiet()
+    with Store.open(url) as store:
+        before = standing_of(store, name, wanted=target)
+        known, config = _plan_renewal(store, url, before, data, changes, request.study)
+        with checked(config, more=[lambda: check_artifacts(config)]) as good:
+            _check_inputs(good, before, known)
+            resolve_drop(request.limits, MetricScale.of(good.metric))
+            study = known or _create(store, good, before, told)
+            with taken_back(config):
+                run_here(store, good, study, target_of(store, study, good), told)
+            now = standing_of(store, study.name, wanted=good.target.fingerprint)
+            gated = gate_renewal(store, before, now, good, request.limits, told)
+    best = None if now.picks.best is None else int(now.table.trial[now.picks.best])
+    done = Renewal(config.study, name, data, now.metric, gated, best)
+    if request.out is None or done.verdict is not Verdict.HOLDS:
+        return done
+    export(config.study, request.out, storage=storage, events=told)
+    return replace(done, folder=request.out)
+
+
+def _plan_renewal(
+    store: Store, url: str, before: Standing, data: str, changes: Mapping[str, Any], wanted: str | None
+) -> tuple[StudyRecord | None, SearchConfig]:
+    """A renewal that was begun before, if there is one, and what it is asked to do."""
+    name = before.study.name
+    if before.picks.best is None:
+        raise StudyError(
+            f"renewing study {name!r}: it has no pick `best`, so there is nothing to hold a renewed mix against. Go on "
+            f"with it first: `{suggestions.command('resume', name)}`."
+        )
+    fresh = wanted or f"{name}-renewed"
+    known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)
+    if known is not None and known.renewed_from != before.study.id:
+        raise StudyError(
+            f"renewing study {name!r}: there is a study {fresh!r} already, which does not renew it. Name another with "
+            "--study."
+        )
+    stored = config_of(before.study, before.target, url)
+    config = change_config(here(store, before.study, stored), {**changes, "data": data})
+    trials = count_trials(store, before)
+    return known, replace(
+        config,
+        study=fresh,
+        calibration_data=None,
+        final_data=None,
+        calibration_cache=None,
+        trials=trials,
+        time_limit_s=None,
+        patience=None,
+    )
+
+
+def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) -> None:
+    """Refuse another model, target or metric than the study's, and other data than a renewal was begun with."""
+    study = before.study
+    if good.model.digest != study.model_digest:
+        raise StudyError(
+            f"renewing study {study.name!r}: the model {good.config.model} has other content than the study's. Give "
+            "the study's own file; --model says where it has moved."
+        )
+    if good.target.fingerprint != before.target.target.fingerprint:
+        raise foreign(study.name, [before.target], good.target)
+    if good.metric["name"] != study.metric["name"]:
+        raise DataError(
+            f"renewing study {study.name!r}: expected data for its metric {study.metric['name']}, and of "
+            f"{good.config.data} follows {good.metric['name']}. Add the labels that the study's data have."
+        )
+    if known is not None:
+        check_unchanged(good, known, None)
+
+
+def _create(store: Store, good: Checked, before: Standing, events: SearchEvents) -> StudyRecord:
+    config = good.config
+    files = put(open_artifacts(config), config, events) if ships(config) else ()
+    study = create_study(store, good, events, files, renewed_from=before.study)
+    put_again(open_artifacts(config), config, files, events)
+    return study

@@ -61,9 +61,9 @@ def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents) ->
             put_again(open_artifacts(config), config, files, shown)
             mine = target_of(store, study, good)
             if not slots:
-                with _taken_back(config):
+                with taken_back(config):
                     return run_here(store, good, study, mine, shown)
-    with _taken_back(config):
+    with taken_back(config):
         return run_crew(config, slots, shown, mine)
 
 
@@ -134,7 +134,7 @@ def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Chec
 
 
 @contextmanager
-def _taken_back(config: SearchConfig) -> Iterator[None]:
+def taken_back(config: SearchConfig) -> Iterator[None]:
     """A study that is new, where its inputs are refused after all, say by calibration: there is nothing to resume."""
     try:
         yield

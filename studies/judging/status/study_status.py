@@ -128,11 +128,12 @@ class TargetStatus:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study with all its targets; `url` is its database, without a password."""
+    """A study with all its targets; `url` is its database, without a password, `renews` the study that it renews."""
 
     study: StudyRecord
     url: str
     targets: tuple[TargetStatus, ...]
+    renews: str | None = None
 
     @property
     def over(self) -> bool:
@@ -146,6 +147,7 @@ class StudyStatus:
             "study": self.study.name,
             "state": self.study.state,
             "storage": self.url,
+            "renewed_from": self.renews,
             "samples": {split: data[split] for split in ("calibration", "search", "final") if split in data},
             "clusters": dict(data.get("clusters", {})),
             "targets": targets,
@@ -159,9 +161,8 @@ def study_status(store: Store, name: str) -> StudyStatus:
         StudyError: there is no such study.
     """
     study = store.studies.load(name)
-    return StudyStatus(
-        study, store.url, tuple(target_status(store, study, t) for t in store.targets.of_study(study.id))
-    )
+    targets = tuple(target_status(store, study, t) for t in store.targets.of_study(study.id))
+    return StudyStatus(study, store.url, targets, store.studies.name_renewed(study))
 
 
 def target_status(store: Store, study: StudyRecord, target: TargetRecord) -> TargetStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,14 @@ class TrialClaims:
         with self._work.crew.hold("baselines"):
             for assignment in self._lacking_uniform():
                 self._proposals.enqueue(assignment)
+
+    def enqueue_mixes(self, mixes: Iterable[Assignment]) -> None:
+        """Let mixes that have not been evaluated be proposed next."""
+        lacking = [mix for mix in mixes if self._work.ledger.find(self._repairs.buildable(mix)) is None]
+        if lacking:
+            with self._work.crew.hold("baselines"):
+                for mix in lacking:
+                    self._proposals.enqueue(mix)
 
     def _lacking_uniform(self) -> Iterator[Assignment]:
         for assignment in self._work.problem.space.baselines().values():

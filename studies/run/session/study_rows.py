@@ -26,11 +26,18 @@ from studies.store.target_names import foreign, own
 from studies.store.target_options import options_of
 
 
-def create_study(store: Store, good: Checked, progress: SearchEvents, files: Sequence[FileRecord] = ()) -> StudyRecord:
+def create_study(
+    store: Store,
+    good: Checked,
+    progress: SearchEvents,
+    files: Sequence[FileRecord] = (),
+    renewed_from: StudyRecord | None = None,
+) -> StudyRecord:
     """Write the study's row, its groups and its target: from here on it can be resumed.
 
     Args:
         files: of its inputs, that lie among the artifacts.
+        renewed_from: the study whose mixes it tries again on fresh data.
     """
     config = good.config
     new = NewStudy(
@@ -45,6 +52,7 @@ def create_study(store: Store, good: Checked, progress: SearchEvents, files: Seq
             "outputs": [[spec.name, spec.dtype, list(spec.shape)] for spec in good.model.outputs],
         },
         environment=environment.collect(),
+        renewed_from=None if renewed_from is None else renewed_from.id,
     )
     study_id = store.studies.create(new, dict(good.keeper.description.score_clusters))
     study = store.studies.load(config.study)

@@ -84,8 +84,8 @@ def _required(kind: Any, **options: Any) -> Any:
     return Column(kind, nullable=False, **options)
 
 
-def _optional(kind: Any, **options: Any) -> Any:
-    return Column(kind, nullable=True, **options)
+def _optional(kind: Any, *items: Any, **options: Any) -> Any:
+    return Column(kind, *items, nullable=True, **options)
 
 
 def _parent(column: str, **options: Any) -> Any:
@@ -111,6 +111,7 @@ class Study(Base):
     metric: Mapped[dict[str, Any]] = _required(OBJECT)
     model: Mapped[dict[str, Any]] = _required(OBJECT)
     environment: Mapped[dict[str, Any]] = _required(OBJECT)
+    renewed_from: Mapped[int | None] = _optional(Integer, ForeignKey("bf_study.id", ondelete="SET NULL"), index=True)
 
 
 class Cluster(Base):

@@ -18,6 +18,8 @@ class NewStudy:
         metric: `name`, `unit`, `higher_is_better`, `ratio`, `relative`, `kind` (`per_sample` or `accumulating`), and
             `notes`: how it was chosen where nobody named it, and which outputs it does not score.
         model: `inputs`, `outputs` and what is needed to name its nodes.
+        renewed_from: id of the study whose mixes it tries again on fresh data; None where it is no renewal, or that
+            study was deleted.
     """
 
     name: str
@@ -29,6 +31,7 @@ class NewStudy:
     model: Mapping[str, Any]
     environment: Mapping[str, Any]
     state: str = "created"
+    renewed_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class StudyRecord:
     metric: dict[str, Any]
     model: dict[str, Any]
     environment: dict[str, Any]
+    renewed_from: int | None = None
 
     def clusters(self, split: str) -> int | None:
         """How many clusters the samples of a split are in; None where the data say nothing of clusters."""

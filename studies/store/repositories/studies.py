@@ -56,6 +56,12 @@ class Studies:
             raise StudyError(self._unknown_study(name))
         return records.StudyRecord(**rows[0]._mapping)
 
+    def name_renewed(self, study: records.StudyRecord) -> str | None:
+        """The name of the study that one renews; None where it renews none, or that one was deleted."""
+        s = tables.Study
+        rows = self._database.rows(select(s.name).where(s.id == study.renewed_from)) if study.renewed_from else []
+        return rows[0].name if rows else None
+
     def _unknown_study(self, name: str) -> str:
         names = [row.name for row in self._database.rows(select(tables.Study.name).order_by(tables.Study.id))]
         url = self._database.shown_url

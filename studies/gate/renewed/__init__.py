@@ -1,0 +1,1 @@
+"""Holds the mixes of a study that was renewed on fresh data against the same mixes before."""
