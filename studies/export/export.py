@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Export:
 
     folder: Path
     trial: int
-    manifest: dict[str, Any]
+    manifest: dict[str, Any] = field(repr=False)
     holds: bool | None
     notes: tuple[str, ...]
     warning: str = ""

@@ -240,6 +240,7 @@ def test_a_study_becomes_a_data_frame_and_a_figure(small: bf.Study, monkeypatch:
 def test_a_study_is_exported_and_reported(small: bf.Study, here: Path) -> None:
     done = small.export("engine", pick="fast")
     assert done.trial == small["fast"].number
+    assert len(repr(done)) < 200
     assert (here / "engine/manifest.json").exists()
     assert small.report("report.html") == Path("report.html")
     assert "small" in (here / "report.html").read_text(encoding="utf-8")
