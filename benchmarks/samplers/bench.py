@@ -21,10 +21,19 @@ class Bench:
         seed: of the noise; a method draws from it too.
         trials: distinct evaluations that it may make, uniform assignments and probes included.
         budget_ms: latency that a pick must keep, for methods that can aim; None without.
+        max_loss: the same of the loss.
     """
 
-    def __init__(self, problem: Problem, seed: int, trials: int, budget_ms: float | None = None) -> None:
-        self.problem, self.seed, self.trials, self.budget_ms = problem, seed, trials, budget_ms
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        trials: int,
+        budget_ms: float | None = None,
+        max_loss: float | None = None,
+    ) -> None:
+        self.problem, self.seed, self.trials = problem, seed, trials
+        self.budget_ms, self.max_loss = budget_ms, max_loss
         self.found: dict[tuple[int, ...], Measurement] = {}
 
     def knows(self, codes: Codes) -> bool:

@@ -6,6 +6,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,9 @@ from search.space.layout import Codes
 from search.values import Precision
 
 if TYPE_CHECKING:
+    from search.forecast.models import Priors
     from search.sampler.guided import GuidedSampler
+    from search.space.layout import Layout
 
 _SAME_IN_A_ROW = 3  # as studies/run/claims/trial_claims.py
 _MOST_PROPOSALS = 30  # a trial; a sampler that only repeats itself ends here
@@ -85,6 +88,8 @@ def search(bench: Bench, sampler: BaseSampler, uniforms: bool = True, told: Told
                 told(trial, measured)
             if bench.budget_ms is not None:
                 trial.set_constraint("latency", measured.latency_ms - bench.budget_ms)
+            if bench.max_loss is not None:
+                trial.set_constraint("loss", measured.loss - bench.max_loss)
             study.tell(trial, (measured.latency_ms, measured.loss))
             if repeats and repeats % _SAME_IN_A_ROW == 0:
                 neighbour = _neighbour(codes, widths, rng)
@@ -112,10 +117,23 @@ def guided_without_edges(bench: Bench) -> None:
     _guided(bench, edges=False)
 
 
-def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
-    """The sampler as a study makes it; without `edges` on a graph that has none."""
+def known_priors(bench: Bench, layout: Layout) -> Priors:
+    """What profiles and sensitivities say before any mix is measured; the uniform assignments are measured for it."""
     from search.forecast.models import Priors
     from search.forecast.priors import Baseline, latency_prior, noise_prior
+
+    engines = []
+    for label, codes in bench.problem.baselines.items():
+        profile = bench.problem.profiles.get(Precision.parse(label), ())
+        precisions = layout.precisions(codes[None])[0]
+        engines.append(Baseline(precisions, bench.evaluate(codes).latency_ms, profile))
+    noise = noise_prior(layout, bench.problem.sensitivity(bench.seed))
+    return Priors(latency_prior(layout, engines, bench.problem.work), noise)
+
+
+def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
+    """The sampler as a study makes it; without `edges` on a graph that has none."""
+    from search.forecast.priors import noise_prior
     from search.sampler.goals import Aim
     from search.sampler.guided import Guidance, GuidedSampler
 
@@ -123,16 +141,8 @@ def guided_sampler(bench: Bench, edges: bool = True) -> GuidedSampler:
     if not edges:
         layout = replace(layout, edges=layout.edges[:0], elements=layout.elements[:0])
     noise = noise_prior(layout, problem.sensitivity(bench.seed))
-
-    def priors() -> Priors:
-        engines = []
-        for label, codes in problem.baselines.items():
-            profile = problem.profiles.get(Precision.parse(label), ())
-            precisions = layout.precisions(codes[None])[0]
-            engines.append(Baseline(precisions, bench.evaluate(codes).latency_ms, profile))
-        return Priors(latency_prior(layout, engines), noise)
-
-    aim, band = Aim(bench.budget_ms), TIE_BAND
+    priors = cache(lambda: known_priors(bench, layout))
+    aim, band = Aim(bench.budget_ms, bench.max_loss), TIE_BAND
     return GuidedSampler(Guidance(layout, priors, aim=lambda: aim, latency_band=lambda: band, noise=noise), bench.seed)
 
 

@@ -37,6 +37,11 @@ def revert_worst(bench: Bench) -> None:
 def climb(bench: Bench) -> None:
     """Hill climbing on the front: a random point of it, one random decision changed, kept if none dominates it."""
     bench.baselines()
+    climb_on(bench)
+
+
+def climb_on(bench: Bench) -> None:
+    """Hill climbing from all that was measured so far."""
     rng = np.random.default_rng([bench.seed, 1])
     widths = bench.problem.widths
     while True:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search.errors import SurrogateError
 from search.forecast.priors import LatencyPrior
-from search.forecast.regression import Posterior, Prior, log_evidence
+from search.forecast.region_costs import RegionCosts
+from search.forecast.regression import Posterior, Prior, Shared, log_evidence, log_held_out
+from search.forecast.similarity import KINDS, MOST_SHARING, Kind, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -20,16 +23,27 @@ _LEAST_TUNED = 8  # the prior was made from the baselines, which therefore agree
 _TUNED_ROWS = 120
 _NOISES = (0.4, 0.55, 0.75, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0)  # of the usual one
 _SCALES = (0.6, 1.0, 1.6, 2.5)
+_REGIONS = (0.3, 1.0, 3.0)  # sums explain most networks: what mixed regions cost must show in the rows
+_SHARED = (1.0, 2.0, 4.0)  # size of errors that mixes share, over the noise
+_OWN_SHARES = (1.0, 0.5)  # of the noise that is left where mixes share errors
+_EARNED = 2.0  # nats that shared errors must add to the held-out forecasts of all rows
 _RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the evidence of the rows decides: relative noise, and factors on prior standard deviations."""
+    """What the rows decide: relative noise, factors on prior standard deviations, and errors that mixes share.
+
+    Attributes:
+        shared: relative size of errors that mixes share by their similarity of a `kind`; 0 where they share none.
+    """
 
     noise: float = 0.01
     nodes: float = 1.0
     edges: float = 1.0
+    regions: float = 1.0
+    shared: float = 0.0
+    kind: Kind = KINDS[0]
 
 
 class LatencyModel:
@@ -42,14 +56,34 @@ class LatencyModel:
     """
 
     def __init__(
-        self, design: Design, posterior: Posterior, tuning: Tuning, repeat_std: float, typical_ms: float, rows: int
+        self, design: Design, posterior: Posterior, tuning: Tuning, repeat_std: float, rows: Precisions, ms: Floats
     ) -> None:
         self._design = design
         self._posterior = posterior
+        self._known = rows, ms
         self.tuning = tuning
         self.repeat_std = repeat_std
-        self.noise_std = tuning.noise * typical_ms
-        self.rows = rows
+        self.noise_std = tuning.noise * design.typical(ms)
+        self.rows = len(rows)
+
+    @property
+    def regions(self) -> RegionCosts:
+        """What mixed regions are expected to cost beside the sum."""
+        return self._design.regions
+
+    def expected(self, precisions: Precisions) -> Floats:
+        """(n, groups) int8 to (n,) milliseconds: what costs add up to, what mixed regions add, and shared errors."""
+        total = self._design.layout.values(self.mean(), precisions)
+        total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
+        if self.tuning.shared > 0 and self.rows:
+            total = total + self._posterior.expected_error(self._across(precisions, total))
+        return np.asarray(total)
+
+    def _across(self, precisions: Precisions, ms: Floats) -> Floats:
+        """(m, n) covariances of the errors of mixes, expected to take `ms`, with those of the rows."""
+        rows, known_ms = self._known
+        alike = self._design.similarity(self.tuning.kind).between(precisions, rows)
+        return np.asarray(self.tuning.shared**2 * alike * ms[:, None] * known_ms)
 
     def mean(self) -> Costs:
         """Expected costs; `Layout.values` of them are the predicted means."""
@@ -58,12 +92,21 @@ class LatencyModel:
     def draw(self, rng: np.random.Generator) -> Costs:
         """Costs from the posterior, for Thompson sampling.
 
+        What mixed regions cost is held at its mean: it is no part of these costs.
         A change of precision is not drawn below zero, nor below its mean where that is negative: a solver would change
         everywhere to collect what no engine gives. The mean itself may be negative, here and in what is predicted:
         rows have said so then, as where one end alone falls out of a slow fused region.
         """
-        drawn, mean = self._design.costs(self._posterior.draw(rng)), self.mean()
+        drawn, mean = self._design.costs(self._within_regions.draw(rng)), self.mean()
         return Costs(drawn.base, drawn.nodes, np.maximum(drawn.edges, np.minimum(mean.edges, 0.0)))
+
+    @cached_property
+    def _within_regions(self) -> Posterior:
+        """The posterior were the factors of mixed regions known."""
+        prior, held = self._posterior.prior, self._design.mixed
+        mean, std = prior.mean.copy(), prior.std.copy()
+        mean[held], std[held] = self._posterior.mean[held], 0.0
+        return self._posterior.under(Prior(mean, std))
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) int8 to (n,) milliseconds and the (n,) standard deviations of what would be measured."""
@@ -79,7 +122,12 @@ class LatencyModel:
     def _predicted(self, precisions: Precisions, noise: float) -> tuple[Floats, Floats]:
         features = self._design.features(precisions)
         mean = np.asarray(features @ self._posterior.mean)
-        return mean, np.hypot(self._posterior.std(features), noise * mean)
+        if not self.tuning.shared > 0 or not self.rows:
+            return mean, np.hypot(self._posterior.std(features), noise * mean)
+        across = self._across(precisions, mean)
+        std = self._posterior.std(features, across, (self.tuning.shared * mean) ** 2)
+        mean = mean + self._posterior.expected_error(across)
+        return mean, np.hypot(std, noise * mean)
 
 
 def repeat_std(band: float | None, spread: Floats) -> float:
@@ -125,9 +173,16 @@ def fit_latency(
     features = design.features(precisions)
     doubt = latency_ms * _weights(spread, len(latency_ms))
     tuning = _tuned(design, features, latency_ms, doubt, repeat)
-    posterior = Posterior(design.prior(tuning), features, latency_ms, tuning.noise * doubt)
-    typical = float(np.median(latency_ms)) if len(latency_ms) else float(prior.nodes.sum(axis=0).min())
-    return LatencyModel(design, posterior, tuning, repeat, typical, len(latency_ms))
+    if _LEAST_TUNED <= len(latency_ms) <= MOST_SHARING:
+        tuning = _shared(design, precisions, features, latency_ms, doubt, tuning, repeat)
+    posterior = Posterior(
+        design.prior(tuning),
+        features,
+        latency_ms,
+        tuning.noise * doubt,
+        Shared(_errors(design, tuning, precisions, latency_ms)) if tuning.shared > 0 else None,
+    )
+    return LatencyModel(design, posterior, tuning, repeat, precisions, latency_ms)
 
 
 def check_rows(layout: Layout, precisions: Precisions, values: Floats, what: str) -> None:
@@ -148,7 +203,8 @@ class Design:
     """Coefficients of the linear model, all in milliseconds or factors of them.
 
     In this order: base; groups × precisions; for every ordered pair of precisions a factor on what changes cost by
-    count, then one on what they cost by size; for every edge a factor on what its changes cost.
+    count, then one on what they cost by size; for every edge a factor on what its changes cost; factors on what mixed
+    regions cost.
     """
 
     def __init__(self, layout: Layout, prior: LatencyPrior) -> None:
@@ -157,8 +213,9 @@ class Design:
         self._changes = prior.changes()
         self._count = prior.nodes.shape[1]
         pairs = self._count**2
-        sizes = np.cumsum([1, prior.nodes.size, pairs, pairs, len(layout.edges)])
-        self.base, self.nodes, self.counts, self.moves, self.edges = (
+        self.regions = RegionCosts(layout, prior.nodes, prior.opaque)
+        sizes = np.cumsum([1, prior.nodes.size, pairs, pairs, len(layout.edges), self.regions.size])
+        self.base, self.nodes, self.counts, self.moves, self.edges, self.mixed = (
             slice(start, end) for start, end in zip([0, *sizes[:-1]], sizes, strict=True)
         )
         self.size = int(sizes[-1])
@@ -172,7 +229,17 @@ class Design:
         std[self.nodes] = tuning.nodes * self._prior.nodes_std.ravel()
         std[self.counts] = std[self.moves] = self._prior.change_std
         std[self.edges] = tuning.edges * _EDGE_STD
+        mean[self.mixed], std[self.mixed] = self.regions.beliefs
+        std[self.mixed] *= tuning.regions
         return Prior(mean, std)
+
+    def similarity(self, kind: Kind) -> Similarity:
+        """Of mixes, by the time that groups can change."""
+        return Similarity.of(self.layout, self._prior.nodes, kind)
+
+    def typical(self, latency_ms: Floats) -> float:
+        """Milliseconds of a usual row; of the fastest uniform one where there are none."""
+        return float(np.median(latency_ms)) if len(latency_ms) else float(self._prior.nodes.sum(axis=0).min())
 
     def features(self, precisions: Precisions) -> Floats:
         """(n, groups) int8 to (n, coefficients) float64."""
@@ -181,6 +248,7 @@ class Design:
         found[:, self.base] = 1.0
         row, place = np.arange(rows)[:, None], np.arange(groups)[None]
         found[row, self.nodes.start + place * self._count + precisions] = 1.0
+        found[:, self.mixed] = self.regions.features(precisions)
         if not len(self.layout.edges):
             return found
         source, target = (precisions[:, ends] for ends in self.layout.edges.T)
@@ -229,11 +297,12 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
     prior = design.prior(Tuning())
     residual = latency_ms[chosen] - features[chosen] @ prior.mean
     scaled = features[chosen] * prior.std
-    nodes, edges = (scaled[:, part] @ scaled[:, part].T for part in (design.nodes, design.edges))
-    rest = scaled @ scaled.T - nodes - edges
+    nodes, edges, mixed = (scaled[:, part] @ scaled[:, part].T for part in (design.nodes, design.edges, design.mixed))
+    rest = scaled @ scaled.T - nodes - edges - mixed
 
     def score(t: Tuning) -> float:
-        gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + np.diag((t.noise * doubt[chosen]) ** 2)
+        gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + t.regions**2 * mixed
+        gram = gram + np.diag((t.noise * doubt[chosen]) ** 2)
         factors = (t.noise / usual.noise, t.nodes, t.edges)
         return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(factors) ** 2))
 
@@ -242,9 +311,46 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
 
 def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> Tuning:
     best = max((replace(best, noise=float(noise)) for noise in noises), key=score)
+    best = max((replace(best, regions=scale) for scale in _REGIONS), key=score)
     best = max((replace(best, nodes=scale) for scale in _SCALES), key=score)
     best = max((replace(best, edges=scale) for scale in _SCALES), key=score)
     # Few rows say little about noise, and the likeliest is too sure of itself: the mean over all that are likely.
     scores = np.array([score(replace(best, noise=float(noise))) for noise in noises])
     likely = np.exp(scores - scores.max())
     return replace(best, noise=float(np.sqrt(likely @ np.square(noises) / likely.sum())))
+
+
+def _errors(design: Design, tuning: Tuning, precisions: Precisions, latency_ms: Floats) -> Floats:
+    """(n, n) covariance of the errors that rows share."""
+    alike = design.similarity(tuning.kind).between(precisions, precisions)
+    return np.asarray(tuning.shared**2 * alike * np.outer(latency_ms, latency_ms))
+
+
+def _shared(
+    design: Design,
+    precisions: Precisions,
+    features: Floats,
+    latency_ms: Floats,
+    doubt: Floats,
+    tuning: Tuning,
+    repeat: float,
+) -> Tuning:
+    """The tuning with errors that mixes share, where that forecasts rows better that were held out."""
+    chosen = np.unique(np.linspace(0, len(latency_ms) - 1, _TUNED_ROWS).astype(int))
+    prior = design.prior(tuning)
+    scaled = features[chosen] * prior.std
+    among, residual = scaled @ scaled.T, latency_ms[chosen] - features[chosen] @ prior.mean
+
+    def score(t: Tuning, errors: Floats) -> float:
+        return len(chosen) * log_held_out(among + errors + np.diag((t.noise * doubt[chosen]) ** 2), residual)
+
+    best, most = tuning, score(tuning, np.zeros_like(among)) + _EARNED
+    for kind in KINDS:
+        alike = _errors(design, replace(tuning, shared=1.0, kind=kind), precisions[chosen], latency_ms[chosen])
+        for size in _SHARED:
+            for share in _OWN_SHARES:
+                noise = max(share * tuning.noise, repeat, 1e-3)
+                tried = replace(tuning, noise=noise, shared=size * tuning.noise, kind=kind)
+                found = score(tried, tried.shared**2 * alike)
+                best, most = (tried, found) if found > most else (best, most)
+    return best

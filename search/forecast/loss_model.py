@@ -12,7 +12,8 @@ from search.errors import SurrogateError
 from search.forecast.latency_model import check_rows
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.priors import NoisePrior
-from search.forecast.regression import Posterior, Prior, log_evidence
+from search.forecast.regression import Posterior, Prior, Shared, log_evidence, log_held_out, solved
+from search.forecast.similarity import KINDS, MOST_SHARING, Kind, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -22,6 +23,8 @@ _MAP_STD = (1.5, 0.25, 1.0)  # of their logarithms
 _LEAST_TUNED, _TUNED_ROWS = 8, 120
 _MISFITS = (0.03, 0.08, 0.15, 0.3)
 _SCALES = (0.6, 1.0, 1.6, 2.5)
+_SHARED = (0.1, 0.2, 0.4)  # relative sizes of errors that mixes share
+_EARNED = 2.0  # nats that shared errors must add to the held-out forecasts of all rows
 _LEAST_NOISE = 1e-12
 _STEPS, _STEP_SIZES, _CONVERGED = 12, (1.0, 0.5, 0.2, 0.05), 1e-3
 _FARTHEST = 4.0  # standard deviations of the prior that a parameter is believed to be from it
@@ -31,10 +34,16 @@ _UNMEASURED_STD = 1e-9  # of losses that are all zero
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the evidence of the rows decides: misfit relative to the loss, and a factor on the groups' priors."""
+    """What the rows decide: misfit relative to the loss, a factor on the groups' priors, and errors that mixes share.
+
+    Attributes:
+        shared: relative size of errors that mixes share by their similarity of a `kind`; 0 where they share none.
+    """
 
     misfit: float = 0.08
     groups: float = 1.0
+    shared: float = 0.0
+    kind: Kind = KINDS[0]
 
 
 class LossModel:
@@ -86,7 +95,27 @@ class LossModel:
     def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
         """(n, groups) int8 to (n,) losses, and standard deviations of what they really are, on endless samples."""
         loss, jacobian = self._problem.linear(self._fitted.at, precisions)
-        return loss, np.hypot(self._posterior.std(jacobian), self._problem.tuning.misfit * self.shape.per_noise(loss))
+        misfit = self._problem.tuning.misfit * self.shape.per_noise(loss)
+        if self._fitted.weights is None:
+            return loss, np.hypot(self._posterior.std(jacobian), misfit)
+        across = self._across(precisions, loss)
+        own = (self._problem.tuning.shared * self.shape.per_noise(loss)) ** 2
+        std = self._posterior.std(jacobian, across, own)
+        return np.maximum(loss + across @ self._fitted.weights, 0.0), np.hypot(std, misfit)
+
+    def expected(self, precisions: Precisions) -> Floats:
+        """(n, groups) int8 to (n,) losses alone, which is cheap."""
+        loss = self._problem.loss(self._fitted.at, precisions)
+        if self._fitted.weights is None:
+            return loss
+        return np.asarray(np.maximum(loss + self._across(precisions, loss) @ self._fitted.weights, 0.0))
+
+    def _across(self, precisions: Precisions, loss: Floats) -> Floats:
+        """(m, n) covariances of the errors of mixes with those of the rows."""
+        problem, rows = self._problem, self._fitted.precisions
+        alike = problem.similarity(problem.tuning.kind).between(precisions, rows)
+        sizes = problem.tuning.shared * self.shape.per_noise(self._fitted.expected)
+        return np.asarray(alike * sizes * problem.tuning.shared * self.shape.per_noise(loss)[:, None])
 
     def limit_on_noise(self, max_loss: float) -> float:
         """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
@@ -127,7 +156,11 @@ def fit_loss(
         # With the map still straight: a bent one explains the first rows as well as groups that differ.
         rough = problem.straight().fit(at, precisions[some], loss[some], std[some])
         problem, at = problem.tuned(rough, loss[some], std[some]), rough.at
-    return LossModel(problem, problem.fit(at, precisions, loss, std), typical)
+    fitted = problem.fit(at, precisions, loss, std)
+    if _LEAST_TUNED <= len(loss) <= MOST_SHARING:
+        problem = problem.sharing(fitted, loss, std)
+        fitted = problem.fit(fitted.at, precisions, loss, std) if problem.tuning.shared > 0 else fitted
+    return LossModel(problem, fitted, typical)
 
 
 def _start(loss: Floats, std: Floats) -> float:
@@ -143,15 +176,24 @@ class Fitted:
         jacobian: (n, parameters).
         target: (n,) losses as the linear model sees them.
         doubt: (n,) standard deviations of losses about the model.
+        precisions: (n, groups) of the rows.
+        expected: (n,) losses at `at`.
+        errors: (n, n) covariance of the errors that rows share; None where they share none.
+        weights: (n,) by which covariances with the rows give an expected error; None where they share none.
     """
 
     at: Floats
     jacobian: Floats
     target: Floats
     doubt: Floats
+    precisions: Precisions
+    expected: Floats
+    errors: Floats | None = None
+    weights: Floats | None = None
 
     def posterior(self, prior: Prior) -> Posterior:
-        found = Posterior(prior, self.jacobian, self.target, self.doubt)
+        shared = None if self.errors is None else Shared(self.errors)
+        found = Posterior(prior, self.jacobian, self.target, self.doubt, shared)
         found.mean = self.at
         return found
 
@@ -224,19 +266,27 @@ class Problem:
         jacobian[:, _GROUPS] = by_group.reshape(len(precisions), self._lower.size)
         return shape.loss(noise), jacobian
 
+    def similarity(self, kind: Kind) -> Similarity:
+        """Of mixes, by the noise that groups are believed to add."""
+        return Similarity.of(self._layout, self._noise.nodes, kind)
+
     def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
         """The most probable parameters, by Gauss-Newton steps that never make it worse."""
         doubt = self._doubt(self.tuning, loss, std)
+        errors = self._errors(self.loss(at, precisions), precisions) if self.tuning.shared > 0 else None
+        weighing = np.diag(doubt**2) if errors is None else errors + np.diag(doubt**2)
+        shared = None if errors is None else Shared(errors)
 
         def cost(at: Floats) -> float:
-            missed = (loss - self.loss(at, precisions)) / doubt
-            return float((missed**2).sum() + (((at - self.prior.mean) / self.prior.std) ** 2).sum())
+            missed = loss - self.loss(at, precisions)
+            fits = (missed / doubt) @ (missed / doubt) if errors is None else missed @ solved(weighing, missed)
+            return float(fits + (((at - self.prior.mean) / self.prior.std) ** 2).sum())
 
         now = cost(at)
         for _ in range(_STEPS):
             here = self._around(at, precisions, loss, doubt)
             # Losses that no map explains, as some below zero, would drive the map's parameters to infinity.
-            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt).mean, *self._believed)
+            aimed = np.clip(Posterior(self.prior, here.jacobian, here.target, doubt, shared).mean, *self._believed)
             steps = (at + size * (aimed - at) for size in _STEP_SIZES)
             better = next(((tried, less) for tried in steps if (less := cost(tried)) < now), None)
             if better is None:
@@ -244,11 +294,42 @@ class Problem:
             before, (at, now) = now, better
             if before - now < _CONVERGED * (1 + now):
                 break
-        return self._around(at, precisions, loss, doubt)
+        found = self._around(at, precisions, loss, doubt)
+        if errors is None:
+            return found
+        return replace(found, errors=errors, weights=solved(weighing, loss - found.expected))
+
+    def _errors(self, expected: Floats, precisions: Precisions) -> Floats:
+        """(n, n) covariance of the errors that rows share, whose expected losses are given."""
+        sizes = self.tuning.shared * self._kind.per_noise(expected)
+        return np.asarray(self.similarity(self.tuning.kind).between(precisions, precisions) * np.outer(sizes, sizes))
 
     def _around(self, at: Floats, precisions: Precisions, loss: Floats, doubt: Floats) -> Fitted:
         found, jacobian = self.linear(at, precisions)
-        return Fitted(at, jacobian, loss - found + jacobian @ at, doubt)
+        return Fitted(at, jacobian, loss - found + jacobian @ at, doubt, precisions, found)
+
+    def sharing(self, fitted: Fitted, loss: Floats, std: Floats) -> Problem:
+        """The problem with errors that mixes share, where that forecasts rows better that were held out."""
+        chosen = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
+        residual = (fitted.target - fitted.jacobian @ self.prior.mean)[chosen]
+        scaled = fitted.jacobian[chosen] * self.prior.std
+        among, precisions = scaled @ scaled.T, fitted.precisions[chosen]
+
+        def score(t: Tuning, errors: Floats) -> float:
+            doubt = self._doubt(t, loss, std)[chosen]
+            return len(chosen) * log_held_out(among + errors + np.diag(doubt**2), residual)
+
+        best, most = self.tuning, score(self.tuning, np.zeros_like(among)) + _EARNED
+        for kind in KINDS:
+            alike = self.similarity(kind).between(precisions, precisions)
+            sizes = self._kind.per_noise(fitted.expected[chosen])
+            errors = alike * np.outer(sizes, sizes)
+            for shared in _SHARED:
+                for misfit in {_MISFITS[0], self.tuning.misfit}:
+                    tried = replace(self.tuning, misfit=misfit, shared=shared, kind=kind)
+                    found = score(tried, shared**2 * errors)
+                    best, most = (tried, found) if found > most else (best, most)
+        return Problem(self._layout, self._noise, best, self._worst, self._kind)
 
     def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> Problem:
         """The problem with the likeliest tuning, around a first fit; tunings far from the usual must earn it."""

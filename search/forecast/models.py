@@ -52,11 +52,11 @@ class Models:
 
     def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
         """(n,) expected losses alone, which is cheap."""
-        return self.loss.shape.loss(self.layout.values(self.loss.mean(), precisions))
+        return self.loss.expected(precisions)
 
     def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
         """(n,) expected latencies alone."""
-        return self.layout.values(self.latency.mean(), precisions)
+        return self.latency.expected(precisions)
 
 
 def fitted(layout: Layout, priors: Priors, history: History, band: float | None) -> Models:

@@ -23,6 +23,7 @@ _USUAL_CHANGE = 0.3
 _PROFILED, _SHARED, _UNMEASURED = 0.15, 0.6, 0.8  # relative standard deviations of a group's time
 _NODE_FLOOR = 0.25  # of an average group: a group that is nearly free in a profile is not known better than that
 _LEAST_SENSITIVE = 1e-4
+_NAMELESS = 0.1  # share of a profile in layers of no group above which some of them are regions
 _KNOWN_CHANGE, _GUESSED_CHANGE = 0.5, 1.0
 
 Floats = NDArray[np.float64]
@@ -54,6 +55,7 @@ class LatencyPrior:
         constant: (edges,) of a change, whatever its tensor's size.
         moved: (edges, precisions, precisions) of a change, by bytes read and written; zero where none.
         change_std: relative standard deviation of those factors.
+        opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None where not known.
     """
 
     base_std: float
@@ -62,6 +64,7 @@ class LatencyPrior:
     constant: Floats
     moved: Floats
     change_std: float
+    opaque: NDArray[np.bool_] | None = None
 
     def mean(self) -> Costs:
         """The expected costs."""
@@ -109,7 +112,25 @@ def latency_prior(layout: Layout, baselines: Sequence[Baseline], work: Floats | 
     fastest = min(baseline.latency_ms for baseline in baselines)
     floor = _NODE_FLOOR * nodes.mean(axis=0)
     std = std * np.sqrt(nodes**2 + floor**2)
-    return LatencyPrior(0.02 * fastest, nodes, std, constant, moved, _KNOWN_CHANGE if known else _GUESSED_CHANGE)
+    change_std = _KNOWN_CHANGE if known else _GUESSED_CHANGE
+    return LatencyPrior(0.02 * fastest, nodes, std, constant, moved, change_std, hidden(layout, baselines))
+
+
+def hidden(layout: Layout, baselines: Sequence[Baseline]) -> NDArray[np.bool_] | None:
+    """(groups,) whether a group has no layer of its own in any profile, though some profile has layers of no group.
+
+    None where nothing was profiled, or where layers of no group take too little time to be regions.
+    """
+    profiled = [baseline for baseline in baselines if baseline.profile]
+    nameless = [
+        sum(layer.ms for layer in b.profile if layer.group is None and not layer.moves)
+        / max(sum(layer.ms for layer in b.profile), 1e-300)
+        for b in profiled
+    ]
+    if not profiled or max(nameless) < _NAMELESS:
+        return None
+    shown = np.any([_own(layout, baseline) > 0 for baseline in profiled], axis=0)
+    return np.asarray(~shown)
 
 
 def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePrior:
@@ -177,19 +198,31 @@ def _times(layout: Layout, baseline: Baseline, share: Floats) -> tuple[Floats, b
             return visible + rest * hidden / hidden.sum(), False
         return share, False
     place = {group: i for i, group in enumerate(layout.groups)}
-    mixed = bool(_changed(layout, baseline).any())
+    mixed, own = bool(_changed(layout, baseline).any()), _own(layout, baseline)
     times, before, waiting = np.zeros(len(place)), None, 0.0
     for layer in baseline.profile:
         if layer.moves and mixed:  # these are what the changes cost, which edges stand for
             continue
         # Pools, normalisations and conversions run as the group beside them does: before it at the input, else after.
         before = place.get(layer.group or "", before)
-        if before is None:
+        nameless = layer.group is None and not layer.moves
+        inside = _hidden_after(own, before) if nameless else np.zeros(0, dtype=np.int64)
+        if len(inside):  # a region that shows none of its groups
+            times[inside] += (layer.ms + waiting) * share[inside] / share[inside].sum()
+            waiting = 0.0
+        elif before is None:
             waiting += layer.ms
         else:
             times[before] += layer.ms + waiting
             waiting = 0.0
     return times, True
+
+
+def _hidden_after(own: Floats, before: int | None) -> NDArray[np.int64]:
+    """Places of the groups without a layer of their own that come next."""
+    start = 0 if before is None else before + 1
+    shown = np.flatnonzero(own[start:] > 0)
+    return np.arange(start, start + int(shown[0]) if len(shown) else len(own))
 
 
 def _opaque(layout: Layout, baseline: Baseline) -> bool:
@@ -214,6 +247,8 @@ def _shares(layout: Layout, baselines: Sequence[Baseline], work: Floats | None) 
     shown = [_own(layout, baseline) for baseline in baselines if not _opaque(layout, baseline)]
     if shown:
         found = np.sum([own / own.sum() for own in shown], axis=0)
+        if work is not None and np.sum(work[found > 0]) > 0:  # what no profile shows, by its work
+            found = np.where(found > 0, found, work * found.sum() / np.sum(work[found > 0]))
     else:
         found = np.ones(len(layout.groups)) if work is None or not np.sum(work) > 0 else np.asarray(work, float)
     found = found + 1e-3 * found.mean()

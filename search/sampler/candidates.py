@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +42,12 @@ class _Effort:
     weights: int
 
 
-_USUAL = _Effort(points=24, draws=4, weights=8)
+_USUAL = _Effort(points=24, draws=3, weights=6)
 # Where the graph is too wide for elimination each of them is an integer program of 0.1 s and more.
 _WIDE = _Effort(points=8, draws=2, weights=2)
 _GROWN = 6  # measured points whose neighbours are looked at
 _NEIGHBOURS = 1200
+_FLIPPED, _PAIRED = 600, 300  # measured points with a region, or with two decisions changed
 _GIVING = 8  # predicted points that are given precision back
 _KEEPING = 3  # measured points that keep the limits, which are grown and given precision back
 _GAP = 1e-2  # of solutions within a bound
@@ -74,6 +75,7 @@ class Pool:
         unbuildable: pairs of group and precision that no candidate may have.
         seen: codes that were tried already.
         fixed: decision → the code that every candidate must have.
+        kept: what a pool of the same layout made, to be used again.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class Pool:
         unbuildable: Set[tuple[str, Precision]],
         seen: frozenset[tuple[int, ...]],
         fixed: Mapping[int, int] | None = None,
+        kept: dict[Any, list[Tied]] | None = None,
     ) -> None:
         self.layout = layout
         self.seen = seen
         self.barred = _barred(layout, unbuildable | _others(layout, fixed or {}))
+        self._kept = {} if kept is None else kept
 
     def gather(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool
@@ -107,16 +111,28 @@ class Pool:
         if drawn:
             with suppress(UnfinishedError):
                 found.append(self._drawn(scope, models, points, rng, effort))
-            # Draws differ as much as bounds do, and every bound takes as long as what is found without any.
-            first = Bounds(bounds.ms[:1], bounds.noise[:1]) if bounds.strict else bounds
-            found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
+            if bounds.strict:  # draws differ as much as bounds do, and every bound takes as long as all else
+                first = Bounds(bounds.ms[:1], bounds.noise[:1])
+                found.append(self._within(scope, models.latency.draw(rng), models.loss.draw(rng), first, 0.0))
+        ties = self._ties(models)
+        found += self._whole(ties, models, effort, rng, drawn=drawn)
         grown = self._grown(models, history, bounds)
         ends = np.concatenate([self._thinned(points), found[1], grown])
         found.append(self._given_back(ends, models))
         found.append(self._neighbours(grown, rng))
+        found.append(self._flipped(grown, ties, rng))
+        found.append(self._paired(grown, rng))
         codes, precisions = self.new(np.concatenate(found))
         # Of a small space all that was good may have been tried.
         return (codes, precisions) if len(codes) else self.new(self._next_best(models, points))
+
+    def beside(
+        self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds
+    ) -> tuple[Codes, Precisions]:
+        """The same of single, paired and region changes of the best measured mixes alone."""
+        grown = self._grown(models, history, bounds)
+        changed = [self._neighbours(grown, rng), self._flipped(grown, self._ties(models), rng)]
+        return self.new(np.concatenate([*changed, self._paired(grown, rng)]))
 
     def _stacked(self, codes: list[NDArray[np.int64]], layout: Layout | None = None) -> Codes:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
@@ -134,6 +150,61 @@ class Pool:
             return coarse, coarse
         every, some = blocks.taken_apart(self.layout, coarse, latency, noise, points)
         return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
+
+    def _ties(self, models: Models) -> list[Tied]:
+        """The decisions of every region taken together, for every division of the network into regions."""
+        divisions = [division.tobytes() for division in models.latency.regions.divisions]
+        key = (tuple(divisions), self.barred.nodes.tobytes())
+        if key not in self._kept:
+            self._kept.clear()
+            first = np.array([members[0] for members in self.layout.members], dtype=np.int64)
+            owners = [division[first] for division in models.latency.regions.divisions]
+            some = [of for of in owners if len(np.unique(of)) < len(of)]
+            self._kept[key] = [blocks.tied(self.layout, of, self.barred) for of in some]
+        return self._kept[key]
+
+    def _whole(
+        self, ties: list[Tied], models: Models, effort: _Effort, rng: np.random.Generator, *, drawn: bool
+    ) -> list[Codes]:
+        """What is best where every region has one precision: under the models' means, and under draws of them."""
+        found = []
+        for tied in ties:
+            with suppress(UnfinishedError):
+                latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
+                points = _front(tied.layout, latency, noise, effort.points // 2)
+                found.append(tied.expanded(self._stacked([point.codes for point in points], tied.layout)))
+                if drawn:
+                    few = _Effort(effort.points, 1, effort.weights)
+                    found.append(self._drawn(tied, models, points, rng, few))
+        return found
+
+    def _flipped(self, grown: Codes, ties: list[Tied], rng: np.random.Generator) -> Codes:
+        """Measured points with one region changed as a whole."""
+        moves = [
+            (decisions, row)
+            for tied in ties
+            for decisions, table in zip(tied.decisions, tied.tables, strict=True)
+            if len(decisions) > 1
+            for row in table
+        ]
+        most = max(1, _FLIPPED // max(1, len(grown)))
+        chosen = rng.permutation(len(moves))[:most] if len(moves) > most else range(len(moves))
+        found = np.repeat(grown, len(chosen), axis=0).reshape(len(grown), len(chosen), len(self.layout.members))
+        for place, number in enumerate(chosen):
+            decisions, row = moves[number]
+            found[:, place, decisions] = row
+        return np.asarray(found.reshape(-1, len(self.layout.members)))
+
+    def _paired(self, grown: Codes, rng: np.random.Generator) -> Codes:
+        """Measured points with two decisions changed, drawn at random."""
+        sizes = self.layout.entries.sizes
+        if not len(grown) or len(sizes) < 2:
+            return self._stacked([])
+        found = grown[rng.integers(len(grown), size=_PAIRED)].copy()
+        for _ in range(2):
+            decisions = rng.integers(len(sizes), size=_PAIRED)
+            found[np.arange(_PAIRED), decisions] = (rng.random(_PAIRED) * sizes[decisions]).astype(np.int64)
+        return np.asarray(found)
 
     def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds, exact_s: float) -> Codes:
         """The best within each bound, which no weighing of the two need find; near it where HiGHS has no time."""

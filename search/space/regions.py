@@ -1,0 +1,86 @@
+"""Stretches of a network that may only work as a whole: opaque to the audit, between cuts, repeated structures, stages.
+
+A division numbers the region of every group; what lies in no region has a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.space.layout import Layout
+
+Division = NDArray[np.int64]
+_LONG_SPAN = 24  # groups that an edge may skip before it counts as a shortcut, which ties nothing together
+_LONGEST = 0.5  # share of all groups that one region may have
+
+
+def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[Division]:
+    """Different ways to divide the groups into regions, each (groups,) int64, those that are surest first.
+
+    Args:
+        opaque: (groups,) whether a group runs inside a layer that shows none of its groups.
+    """
+    stretches, alone = between_cuts(layout), -1 - np.arange(len(layout.groups))
+    found = []
+    if opaque is not None and opaque.any():
+        found.append(_numbered(np.where(opaque, stretches, alone)))
+        found.append(_numbered(np.where(opaque, _runs(opaque), alone)))
+    found.append(stretches)
+    if len(layout.blocks):
+        found.append(_numbered(_runs(layout.blocks)))
+    found.append(stages(layout, stretches))
+    return _distinct(found)
+
+
+def between_cuts(layout: Layout) -> Division:
+    """Groups between places where a single tensor crosses from all that is before to all that is behind."""
+    count = len(layout.groups)
+    last = np.arange(count)
+    for source, target in layout.edges.tolist():
+        if 0 < target - source <= _LONG_SPAN:
+            last[source] = max(last[source], target)
+    crossing = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(crossing, np.arange(count) + 1, last > np.arange(count))
+    np.add.at(crossing, last + 1, -(last > np.arange(count)).astype(np.int64))
+    starts = np.cumsum(crossing)[:-1] <= 1
+    return np.asarray(np.cumsum(starts), dtype=np.int64)
+
+
+def stages(layout: Layout, stretches: Division) -> Division:
+    """Neighbouring stretches whose groups read tensors of one size."""
+    size = np.zeros(len(layout.groups))
+    np.maximum.at(size, layout.edges[:, 1], layout.elements)
+    largest = np.zeros(int(stretches.max(initial=0)) + 1)
+    np.maximum.at(largest, stretches, size)
+    return _numbered(_runs(largest[stretches]))
+
+
+def _runs(values: NDArray[np.generic]) -> Division:
+    """(n,) number of the run of equal values that each belongs to."""
+    changes = np.ones(len(values), dtype=bool)
+    changes[1:] = values[1:] != values[:-1]
+    return np.asarray(np.cumsum(changes), dtype=np.int64)
+
+
+def _numbered(owners: Division) -> Division:
+    return np.asarray(np.unique(owners, return_inverse=True)[1], dtype=np.int64)
+
+
+def _distinct(found: Sequence[Division]) -> list[Division]:
+    """Without repeats, and without those that divide into single groups only; regions that are too long fall apart."""
+    kept: dict[bytes, Division] = {}
+    for owners in found:
+        too_long = np.bincount(owners)[owners] > max(_LONGEST * len(owners), 2)
+        division = _first_places(np.where(too_long, -1 - np.arange(len(owners)), owners))
+        if len(np.unique(division)) < len(division):
+            kept.setdefault(division.tobytes(), division)
+    return list(kept.values())
+
+
+def _first_places(owners: Division) -> Division:
+    """The same division, regions numbered by their first group."""
+    _, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse], dtype=np.int64)
