@@ -29,8 +29,8 @@ class Predicted:
     """One trial's forecast.
 
     Attributes:
-        how: `gain` where it was expected to gain most, `near` the same of changes of measured mixes alone, `explore`
-            where least was known of it, `tpe` where Optuna's TPE proposed it, `random` where nothing better was left.
+        how: `gain` where it was expected to gain most, `near` the same of changes of measured mixes alone, `tpe` where
+            Optuna's TPE proposed it, `random` where nothing better was left.
         ms, ms_std: expected latency in milliseconds, and the standard deviation of what would be measured.
         loss, loss_std: the same in the metric's unit.
         poor: whether the models were found poor at that time.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from search.errors import SurrogateError
 from search.forecast.priors import LatencyPrior
 from search.forecast.region_costs import RegionCosts
-from search.forecast.regression import Posterior, Prior, Shared, log_evidence, log_held_out
-from search.forecast.similarity import KINDS, MOST_SHARING, Kind, Similarity
+from search.regression.posterior import Posterior, Prior, Shared, log_evidence, log_held_out
+from search.regression.similarity import KINDS, MOST_SHARING, Kind, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,6 @@ _LEAST_TUNED = 8  # the prior was made from the baselines, which therefore agree
 _TUNED_ROWS = 120
 _NOISES = (0.4, 0.55, 0.75, 1.0, 1.4, 2.0, 3.0, 5.0, 8.0)  # of the usual one
 _SCALES = (0.6, 1.0, 1.6, 2.5)
-_REGIONS = (0.3, 1.0, 3.0)  # sums explain most networks: what mixed regions cost must show in the rows
 _SHARED = (1.0, 2.0, 4.0)  # size of errors that mixes share, over the noise
 _OWN_SHARES = (1.0, 0.5)  # of the noise that is left where mixes share errors
 _EARNED = 2.0  # nats that shared errors must add to the held-out forecasts of all rows
@@ -41,7 +40,6 @@ class Tuning:
     noise: float = 0.01
     nodes: float = 1.0
     edges: float = 1.0
-    regions: float = 1.0
     shared: float = 0.0
     kind: Kind = KINDS[0]
 
@@ -60,7 +58,8 @@ class LatencyModel:
     ) -> None:
         self._design = design
         self._posterior = posterior
-        self._known = rows, ms
+        self._known = rows
+        self._shared_ms = tuning.shared * design.typical(ms)
         self.tuning = tuning
         self.repeat_std = repeat_std
         self.noise_std = tuning.noise * design.typical(ms)
@@ -76,14 +75,13 @@ class LatencyModel:
         total = self._design.layout.values(self.mean(), precisions)
         total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
         if self.tuning.shared > 0 and self.rows:
-            total = total + self._posterior.expected_error(self._across(precisions, total))
+            total = total + self._posterior.expected_error(self._across(precisions))
         return np.asarray(total)
 
-    def _across(self, precisions: Precisions, ms: Floats) -> Floats:
-        """(m, n) covariances of the errors of mixes, expected to take `ms`, with those of the rows."""
-        rows, known_ms = self._known
-        alike = self._design.similarity(self.tuning.kind).between(precisions, rows)
-        return np.asarray(self.tuning.shared**2 * alike * ms[:, None] * known_ms)
+    def _across(self, precisions: Precisions) -> Floats:
+        """(m, n) covariances of the errors of mixes with those of the rows."""
+        alike = self._design.similarity(self.tuning.kind).between(precisions, self._known)
+        return np.asarray(self._shared_ms**2 * alike)
 
     def mean(self) -> Costs:
         """Expected costs; `Layout.values` of them are the predicted means."""
@@ -124,8 +122,8 @@ class LatencyModel:
         mean = np.asarray(features @ self._posterior.mean)
         if not self.tuning.shared > 0 or not self.rows:
             return mean, np.hypot(self._posterior.std(features), noise * mean)
-        across = self._across(precisions, mean)
-        std = self._posterior.std(features, across, (self.tuning.shared * mean) ** 2)
+        across = self._across(precisions)
+        std = self._posterior.std(features, across, np.full(len(precisions), self._shared_ms**2))
         mean = mean + self._posterior.expected_error(across)
         return mean, np.hypot(std, noise * mean)
 
@@ -151,6 +149,7 @@ def fit_latency(
     latency_ms: Floats,
     spread: Floats | None = None,
     repeat: float = 0.0,
+    sums_alone: bool = False,
 ) -> LatencyModel:
     """Fit to all finished evaluations of one target.
 
@@ -162,6 +161,7 @@ def fit_latency(
         spread: (n,) float64 relative spread of each row's samples: rows that spread more than the typical one count
             less.
         repeat: relative standard deviation of measurements of one assignment: the noise is not less.
+        sums_alone: whether costs of groups and edges have to explain all, neither regions nor shared errors.
 
     Raises:
         SurrogateError: arrays of other shapes, latencies that are no positive numbers.
@@ -169,11 +169,11 @@ def fit_latency(
     check_rows(layout, precisions, latency_ms, "latency")
     if not (latency_ms > 0).all():
         raise SurrogateError("fitting latency: expected latencies above 0 ms; hand in finished evaluations only.")
-    design = Design(layout, prior)
+    design = Design(layout, prior, sums_alone)
     features = design.features(precisions)
     doubt = latency_ms * _weights(spread, len(latency_ms))
     tuning = _tuned(design, features, latency_ms, doubt, repeat)
-    if _LEAST_TUNED <= len(latency_ms) <= MOST_SHARING:
+    if _LEAST_TUNED <= len(latency_ms) <= MOST_SHARING and not sums_alone:
         tuning = _shared(design, precisions, features, latency_ms, doubt, tuning, repeat)
     posterior = Posterior(
         design.prior(tuning),
@@ -207,8 +207,9 @@ class Design:
     regions cost.
     """
 
-    def __init__(self, layout: Layout, prior: LatencyPrior) -> None:
+    def __init__(self, layout: Layout, prior: LatencyPrior, sums_alone: bool = False) -> None:
         self.layout = layout
+        self._sums_alone = sums_alone
         self._prior = prior
         self._changes = prior.changes()
         self._count = prior.nodes.shape[1]
@@ -229,8 +230,8 @@ class Design:
         std[self.nodes] = tuning.nodes * self._prior.nodes_std.ravel()
         std[self.counts] = std[self.moves] = self._prior.change_std
         std[self.edges] = tuning.edges * _EDGE_STD
-        mean[self.mixed], std[self.mixed] = self.regions.beliefs
-        std[self.mixed] *= tuning.regions
+        if not self._sums_alone:
+            mean[self.mixed], std[self.mixed] = self.regions.beliefs
         return Prior(mean, std)
 
     def similarity(self, kind: Kind) -> Similarity:
@@ -297,12 +298,11 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
     prior = design.prior(Tuning())
     residual = latency_ms[chosen] - features[chosen] @ prior.mean
     scaled = features[chosen] * prior.std
-    nodes, edges, mixed = (scaled[:, part] @ scaled[:, part].T for part in (design.nodes, design.edges, design.mixed))
-    rest = scaled @ scaled.T - nodes - edges - mixed
+    nodes, edges = (scaled[:, part] @ scaled[:, part].T for part in (design.nodes, design.edges))
+    rest = scaled @ scaled.T - nodes - edges
 
     def score(t: Tuning) -> float:
-        gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + t.regions**2 * mixed
-        gram = gram + np.diag((t.noise * doubt[chosen]) ** 2)
+        gram = rest + t.nodes**2 * nodes + t.edges**2 * edges + np.diag((t.noise * doubt[chosen]) ** 2)
         factors = (t.noise / usual.noise, t.nodes, t.edges)
         return log_evidence(gram, residual) - 0.5 * float(np.sum(np.log(factors) ** 2))
 
@@ -311,7 +311,6 @@ def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, 
 
 def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> Tuning:
     best = max((replace(best, noise=float(noise)) for noise in noises), key=score)
-    best = max((replace(best, regions=scale) for scale in _REGIONS), key=score)
     best = max((replace(best, nodes=scale) for scale in _SCALES), key=score)
     best = max((replace(best, edges=scale) for scale in _SCALES), key=score)
     # Few rows say little about noise, and the likeliest is too sure of itself: the mean over all that are likely.
@@ -323,7 +322,7 @@ def _climbed(score: Callable[[Tuning], float], best: Tuning, noises: Floats) -> 
 def _errors(design: Design, tuning: Tuning, precisions: Precisions, latency_ms: Floats) -> Floats:
     """(n, n) covariance of the errors that rows share."""
     alike = design.similarity(tuning.kind).between(precisions, precisions)
-    return np.asarray(tuning.shared**2 * alike * np.outer(latency_ms, latency_ms))
+    return np.asarray((tuning.shared * design.typical(latency_ms)) ** 2 * alike)
 
 
 def _shared(

@@ -12,8 +12,8 @@ from search.errors import SurrogateError
 from search.forecast.latency_model import check_rows
 from search.forecast.loss_maps import Decibels, Map, Saturating
 from search.forecast.priors import NoisePrior
-from search.forecast.regression import Posterior, Prior, Shared, log_evidence, log_held_out, solved
-from search.forecast.similarity import KINDS, MOST_SHARING, Kind, Similarity
+from search.regression.posterior import Posterior, Prior, Shared, log_evidence, log_held_out, solved
+from search.regression.similarity import KINDS, MOST_SHARING, Kind, Similarity
 from search.space.layout import Costs, Layout, Precisions
 
 Floats = NDArray[np.float64]
@@ -114,8 +114,7 @@ class LossModel:
         """(m, n) covariances of the errors of mixes with those of the rows."""
         problem, rows = self._problem, self._fitted.precisions
         alike = problem.similarity(problem.tuning.kind).between(precisions, rows)
-        sizes = problem.tuning.shared * self.shape.per_noise(self._fitted.expected)
-        return np.asarray(alike * sizes * problem.tuning.shared * self.shape.per_noise(loss)[:, None])
+        return np.asarray(alike * self._fitted.sizes * problem.tuning.shared * self.shape.per_noise(loss)[:, None])
 
     def limit_on_noise(self, max_loss: float) -> float:
         """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
@@ -179,6 +178,7 @@ class Fitted:
         precisions: (n, groups) of the rows.
         expected: (n,) losses at `at`.
         errors: (n, n) covariance of the errors that rows share; None where they share none.
+        sizes: (n,) standard deviations of the errors that rows share.
         weights: (n,) by which covariances with the rows give an expected error; None where they share none.
     """
 
@@ -189,6 +189,7 @@ class Fitted:
     precisions: Precisions
     expected: Floats
     errors: Floats | None = None
+    sizes: Floats | float = 0.0
     weights: Floats | None = None
 
     def posterior(self, prior: Prior) -> Posterior:
@@ -273,7 +274,8 @@ class Problem:
     def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
         """The most probable parameters, by Gauss-Newton steps that never make it worse."""
         doubt = self._doubt(self.tuning, loss, std)
-        errors = self._errors(self.loss(at, precisions), precisions) if self.tuning.shared > 0 else None
+        sizes = self.tuning.shared * self._kind.per_noise(self.loss(at, precisions))
+        errors = self._errors(sizes, precisions) if self.tuning.shared > 0 else None
         weighing = np.diag(doubt**2) if errors is None else errors + np.diag(doubt**2)
         shared = None if errors is None else Shared(errors)
 
@@ -297,11 +299,10 @@ class Problem:
         found = self._around(at, precisions, loss, doubt)
         if errors is None:
             return found
-        return replace(found, errors=errors, weights=solved(weighing, loss - found.expected))
+        return replace(found, errors=errors, sizes=sizes, weights=solved(weighing, loss - found.expected))
 
-    def _errors(self, expected: Floats, precisions: Precisions) -> Floats:
-        """(n, n) covariance of the errors that rows share, whose expected losses are given."""
-        sizes = self.tuning.shared * self._kind.per_noise(expected)
+    def _errors(self, sizes: Floats, precisions: Precisions) -> Floats:
+        """(n, n) covariance of the errors that rows share, of (n,) standard deviations."""
         return np.asarray(self.similarity(self.tuning.kind).between(precisions, precisions) * np.outer(sizes, sizes))
 
     def _around(self, at: Floats, precisions: Precisions, loss: Floats, doubt: Floats) -> Fitted:

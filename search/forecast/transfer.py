@@ -81,7 +81,7 @@ def transferred(layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline]
         own: from the baselines of this target.
         baselines: measured here; at least one.
     """
-    model = fit_latency(layout, elsewhere.prior, elsewhere.precisions, elsewhere.ms, elsewhere.spread)
+    model = fit_latency(layout, elsewhere.prior, elsewhere.precisions, elsewhere.ms, elsewhere.spread, sums_alone=True)
     costs = model.mean()
     scale = _scale(layout, costs, baselines)
     nodes, std = _nodes(own, costs.nodes * scale, elsewhere.precisions)

@@ -37,7 +37,6 @@ from search.space.layout import Codes, Layout, Precisions
 from search.values import Assignment, Precision, Score
 from search.values.score import USUAL
 
-_EXPLORED = 0.08  # share of proposals that go where the models know least
 _FALLBACK = 0.0
 _NEAR = 0.5  # share of proposals beside measured mixes while forecasts of others fail
 _TPE_TRIES = 4  # draws of TPE until one is new
@@ -225,7 +224,6 @@ class GuidedSampler(BaseSampler):
             near: whether to stay beside what was measured.
         """
         known = self._known(models, history)
-        explore = rng.random() < _EXPLORED and not near
         bounds = self._bounds(models, known)
         if near:
             codes, precisions = pool.beside(models, history, rng, bounds)
@@ -237,9 +235,8 @@ class GuidedSampler(BaseSampler):
         kept = self._shortlist(precisions, models, known, rng)
         codes, precisions = codes[kept], precisions[kept]
         forecast = models.latent(precisions)
-        score = self._doubt(forecast) if explore else self._score(forecast, known, rng)
-        how = "explore" if explore else "near" if near else "gain"
-        return np.asarray(codes[int(np.argmax(score))]), how
+        score = self._score(forecast, known, rng)
+        return np.asarray(codes[int(np.argmax(score))]), "near" if near else "gain"
 
     def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
         """(decisions,) new codes of a plain mix; of any mix where those were tried, and a repeat where all were."""
@@ -331,12 +328,6 @@ class GuidedSampler(BaseSampler):
 
     def _uniforms(self) -> Precisions:
         return self.layout.precisions_of(list(self.layout.space.baselines().values()))
-
-    @staticmethod
-    def _doubt(forecast: Forecast) -> NDArray[np.float64]:
-        """(n,) how little is known of each candidate, both objectives on their own scale."""
-        spans = [np.ptp(forecast.ms) or 1.0, np.ptp(forecast.loss) or 1.0]
-        return np.asarray(forecast.ms_std / spans[0] + forecast.loss_std / spans[1])
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
         """Trials as arrays; what failed or did not obey is only remembered as tried."""

@@ -4,8 +4,8 @@
     python -m benchmarks.samplers.worlds.run --worlds residual_60 --methods guided one_shot --seeds 2 --trials 60
     python -m benchmarks.samplers.worlds.run --table                      # only print the tables
 
-Writes benchmarks/results/worlds.json after every run and goes on where it was stopped. A file of results of another
-source of the sampler is given by --out, so that two sources can be compared.
+Writes worlds.json in the folder from which it is started, or --out, after every run, and goes on where it was stopped.
+To compare two sources of the sampler, give each an --out of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import RESULTS
 from benchmarks.samplers import bench, one_shot, optuna_methods, search_orders
 from benchmarks.samplers.bench import Bench, Method
 from benchmarks.samplers.worlds import catalogue, tables
@@ -36,7 +35,7 @@ METHODS: dict[str, Method] = {
     "nsga2": optuna_methods.nsga2,
     "random": optuna_methods.random,
 }
-OUT = RESULTS / "worlds.json"
+OUT = Path("worlds.json")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import pytest
 from search.forecast.latency_model import fit_latency
 from search.forecast.priors import Baseline, LatencyPrior, latency_prior
 from search.forecast.region_costs import RegionCosts
-from search.forecast.similarity import Kind, Similarity
+from search.regression.similarity import Kind, Similarity
 from search.space.layout import Layout, Precisions
 from search.values import LayerTime
-from tests.search.space.test_regions import ATTENTION, CHAIN
+from tests.support.small_layouts import ATTENTION, CHAIN
 
 BLOCKS = replace(CHAIN, blocks=np.array([0, 0, 0, 1, 1, 1]))
 NODES = np.tile([4.0, 2.0, 1.0], (6, 1))

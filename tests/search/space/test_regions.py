@@ -6,27 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from search.graph.grouping import Edge
-from search.space.choices import Choice, Space, Variable
-from search.space.layout import Layout, make_layout
 from search.space.regions import between_cuts, divisions
-from search.values import Precision
-
-
-def layout_of(count: int, ends: list[tuple[int, int]]) -> Layout:
-    names = [f"g{i:02d}" for i in range(count)]
-    space = Space(
-        {name: tuple(Choice(p, True) for p in Precision) for name in names},
-        tuple(Variable(name, (name,), tuple(Precision)) for name in names),
-    )
-    return make_layout(names, [Edge(names[s], names[t], f"{s}", 10) for s, t in ends], space)
-
-
-CHAIN = layout_of(6, [(i, i + 1) for i in range(5)])
-# A stem, two blocks of attention that ends in a sum with a skip, and a head.
-ATTENTION = layout_of(
-    10, [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4), (0, 4), (4, 5), (4, 6), (5, 7), (6, 7), (4, 7), (7, 8), (8, 9)]
-)
+from tests.support.small_layouts import ATTENTION, CHAIN
 
 
 def test_a_region_lies_between_places_where_a_single_tensor_crosses() -> None:

@@ -1,0 +1,1 @@
+"""Bayesian linear regression whose rows may share errors, by how alike they are."""
