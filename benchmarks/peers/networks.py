@@ -11,36 +11,18 @@ squeeze-and-excitation, depthwise convolutions, attention). No weight is rescale
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.layers import Batches, ConvNorm, SignalEncoder, UNet, export, split, train
 from benchmarks.peers import samples
 
 HERE = Path(__file__).resolve().parent
-
-
-class ConvNorm(nn.Sequential):
-    """Convolution, BatchNorm, and an activation where one is given."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        groups: int = 1,
-        act: type[nn.Module] | None = None,
-    ) -> None:
-        conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-        super().__init__(conv, nn.BatchNorm2d(outputs), *([] if act is None else [act()]))
 
 
 class Residual(nn.Module):
@@ -190,61 +172,15 @@ class Detector(nn.Module):
         return torch.cat([boxes, shapes.sigmoid()], 1)
 
 
-class Segmenter(nn.Module):
-    """(n, 3, size, size) → (n, 5, size, size): a U-Net of three sizes with h-swish."""
-
-    def __init__(self, width: int = 1) -> None:
-        super().__init__()
-        conv, w = partial(ConvNorm, act=nn.Hardswish), width
-
-        def pair(inputs: int, outputs: int) -> nn.Sequential:
-            return nn.Sequential(conv(inputs, outputs, 3, 2), conv(outputs, outputs, 3))
-
-        self.down = nn.ModuleList([pair(3, 16 * w), pair(16 * w, 28 * w), pair(28 * w, 44 * w)])
-        self.up = nn.ModuleList([conv((44 + 28) * w, 28 * w, 3), conv((28 + 16) * w, 20 * w, 3)])
-        self.classes = nn.Conv2d(20 * w, samples.DETECTED + 1, 1)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        sizes = [image]
-        for stage in self.down:
-            sizes.append(stage(sizes[-1]))
-        x = sizes[3]
-        for stage, skip in zip(self.up, (sizes[2], sizes[1]), strict=True):
-            x = stage(torch.cat([functional.interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
-        return functional.interpolate(self.classes(x), scale_factor=2.0, mode="bilinear", align_corners=False)
+def segmenter(width: int = 1) -> UNet:
+    """(n, 3, size, size) → (n, 5, size, size), with h-swish."""
+    w = width
+    return UNet((16 * w, 28 * w, 44 * w), (28 * w, 20 * w), samples.DETECTED + 1, nn.Hardswish)
 
 
-class EncoderBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.qkv, self.project = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm2, self.wide = nn.LayerNorm(width), nn.Linear(width, 2 * width)
-        self.narrow = nn.Linear(2 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Sizes as numbers: the exported graph then holds no shape arithmetic.
-        steps, width = int(x.shape[1]), int(x.shape[2])
-        parts = self.qkv(self.norm1(x)).reshape(-1, steps, 3, self.heads, width // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        weights = (q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5).softmax(-1)
-        x = x + self.project((weights @ v).transpose(1, 2).reshape(-1, steps, width))
-        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
-
-
-class Encoder(nn.Module):
+def encoder() -> SignalEncoder:
     """(n, 32, 16) → 10 logits."""
-
-    def __init__(self, width: int = 48) -> None:
-        super().__init__()
-        self.embed = nn.Conv1d(samples.SENSORS, width, 5, padding=2)
-        self.position = nn.Parameter(0.02 * torch.randn(1, samples.STEPS, width))
-        self.blocks = nn.Sequential(*(EncoderBlock(width, 4) for _ in range(3)))
-        self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, samples.MOTIFS)
-
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        x = self.embed(signal.transpose(1, 2)).transpose(1, 2) + self.position
-        return self.classifier(self.norm(self.blocks(x)).mean(1))
+    return SignalEncoder(samples.SENSORS, samples.STEPS, samples.MOTIFS, width=48)
 
 
 def detection_loss(network: Detector, image: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -299,42 +235,23 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "residual": ResidualNetwork,
     "mobile": Mobile,
     "detector": Detector,
-    "segmenter": Segmenter,
-    "encoder": Encoder,
+    "segmenter": segmenter,
+    "encoder": encoder,
 }
 STEPS = {"residual": 1400, "mobile": 2000, "detector": 1600, "segmenter": 800, "encoder": 1000}
 BATCH = {"residual": 125, "mobile": 125, "detector": 50, "segmenter": 50, "encoder": 125}  # parts of a block
 
 
-def train(name: str, network: nn.Module, steps: int) -> None:
-    """Train in place on samples that are drawn once."""
-    rate, batch = 3e-3, BATCH[name]
-    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=2e-2)
-    loss_of = detection_loss if name == "detector" else class_loss
-    network.train()
-    start, step, seen = time.process_time(), 0, []
-    for arrays in samples.blocks(name, "train", -(-steps * batch // samples.BLOCK)):
+def batches(name: str, steps: int) -> Batches:
+    """As many batches as `steps`, or a few more."""
+    for arrays in samples.blocks(name, "train", -(-steps * BATCH[name] // samples.BLOCK)):
         labels = torch.from_numpy(arrays.pop("labels"))
         (inputs,) = map(torch.from_numpy, arrays.values())
-        if inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        for x, y in zip(inputs.split(batch), labels.split(batch), strict=True):
-            step += 1
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(step / steps / 0.1 + 1e-3, 0.5 + 0.5 * math.cos(math.pi * step / (steps + 1)))
-            loss = loss_of(network, x, y)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-            optimizer.step()
-            seen.append(loss.item())
-        if step % 50 == 0:
-            mean, took = np.mean(seen[-100:]), time.process_time() - start
-            print(f"{name}: step {step}/{steps}, loss {mean:.3f}, {took:.0f} s of a processor", flush=True)
+        yield from split(inputs, labels, BATCH[name])
 
 
-def export(name: str, network: nn.Module, path: Path, batch: int | None = None, **options: int) -> None:
-    """One ONNX file of opset 17; BatchNorm is folded by the exporter.
+def write(name: str, network: nn.Module, path: Path, batch: int | None = None, **options: int) -> None:
+    """Write a network as an ONNX file.
 
     Args:
         batch: a static one; dynamic where none is given.
@@ -344,12 +261,8 @@ def export(name: str, network: nn.Module, path: Path, batch: int | None = None, 
     del arrays["labels"]
     ((input_name, array),) = arrays.items()
     output = {"detector": "detections", "segmenter": "classes"}.get(name, "logits")
-    network = network.eval().to(memory_format=torch.contiguous_format)
-    torch.onnx.export(
-        network, (torch.from_numpy(array[: batch or 2]),), str(path), dynamo=False, opset_version=17,
-        input_names=[input_name], output_names=[output],
-        dynamic_axes=None if batch else {input_name: {0: "batch"}, output: {0: "batch"}},
-    )  # fmt: skip
+    names = ([input_name], [output])
+    export(network, torch.from_numpy(array[: batch or 2]), path, names, dynamic=batch is None)
 
 
 def main() -> None:
@@ -363,8 +276,9 @@ def main() -> None:
     for name in arguments.only or NETWORKS:
         torch.manual_seed(0)
         network = NETWORKS[name]()
-        train(name, network, arguments.steps or STEPS[name])
-        export(name, network, arguments.out / f"{name}.onnx")
+        steps, loss = arguments.steps or STEPS[name], detection_loss if name == "detector" else class_loss
+        train(name, network, batches(name, steps), steps, partial(loss, network))
+        write(name, network, arguments.out / f"{name}.onnx")
 
 
 if __name__ == "__main__":

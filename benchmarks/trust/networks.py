@@ -12,33 +12,17 @@ the data, SiLU, gates and attention, and no weight is rescaled afterwards. Every
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.layers import Batches, ConvNorm, SignalEncoder, UNet, export, split, train
 from benchmarks.trust import samples
 
 BATCH = {"residual": 125, "heads": 125, "segmentation": 50, "encoder": 125}  # parts of a block of the data
-
-
-class ConvNorm(nn.Sequential):
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        groups: int = 1,
-        act: type[nn.Module] | None = None,
-    ):
-        conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-        super().__init__(conv, nn.BatchNorm2d(outputs), *([] if act is None else [act()]))
 
 
 class Gate(nn.Module):
@@ -116,72 +100,21 @@ class TwoHeads(nn.Module):
         return self.shape(x), self.colour(x)
 
 
-class Segmenter(nn.Module):
-    """(n, 3, 48, 48) → (n, 5, 48, 48): a U-Net of three sizes that begins at half the resolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-
-        def pair(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-            return nn.Sequential(
-                ConvNorm(inputs, outputs, 3, stride, act=nn.ReLU), ConvNorm(outputs, outputs, 3, act=nn.ReLU)
-            )
-
-        self.down = nn.ModuleList([pair(3, 20, 2), pair(20, 36, 2), pair(36, 56, 2)])
-        self.up = nn.ModuleList([ConvNorm(56 + 36, 36, 3, act=nn.ReLU), ConvNorm(36 + 20, 24, 3, act=nn.ReLU)])
-        self.classes = nn.Conv2d(24, 5, 1)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        sizes = [image]
-        for stage in self.down:
-            sizes.append(stage(sizes[-1]))
-        x = sizes[3]
-        for stage, skip in zip(self.up, (sizes[2], sizes[1]), strict=True):
-            x = stage(torch.cat([functional.interpolate(x, scale_factor=2.0, mode="nearest"), skip], 1))
-        return functional.interpolate(self.classes(x), scale_factor=2.0, mode="bilinear", align_corners=False)
+def segmenter() -> UNet:
+    """(n, 3, 48, 48) → (n, 5, 48, 48)."""
+    return UNet((20, 36, 56), (36, 24), 5, nn.ReLU)
 
 
-class EncoderBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.qkv, self.project = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm2, self.wide, self.narrow = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 2 * width),
-            nn.Linear(2 * width, width),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Sizes as numbers: the exported graph then holds no shape arithmetic.
-        steps, width = int(x.shape[1]), int(x.shape[2])
-        parts = self.qkv(self.norm1(x)).reshape(-1, steps, 3, self.heads, width // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        weights = (q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5).softmax(-1)
-        x = x + self.project((weights @ v).transpose(1, 2).reshape(-1, steps, width))
-        return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
-
-
-class Encoder(nn.Module):
+def encoder() -> SignalEncoder:
     """(n, 32, 16) → 10 logits."""
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.embed = nn.Conv1d(samples.CHANNELS, width, 5, padding=2)
-        self.position = nn.Parameter(0.02 * torch.randn(1, samples.STEPS, width))
-        self.blocks = nn.Sequential(*(EncoderBlock(width, 4) for _ in range(3)))
-        self.norm, self.classifier = nn.LayerNorm(width), nn.Linear(width, samples.MOTIFS)
-
-    def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        x = self.embed(signal.transpose(1, 2)).transpose(1, 2) + self.position
-        return self.classifier(self.norm(self.blocks(x)).mean(1))
+    return SignalEncoder(samples.CHANNELS, samples.STEPS, samples.MOTIFS, width=64)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "residual": ResidualNetwork,
     "heads": TwoHeads,
-    "segmentation": Segmenter,
-    "encoder": Encoder,
+    "segmentation": segmenter,
+    "encoder": encoder,
 }
 STEPS = {"residual": 1400, "heads": 1400, "segmentation": 450, "encoder": 500}
 NAMES = {
@@ -198,40 +131,11 @@ def loss_of(outputs: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tens
     return functional.cross_entropy(outputs, labels)
 
 
-def train(name: str, network: nn.Module, steps: int) -> None:
-    """Train in place on samples that are drawn once."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=2e-2)
-    network.train()
-    start, step, seen = time.process_time(), 0, []
+def batches(name: str, steps: int) -> Batches:
+    """As many batches as `steps`, or a few more."""
     for arrays in samples.blocks(name, "train", -(-steps * BATCH[name] // samples.BLOCK)):
         inputs, labels = (torch.from_numpy(arrays[key]) for key in (NAMES[name][0][0], "labels"))
-        if inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        for x, y in zip(inputs.split(BATCH[name]), labels.split(BATCH[name]), strict=True):
-            step += 1
-            for group in optimizer.param_groups:
-                group["lr"] = 3e-3 * min(step / steps / 0.1 + 1e-3, 0.5 + 0.5 * math.cos(math.pi * step / (steps + 1)))
-            loss = loss_of(network(x), y)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-            optimizer.step()
-            seen.append(loss.item())
-        if step % 50 == 0:
-            mean, took = np.mean(seen[-100:]), time.process_time() - start
-            print(f"{name}: step {step}/{steps}, loss {mean:.3f}, {took:.0f} s of a processor", flush=True)
-
-
-def export(name: str, network: nn.Module, path: Path) -> None:
-    """One ONNX file of opset 17 with a dynamic batch; BatchNorm is folded by the exporter."""
-    inputs, outputs = NAMES[name]
-    example = torch.from_numpy(samples.draw(name, "train", 2)[inputs[0]])
-    axes = {key: {0: "batch"} for key in (*inputs, *outputs)}
-    network = network.eval().to(memory_format=torch.contiguous_format)
-    torch.onnx.export(
-        network, (example,), str(path), dynamo=False, opset_version=17,
-        input_names=inputs, output_names=outputs, dynamic_axes=axes,
-    )  # fmt: skip
+        yield from split(inputs, labels, BATCH[name])
 
 
 def main() -> None:
@@ -245,8 +149,10 @@ def main() -> None:
     for name in arguments.only or NETWORKS:
         torch.manual_seed(0)
         network = NETWORKS[name]()
-        train(name, network, arguments.steps or STEPS[name])
-        export(name, network, arguments.out / f"{name}.onnx")
+        steps = arguments.steps or STEPS[name]
+        train(name, network, batches(name, steps), steps, lambda x, y, network=network: loss_of(network(x), y))
+        example = torch.from_numpy(samples.draw(name, "train", 2)[NAMES[name][0][0]])
+        export(network, example, arguments.out / f"{name}.onnx", NAMES[name])
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Plan:
 PLANS: Mapping[str, Plan] = {
     "detector": Plan(partial(networks.Detector, width=4, depth=2), size=128, steps=2000),
     "mobile": Plan(partial(networks.Mobile, width=4), size=96, steps=1500),
-    "segmenter": Plan(partial(networks.Segmenter, width=3), size=96, steps=1000),
+    "segmenter": Plan(partial(networks.segmenter, width=3), size=96, steps=1000),
 }
 # From blocks of one purpose to another nothing overlaps; search and final are different blocks of one purpose.
 SPLITS = {"calibration": ("calibration", 0, 2), "search": ("evaluation", 0, 12), "final": ("evaluation", 12, 36)}
@@ -76,7 +76,7 @@ def make(name: str, plan: Plan, folder: Path, pool: ProcessPoolExecutor, shrink:
     start = time.perf_counter()
     loss = train(name, network, drawn, max(3, plan.steps // shrink), max(4, plan.train_batch // shrink))
     seconds["training"] = time.perf_counter() - start
-    networks.export(name, network.float().cpu(), folder / "model.onnx", size=plan.size, batch=plan.batch)
+    networks.write(name, network.float().cpu(), folder / "model.onnx", size=plan.size, batch=plan.batch)
     figures = {
         "network": name,
         "parameters": sum(p.numel() for p in network.parameters()),
