@@ -43,10 +43,12 @@ LABELS = {
     "probes_then_prefixes": "probes, then prefixes (AIMET's order)",
     "revert_worst": "revert the worst (NNCF's order)",
     "climb": "hill climbing",
+    "rl": "Q-learning",
 }
 METHODS: dict[str, Method] = {
     **{name: getattr(optuna_methods, name) for name in list(LABELS)[:7]},
-    **{name: getattr(search_orders, name) for name in list(LABELS)[7:]},
+    **{name: getattr(search_orders, name) for name in list(LABELS)[7:10]},
+    "rl": optuna_methods.rl,
 }
 # The GP's cost grows with the cube of the trials; that of TPE as it comes with their square, group by group. What the
 # guided sampler is held to is after 60.

@@ -56,6 +56,11 @@ def gp(bench: Bench) -> None:
     search(bench, make_sampler("gp", bench.seed, 0))
 
 
+def rl(bench: Bench) -> None:
+    """Q-learning after the uniform assignments: bitfront's `rl`, which has the latency model's priors."""
+    search(bench, make_sampler("rl", bench.seed, 0, guided_sampler(bench).guidance))
+
+
 def has_gp() -> bool:
     return importlib.util.find_spec("torch") is not None
 

@@ -224,7 +224,7 @@ def test_reverting_goes_from_the_most_helpful(chain: simulated.Network) -> None:
     assert tried[9:] == ["iiiihh", "iiihhh", "iihhhh", "ihhhhh"]
 
 
-@pytest.mark.parametrize("method", ["random", "tpe_default", "tpe", "nsga2", "climb"])
+@pytest.mark.parametrize("method", ["random", "tpe_default", "tpe", "nsga2", "climb", "rl"])
 def test_methods_spend_their_trials_and_repeat_with_a_seed(chain: simulated.Network, method: str) -> None:
     tried = []
     for _ in range(2):
