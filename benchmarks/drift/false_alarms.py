@@ -78,7 +78,7 @@ def _write_bright(path: Path) -> Path:
     """The example's images twice as bright."""
     arrays = dict(np.load(DATA, allow_pickle=False))
     names = [spec.name for spec in models.load(MODEL, batch=BATCH).inputs]
-    np.savez(path, **{name: 2 * array if name in names else array for name, array in arrays.items()})  # type: ignore[arg-type]
+    np.savez(path, **{name: 2 * array if name in names else array for name, array in arrays.items()})
     return path
 
 

@@ -85,6 +85,15 @@ def parse_latency_ms(text: str, option: str = "--latency-budget") -> float:
     return _positive(number * LATENCY_UNITS_MS[unit], text, option)
 
 
+def parse_rate_ms(text: str, option: str = "--min-fps") -> float:
+    """Read `400` or `400fps`, inferences a second, as milliseconds of one, more than zero; raises ConfigError."""
+    expected = "inferences a second"
+    number, unit = _split(text, option, expected, "write it like 400 or 400fps")
+    if unit not in ("", "fps"):
+        raise refusal(option, expected, text, f"write {_short(_positive(number, text, option), 12)}fps")
+    return _positive(1000 / _positive(number, text, option), text, option)
+
+
 def parse_duration_s(text: str, option: str = "--time-limit") -> float:
     """Read `90s`, `30m` or `1h30m` as seconds, more than zero; larger units come first; raises ConfigError."""
     stripped = text.strip().removeprefix("+")

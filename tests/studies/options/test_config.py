@@ -27,6 +27,7 @@ EVERYTHING = {
     "max-drop": "1%",
     "accuracy-limit": "70%",
     "max-memory": "512MB",
+    "min-fps": "400",
     "trials": "60",
     "time-limit": "30m",
     "patience": "20",
@@ -83,6 +84,7 @@ def test_every_option_is_read():
         limits={
             "latency_budget_ms": 2.5, "max_drop": Amount(0.01, percent=True),
             "accuracy_limit": Amount(0.7, percent=True), "max_memory_bytes": 512_000_000,
+            "rate_budget_ms": 2.5,
         },
         trials=60, time_limit_s=1800.0, patience=20, backend="onnxruntime", device="cpu",
         batch=32, shapes=(

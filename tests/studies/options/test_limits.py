@@ -88,3 +88,13 @@ def test_allowed_losses_need_fp32_only_for_a_bound_on_the_metric_itself() -> Non
     assert both.allowed_losses(0.8, True) == pytest.approx([0.01, 0.05])
     assert Limits(accuracy_limit=0.5).allowed_losses(0.4, False) == pytest.approx([0.1])
     assert (Limits(max_drop=0.01).needs_reference, both.needs_reference) == (False, True)
+
+
+def test_a_rate_bounds_the_latency_and_the_narrower_of_both_counts() -> None:
+    given = Limits(latency_budget_ms=2.0, rate_budget_ms=2.5)
+    assert given.most("latency_ms") == 2.0
+    assert given.early(0.0) == {"latency_ms": 2.0}
+    assert Limits(latency_budget_ms=3.0, rate_budget_ms=2.5).early(0.0) == {"latency_ms": 2.5}
+    (limit, bound), *_ = Limits(rate_budget_ms=2.5).rows()
+    assert limit.text(bound, MetricScale("top1")) == "latency ≤ 2.5 ms"
+    assert limit.kind.read(limit.kind.write(2.5), "--min-fps") == 2.5

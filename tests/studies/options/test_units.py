@@ -225,3 +225,14 @@ def test_formats():
     assert units.format_metric(0.76312, "", ratio=True) == "76.31 %"
     assert units.format_metric(31.2, "dB", ratio=False) == "31.2 dB"
     assert units.format_metric(-0.0, "", ratio=False) == "0"
+
+
+@pytest.mark.parametrize(("text", "value_ms"), [("400", 2.5), ("400fps", 2.5), ("0.5 fps", 2000.0), ("1e3", 1.0)])
+def test_a_rate_is_the_time_of_one_inference(text: str, value_ms: float) -> None:
+    assert units.parse_rate_ms(text) == pytest.approx(value_ms, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "fast", "30ms", "inf", ""])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--min-fps"):
+        units.parse_rate_ms(text)
