@@ -114,7 +114,8 @@ def check_export(folder: Path, trial: int, data: Path) -> None:
     assert manifest["target_fingerprint"]
     assert manifest["final"]["limits_hold"] is True
     written = {path.name for path in folder.iterdir()}
-    assert written == {"manifest.json", "model.float.onnx", "model.onnx", "ranges.json", "calibration.cache"}
+    engine = {"manifest.json", "model.onnx", "layers.json", "profile.json"}
+    assert written == {*engine, "model.float.onnx", "ranges.json", "calibration.cache"}
     onnx.checker.check_model(folder / "model.onnx")
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     assert session.run(None, {"image": np.load(data)["image"][:4]})[0].shape == (4, 10)
