@@ -44,26 +44,45 @@ def run_here(
     pace = Pace(config.time_limit_s, limit_start(), good.data)
     if not store.statistics.counts(target.id).finished:
         refuse_late(pace, study.name, config.storage)
-    with join_study(store, good, study, progress, state="starting") as work:
-        work.pace = pace
-        remember(store, study, target, given_options(config), moved=moved)
-        store.studies.update(study.id, state="running")
-        database = optuna_storage(config.storage)
-        state: str | None = "interrupted"
-        try:
-            with optuna_reported(config.storage), closing(Search(work, _proposals(work, database))) as search:
-                begin_search()
-                settle_level(work)
-                reason = search.run()
-                state = "done" if search.finish() else None
-        except InputError as error:
-            # Inputs were good when the run began: data that can no longer be read, a database made read-only.
-            raise RunError(str(error)) from error
-        finally:
-            close_optuna(database)
-            with suppress(BitfrontError):  # the error that brought us here says more
-                _leave(work, state)
-        return result_of(store, with_details(store, search.standing()), reason)
+    try:
+        with join_study(store, good, study, progress, state="starting") as work:
+            work.pace = pace
+            remember(store, study, target, given_options(config), moved=moved)
+            return _search(store, study, work)
+    except BaseException:
+        with suppress(BitfrontError):  # the error that brought us here says more
+            _give_up(store, study)
+        raise
+
+
+def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
+    config = work.problem.config
+    store.studies.update(study.id, state="running")
+    database = optuna_storage(config.storage)
+    state: str | None = "interrupted"
+    try:
+        with optuna_reported(config.storage), closing(Search(work, _proposals(work, database))) as search:
+            begin_search()
+            settle_level(work)
+            reason = search.run()
+            state = "done" if search.finish() else None
+    except InputError as error:
+        # Inputs were good when the run began: data that can no longer be read, a database made read-only.
+        raise RunError(str(error)) from error
+    finally:
+        close_optuna(database)
+        with suppress(BitfrontError):  # the error that brought us here says more
+            _leave(work, state)
+    return result_of(store, with_details(store, search.standing()), reason)
+
+
+def _give_up(store: Store, study: StudyRecord) -> None:
+    """Say that nobody goes on with a study whose last worker ended before it had begun to search.
+
+    Those that were searching have left that to it, for it was there.
+    """
+    if store.studies.load(study.name).state == "running" and not at_work(store, study):
+        store.studies.update(study.id, state="interrupted")
 
 
 def _proposals(work: Work, database: RDBStorage) -> Proposals:

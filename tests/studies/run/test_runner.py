@@ -124,6 +124,22 @@ def test_ctrl_c_just_as_an_evaluation_begins(studied: Path, monkeypatch: pytest.
     assert execute("select status, count(*) from bf_evaluation group by status") == [("ok", 5)]
 
 
+def test_one_that_is_interrupted_before_it_searches_leaves_no_study_running(
+    studied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that ended just before took it for one that goes on."""
+    execute("update bf_study set state = 'running'")
+    before_the_search = "studies.run.local_run.remember"
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        assert execute("select count(*) from bf_worker where ended_at is null") == [(1,)]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(before_the_search, interrupted)
+    assert invoke("resume", "small", "--trials", 5).exit_code == 130
+    assert execute("select state from bf_study") == [("interrupted",)]
+
+
 # -- proposals ---------------------------------------------------------------------------------------------------------
 
 

@@ -44,23 +44,21 @@ def exercise(engines: FakeEngines, typing: str, model: Model, folder: Path) -> N
     """Everything that a study, an export and a profile ask of the backend."""
     # One that TensorRT's registry is asked to load; without a compiler test_tensorrt_plugins.py says what is left out.
     plugins = (str(compiled(folder / "plugin.so", "void *getCreators(int *count) { return 0; }")),) if GCC else ()
-    backend = TensorRTBackend(
-        "cuda:0",
-        TensorRTOptions(
-            typing=typing,
-            tf32=False,
-            sparsity=True,
-            native_instancenorm=typing == "weak",
-            plugins=plugins,
-            timing_cache=str(folder / "timings"),
-        ),
+    options = TensorRTOptions(
+        typing=typing,
+        tf32=False,
+        sparsity=True,
+        native_instancenorm=typing == "weak",
+        plugins=plugins,
+        timing_cache=str(folder / "timings"),
     )
+    backend, other = TensorRTBackend("cuda:0", options), TensorRTBackend("cuda:0", options)
     assert backend.target().versions["tensorrt"] == engines.trt.__version__
     assert backend.knobs()["typing"] == typing
     backend.device_state()
     backend.float_session(model).close()
     ranges, batch = ranged("residual"), feeds(model)
-    for builder in (backend.builder(model, ranges), backend.builder(model, ranges)):
+    for builder in (backend.builder(model, ranges), other.builder(model, ranges)):  # which write one timing cache
         for assignment in uniform_and_mixed(model):
             engine = builder.build(builder.lower(assignment), folder / "model.plan")
             audit = builder.audit(engine, assignment)
