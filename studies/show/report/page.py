@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.findings.rescue_table import HEADER
 from studies.options.quantities import format_ms, format_percent
@@ -42,6 +43,8 @@ def render_report(data: ReportData) -> str:
         swatches={label: colour_of(label) for label in labels_of(data)},
         hidden=count_outside(data, first_view(data)),
         beyond=len(data.shown) - len(data.front),
+        device_header=device_header(data.metric),
+        device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
         rescue_header=HEADER,
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from search.forecast.quality import rank_correlation
 from search.values import Assignment
+from studies.judging.findings.device_table import DeviceRow, device_row
 from studies.judging.points import Point
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
@@ -72,12 +73,14 @@ class SideBySide:
         shared: assignments measured on all, on the front of one of them, picked there or uniform; the fastest on the
             first target first.
         shared_count: of all assignments measured on all.
+        devices: the cross-device table, a row for each target.
     """
 
     columns: tuple[Column, ...]
     pairs: tuple[Pair, ...]
     shared: tuple[SharedRow, ...]
     shared_count: int
+    devices: tuple[DeviceRow, ...] = ()
 
     def figures(self, loss_title: str, scale: float) -> dict[str, Figure]:
         """The fronts in one figure, and latencies on the second target against those on the first.
@@ -134,31 +137,32 @@ def side_by_side(store: Store, standings: Sequence[Standing]) -> SideBySide:
     records = store.targets.of_study(standings[0].study.id)
     named = dict(zip([r.id for r in records], target_names.names([r.target for r in records]), strict=True))
     places = {record.id: place for place, record in enumerate(records, 1)}
-    assignments: dict[str, Assignment] = {}
+    known = {now.target.id: store.evaluations.assignments(now.target.id) for now in standings}
+    assignments = {found.digest: found for of_target in known.values() for found in of_target.values()}
     columns = tuple(
         Column(
             places[now.target.id],
             named[now.target.id],
             int(np.isin(now.table.status, ("ok", "failed")).sum()),
-            _points(store, now, assignments),
+            _points(now, known[now.target.id]),
         )
         for now in standings
+    )
+    devices = tuple(
+        device_row(now, column.number, column.name, known[now.target.id])
+        for now, column in zip(standings, columns, strict=True)
     )
     everywhere = [d for d in columns[0].points if all(d in column.points for column in columns[1:])]
     rows = [_shared(columns, digest, assignments[digest]) for digest in everywhere if _shown(columns, digest)]
     rows.sort(key=lambda row: row.latencies_ms[0])
     pairs = tuple(_pair(one, two) for one, two in combinations(columns, 2))
-    return SideBySide(columns, pairs, tuple(rows[:_MOST_ROWS]), len(everywhere))
+    return SideBySide(columns, pairs, tuple(rows[:_MOST_ROWS]), len(everywhere), devices)
 
 
-def _points(store: Store, now: Standing, assignments: dict[str, Assignment]) -> dict[str, Point]:
-    """By digest of the assignment, which goes to `assignments`; complete evaluations alone."""
-    known, found = store.evaluations.assignments(now.target.id), {}
-    for point in now.points(np.flatnonzero(now.measures.complete).tolist()):
-        assignment = known[point.id]
-        assignments[assignment.digest] = assignment
-        found[assignment.digest] = point
-    return found
+def _points(now: Standing, assignments: Mapping[int, Assignment]) -> dict[str, Point]:
+    """Complete evaluations, by digest of their assignment."""
+    points = now.points(np.flatnonzero(now.measures.complete).tolist())
+    return {assignments[point.id].digest: point for point in points}
 
 
 def _shown(columns: Sequence[Column], digest: str) -> bool:

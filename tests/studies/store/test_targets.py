@@ -18,6 +18,7 @@ import pytest
 from search.errors import StudyError
 from search.values import Target
 from studies.cli.base import print_cells
+from studies.options.quantities import format_ms
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding
 from studies.run.session.study_rows import given_options
@@ -188,6 +189,11 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     assert "assignments measured on both onnxruntime on " in page
     assert "rank correlation of their latencies" in page
     assert "All other sections are about target 1" in page
+    table = page.split("<h2>Targets compared</h2>")[1].split("</section>")[0]
+    for number in (1, 2):
+        best = front("--target", number)["best"]
+        [row] = [text for text in table.split("<tr>") if f">{number}  onnxruntime on " in text]
+        assert f">{format_ms(best['latency_ms'])}<" in row
     figures = json.loads(page.split("const figures = ")[1].split(";\n")[0])
     assert [len(figures[name]["data"]) for name in ("targets", "latencies")] == [2, 1]
     shared = set.intersection(
@@ -197,6 +203,7 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     ok("report", "small", "--out", "one.html", "--target", 2)
     alone = Path("one.html").read_text()
     assert "Targets side by side" not in alone
+    assert "Targets compared" not in alone
     assert "threads 2" in alone
     ok("report", "small", "--out", "turned.html", "--target", 2, "--target", 1)
     assert "All other sections are about target 2" in Path("turned.html").read_text()

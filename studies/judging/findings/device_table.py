@@ -1,0 +1,139 @@
+"""The cross-device table: what each target of a study makes of FP32, of INT8 and of its own best mix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from search.values import Assignment, LossEstimate
+from studies.judging.findings.rescue_table import won_back
+from studies.judging.measures import FP32
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.sentences.evaluations import mix_text
+from studies.judging.standing import Standing
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_ms, format_percent
+
+HEADER = ("target", "FP32", "INT8", "INT8 loses", "scheme", "latency", "final {metric}", "final loss", "won back")
+_INT8 = "baseline:int8"
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One target.
+
+    Attributes:
+        number: place of the target in the study, from 1.
+        name: of the target.
+        fp32_ms, int8_ms: latencies of the uniform engines; None where they were not measured.
+        int8_loss: of plain INT8 on the final samples where recovery measured it, otherwise of the uniform INT8 engine
+            on the search samples; None where neither is known.
+        trial: of the pick `best`, whose facts follow; None where nothing is picked.
+        scheme: how many groups of it run in what; empty without a pick.
+        latency_ms: of its engine.
+        final_value, final_loss: its metric and loss on the final samples; None where it was not scored there.
+        won_back: share of `int8_loss` that the pick does not lose, on the same split of the data; None where INT8 shows
+            no loss beyond chance, or one of both losses is not known.
+    """
+
+    number: int
+    name: str
+    fp32_ms: float | None
+    int8_ms: float | None
+    int8_loss: float | None
+    trial: int | None = None
+    scheme: str = ""
+    latency_ms: float | None = None
+    final_value: float | None = None
+    final_loss: float | None = None
+    won_back: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def device_row(now: Standing, number: int, name: str, assignments: Mapping[int, Assignment]) -> DeviceRow:
+    """The row of one target.
+
+    Args:
+        now: where the target stands, judged by its limits.
+        assignments: evaluation id → assignment, of the pick `best` at least.
+    """
+    fp32, int8, best = _uniform(now, FP32), _uniform(now, _INT8), best_point(now)
+    before, after = _losses(now, int8, best)
+    return DeviceRow(
+        number,
+        name,
+        fp32_ms=None if fp32 is None else _known(fp32.latency_ms),
+        int8_ms=None if int8 is None else _known(int8.latency_ms),
+        int8_loss=None if before is None else before.loss,
+        trial=None if best is None else best.trial,
+        scheme="" if best is None else mix_text(assignments[best.id]),
+        latency_ms=None if best is None else best.latency_ms,
+        final_value=best.final.value if best is not None and best.final.scored else None,
+        final_loss=best.final.loss if best is not None and best.final.scored else None,
+        won_back=won_back(before, after),
+    )
+
+
+def device_cells(rows: Sequence[DeviceRow], metric: MetricScale) -> list[tuple[str, ...]]:
+    """The rows as texts, below `HEADER`; what is not known is empty."""
+    return [
+        (
+            f"{row.number}  {row.name}",
+            _ms(row.fp32_ms),
+            _ms(row.int8_ms),
+            _loss(row.int8_loss, metric),
+            row.scheme,
+            _ms(row.latency_ms),
+            _loss(row.final_value, metric),
+            _loss(row.final_loss, metric),
+            "" if row.won_back is None else format_percent(row.won_back),
+        )
+        for row in rows
+    ]
+
+
+def device_header(metric: MetricScale) -> tuple[str, ...]:
+    """`HEADER` with the name of the metric."""
+    return tuple(text.format(metric=metric.name) for text in HEADER)
+
+
+def _uniform(now: Standing, role: str) -> Point | None:
+    row = now.measures.row_of(role)
+    return None if row is None else now.point(row)
+
+
+def _losses(now: Standing, int8: Point | None, best: Point | None) -> tuple[LossEstimate | None, LossEstimate | None]:
+    """What INT8 loses and what the pick loses, on the same split of the data."""
+    record = now.target.recovery
+    if record is not None and record.plain is not None:
+        scored = best is not None and best.final.scored
+        return record.plain, _final_estimate(now, best) if best is not None and scored else None
+    return _search_estimate(int8), _search_estimate(best)
+
+
+def _final_estimate(now: Standing, point: Point) -> LossEstimate:
+    final = point.final
+    return LossEstimate(final.loss, final.low, final.high, int(now.study.data["final"]))
+
+
+def _search_estimate(point: Point | None) -> LossEstimate | None:
+    """None of an evaluation that was not scored on all search samples."""
+    if point is None or not point.complete or _known(point.loss) is None:
+        return None
+    return LossEstimate(point.loss, point.loss_low, point.loss_high, 0)
+
+
+def _known(number: float) -> float | None:
+    return None if number != number else number
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else format_ms(value)
+
+
+def _loss(value: float | None, metric: MetricScale) -> str:
+    return "" if value is None else metric.text(value)
