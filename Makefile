@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PEERS := .peers
 WORKERS ?= 2
 
-.PHONY: demo test test-quick test-gpu test-peers lint format bench clean
+.PHONY: demo test test-quick test-gpu test-peers docs lint format bench clean
 
 demo: $(READY)  ## search the shipped example, export the best mix, write the report
 	rm -rf demo
@@ -24,6 +24,10 @@ test-gpu: $(READY)  ## what needs a GPU with TensorRT: minutes, most of them its
 
 test-peers: $(READY) $(PEERS)/.ready  ## what is handed over, read by the other tools themselves
 	BITFRONT_PEERS=$(abspath $(PEERS)) $(BIN)/python -m pytest -m peers
+
+docs: $(READY)  ## the documentation as a site in site/; fails on a link that leads nowhere
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff check .
@@ -51,4 +55,4 @@ $(PEERS)/.ready: tests/peers/requirements.txt
 	touch $(PEERS)/.ready
 
 clean:
-	rm -rf $(VENV) $(PEERS) .prometheus demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) .prometheus site demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Tables of docs/benchmarks.md: Markdown between the marks `<!-- NAME begin: … -->` and `<!-- NAME end -->`."""
+"""Tables of docs/benchmarks-tables.md: Markdown between the marks `<!-- NAME begin: … -->` and `<!-- NAME end -->`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def search(
 ) -> Study:
     """Search the precisions of a model, as `bitfront search`.
 
-    Example:
+    Examples:
         >>> data = {"image": np.zeros((40, 3, 8, 8), np.float32)}
         >>> study = bitfront.search("model.onnx", data, trials=3, backend="fake", study="quick")
         >>> len(study)
@@ -146,7 +146,9 @@ def resume(
         study: its name, or what `search` or `load` gave.
         trials: new total; None for the study's own.
         sampler: needed where the study was searched with an Optuna sampler that was given as an object.
-        callbacks, progress, storage: as of `search`.
+        callbacks: as of `search`.
+        progress: as of `search`.
+        storage: as of `search`.
         target: which of the study's this is; None for the first.
         options: any other option of `bitfront resume`: limits, `time_limit`, `model` and `data` where files have moved.
 
@@ -168,7 +170,7 @@ def resume(
 def load(study: str, *, storage: str | None = None, target: str | None = None, **limits: Any) -> Study:
     """Open a study that is there.
 
-    Example:
+    Examples:
         >>> bitfront.load("model", max_drop=0.02).best
         <Trial ...>
 

@@ -120,7 +120,7 @@ class Study:
 
     It is read when it is first asked for something, and again after `refresh`.
 
-    Example:
+    Examples:
         >>> study = bitfront.load("model")
         >>> study["all-int8"].latency_ms < study["all-fp32"].latency_ms
         True

@@ -1,7 +1,7 @@
 """Every CPU benchmark, and one table: figure, measured, target, met or missed. What `make bench` runs.
 
 Each figure is a ratio against a baseline of the same run, or a time with the target that the project set itself.
-docs/benchmarks.md says what they mean.
+docs/benchmarks-tables.md says what they mean.
 
 usage: python -m benchmarks.figures.run [--only NAME ...]
 """

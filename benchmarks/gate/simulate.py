@@ -188,6 +188,6 @@ def main(runs: int, *, docs: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks-tables.md")
     given = parser.parse_args()
     main(given.runs, docs=given.docs)

@@ -1,4 +1,4 @@
-"""Collect what was measured of a network, and write the tables and the picture of docs/benchmarks.md.
+"""Collect what was measured of a network, and write the tables and the picture of docs/benchmarks-tables.md.
 
 Results go to benchmarks/results/h200_NAME.json, every evaluation to benchmarks/data/NAME.json. Without networks only
 the tables and the picture are written anew, from what is stored.

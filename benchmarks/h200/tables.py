@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md from the results of the proof: pure functions of JSON."""
+"""The tables of docs/benchmarks-tables.md from the results of the proof: pure functions of JSON."""
 
 from __future__ import annotations
 

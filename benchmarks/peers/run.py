@@ -3,7 +3,7 @@
     python -m benchmarks.peers.run                                      # all that is not done
     python -m benchmarks.peers.run --only mobile --methods nncf-fast    # pieces
     python -m benchmarks.peers.run --methods bitfront-none --again      # one column anew
-    python -m benchmarks.peers.run --docs                               # tables, into docs/benchmarks.md
+    python -m benchmarks.peers.run --docs                               # tables, into docs/benchmarks-tables.md
 
 Every quantizer runs in a process of its own and writes an ONNX file, which ONNX Runtime scores. Results go to
 benchmarks/results/peers.json after every file. Engines and scores stay in the work folder, and are taken from there.
@@ -109,7 +109,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
-    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks-tables.md")
     return parser.parse_args(words)
 
 

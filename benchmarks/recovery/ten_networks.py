@@ -2,7 +2,7 @@
 
     python -m benchmarks.recovery.ten_networks                     # all that is not done
     python -m benchmarks.recovery.ten_networks --only unet --again
-    python -m benchmarks.recovery.ten_networks --docs              # write the table into docs/benchmarks.md
+    python -m benchmarks.recovery.ten_networks --docs              # write the table into docs/benchmarks-tables.md
 
 Six networks are those of `benchmarks.peers`, four those of `benchmarks.trust`. Results go to
 benchmarks/results/recovered_networks.json after every file.
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "proof" / "recovered", help="folder of engines and scores")
     parser.add_argument("--out", type=Path, default=STORED)
     parser.add_argument("--again", action="store_true", help="also what is done")
-    parser.add_argument("--docs", action="store_true", help="run nothing, write the table into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="write only the table in docs/benchmarks-tables.md")
     arguments = parser.parse_args()
     for name in () if arguments.docs else arguments.only:
         run_network(ALL[name], (PLAIN, RECOVERED), arguments)

@@ -3,11 +3,11 @@
     python -m benchmarks.samplers.compare                                   # everything there are rows and methods for
     python -m benchmarks.samplers.compare --networks resnet18_random --methods random tpe --seeds 5 --trials 100
     python -m benchmarks.samplers.compare --quick                           # 2 seeds, 15 trials, 3 methods: under 30 s
-    python -m benchmarks.samplers.compare --table                           # only docs/benchmarks.md and its picture
+    python -m benchmarks.samplers.compare --table                           # only the page of tables and its picture
 
-Writes benchmarks/results/samplers.json after every run and goes on where it was stopped; with --table also the tables
-and the picture of docs/benchmarks.md. Simulators with their best-known fronts are kept beside it. Runs of the guided
-sampler as it was before search/*.py changed are dropped and made again.
+Writes benchmarks/results/samplers.json after every run and goes on where it was stopped. With --table it also writes the
+tables and the picture of docs/benchmarks-tables.md. Simulators with their best-known fronts are kept beside it. Runs of
+the guided sampler as it was before search/*.py changed are dropped and made again.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--no-budgets", action="store_true", help="leave out the runs with a latency budget")
     parser.add_argument("--out", type=Path, default=RESULTS / "samplers.json")
     parser.add_argument("--quick", action="store_true", help="one network, 3 methods, 2 seeds, 15 trials")
-    parser.add_argument("--table", action="store_true", help="run nothing; write docs/benchmarks.md and its picture")
+    parser.add_argument("--table", action="store_true", help="only docs/benchmarks-tables.md and its picture")
     arguments = parser.parse_args(words)
     if arguments.table:
         results = json.loads(arguments.out.read_text())

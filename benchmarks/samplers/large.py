@@ -184,7 +184,7 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """Two tables of docs/benchmarks.md."""
+    """Two tables of docs/benchmarks-tables.md."""
     parts = [_searches(found["runs"], found.get("best_known", {})), _proposals(found["runs"])]
     return "\n\n".join(filter(None, parts))
 

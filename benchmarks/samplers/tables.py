@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md from benchmarks/results/samplers.json: pure functions of JSON."""
+"""The tables of docs/benchmarks-tables.md from benchmarks/results/samplers.json: pure functions of JSON."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m benchmarks.trust.run                                  # all that is not done: under half an hour, 2 cores
     python -m benchmarks.trust.run --only encoder --seeds 0 1       # pieces; repeatable
     python -m benchmarks.trust.run --table                          # of what is done
-    python -m benchmarks.trust.run --docs                           # the same, into docs/benchmarks.md
+    python -m benchmarks.trust.run --docs                           # the same, into docs/benchmarks-tables.md
     python -m benchmarks.trust.run --only heads --seeds 0 --trials 6 --fresh 500 --out /tmp/try.json
 
 Every study is a search and an export by the command line, with the defaults but for what `studies.NETWORKS` states.
@@ -98,7 +98,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fresh", type=int, default=studies.FRESH, help="fresh samples")
     parser.add_argument("--again", action="store_true", help="also what is done")
     parser.add_argument("--table", action="store_true", help="run nothing, tell what is done")
-    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="the same, and write it into docs/benchmarks-tables.md")
     return parser.parse_args(words)
 
 

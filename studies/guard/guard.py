@@ -43,7 +43,7 @@ class Guard:
     engine that raises, or gives NaN or Inf where the safe one gives numbers, is left at once, and the request is
     answered by the safe engine.
 
-    Example:
+    Examples:
         >>> guard = Guard.open("export/fast", "export/fp16", state="guard.json")  # doctest: +SKIP
         >>> outputs = guard.run({"image": image})  # doctest: +SKIP
 

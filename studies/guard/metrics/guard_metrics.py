@@ -25,7 +25,7 @@ class GuardMetrics:
     What the guard knows is read when Prometheus asks. A request costs two readings of the clock and one observation of
     a histogram.
 
-    Example:
+    Examples:
         >>> metrics = GuardMetrics(guard, LayerErrors.open("engines/fast"))  # doctest: +SKIP
         >>> prometheus_client.start_http_server(9100, addr="127.0.0.1")  # doctest: +SKIP
 
