@@ -5,9 +5,9 @@
     python -m benchmarks.samplers.compare --quick                           # 2 seeds, 15 trials, 3 methods: under 30 s
     python -m benchmarks.samplers.compare --table                           # only the page of tables and its picture
 
-Writes benchmarks/results/samplers.json after every run and goes on where it was stopped. With --table it also writes the
-tables and the picture of docs/benchmarks-tables.md. Simulators with their best-known fronts are kept beside it. Runs of
-the guided sampler as it was before search/*.py changed are dropped and made again.
+Writes benchmarks/results/samplers.json after every run and goes on where it was stopped. With --table it also writes
+the tables and the picture of docs/benchmarks-tables.md. Simulators with their best-known fronts are kept beside
+it. Runs of the guided sampler as it was before search/*.py changed are dropped and made again.
 """
 
 from __future__ import annotations
