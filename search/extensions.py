@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from search.errors import BitfrontError
-from search.references import REFERENCE, import_function
+from search.references import import_function, names_function
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -57,7 +57,7 @@ class Extensible(Generic[Kind]):
         """
         if name in self.shipped:
             return _shipped(self.shipped[name])  # type: ignore[no-any-return]
-        if REFERENCE.fullmatch(name):
+        if names_function(name):
             return self._instance(import_function(name, self.option), name)
         if name in (registered := _registered(self.group)):
             return self._instance(load_entry_point(registered[name], self.error), name)

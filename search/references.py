@@ -1,24 +1,96 @@
-"""Objects of the user or of other packages, named as `package.module:attribute`."""
+"""Objects of the user or of other packages, named as `package.module:attribute` or `file.py:attribute`."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 from search.errors import DataError
 
 _NAME = r"[^\W\d]\w*"
 _MODULE = rf"{_NAME}(\.{_NAME})*"
+_FILE = r"[^\n?]*[^\n?/\\]\.py"
 REFERENCE = re.compile(f"{_MODULE}:{_NAME}")
-NESTED_REFERENCE = re.compile(f"{_MODULE}:{_MODULE}")  # also `package.module:Class.function`
+NESTED_REFERENCE = re.compile(f"({_MODULE}|{_FILE}):{_MODULE}")  # also `package.module:Class.function`
+_CALL = re.compile(rf"(?P<module>{_MODULE}|{_FILE}):(?P<function>{_NAME})(\?(?P<arguments>.*))?")
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with its keyword arguments, as a text names them: `loaders.py:load?split=val&size=224`.
+
+    Attributes:
+        module: dotted name of a module, or the path of a file that ends with `.py`.
+        arguments: numbers, `true`, `false` and `none` are values of Python; everything else is a text.
+    """
+
+    module: str
+    function: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def reference(self) -> str:
+        """The function alone, as `import_function` takes it."""
+        return f"{self.module}:{self.function}"
+
+
+def names_function(text: str) -> bool:
+    """Whether a text has the form of `package.module:function` or `file.py:function`, with arguments or without."""
+    return _CALL.fullmatch(text) is not None
+
+
+def parse_call(text: str, purpose: str) -> Call:
+    """Read `package.module:function` or `file.py:function`, with `?name=value&…` behind it or nothing.
+
+    Args:
+        text: what the user wrote.
+        purpose: what it is for, as it reads in messages: `data`.
+
+    Raises:
+        DataError: it is not of that form, or an argument has no name, no value, or is given twice.
+    """
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise DataError(f"{purpose} {text!r} is not of the form package.module:function or file.py:function")
+    arguments: dict[str, Any] = {}
+    for part in filter(None, (found["arguments"] or "").split("&")):
+        name, equals, value = part.partition("=")
+        if not (equals and name.isidentifier()) or name in arguments:
+            raise DataError(
+                f"{purpose} {text!r}: expected arguments as name=value, each name once, with & between them, got "
+                f"{part!r}. Write it like loaders.py:load?split=val&size=224, in quotes on a command line"
+            )
+        arguments[name] = _value(unquote(value))
+    return Call(found["module"], found["function"], arguments)
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        if re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
 
 
 def import_function(reference: str, purpose: str) -> Callable[..., Any]:
-    """Import `package.module:function`, with the current folder importable.
+    """Import `package.module:function`, with the current folder importable, or `file.py:function`.
 
     Args:
         reference: what the user wrote.
@@ -27,33 +99,101 @@ def import_function(reference: str, purpose: str) -> Callable[..., Any]:
     Raises:
         DataError: it is not of that form, the module cannot be imported, or has no such function.
     """
-    if not REFERENCE.fullmatch(reference):
-        raise DataError(f"{purpose} {reference!r} is not of the form package.module:function")
-    name, _, attribute = reference.partition(":")
+    if not names_function(reference) or "?" in reference:
+        raise DataError(f"{purpose} {reference!r} is not of the form package.module:function or file.py:function")
+    name, _, attribute = reference.rpartition(":")
     try:
         found = import_module_here(name)
     except Exception as error:
-        raise DataError(
-            f"{purpose} {reference!r}: importing {name} from {os.getcwd()} or the installed packages failed with "
-            f"{short(error)}; run from the folder that holds it, or install it"
-        ) from error
-    found = getattr(found, attribute, None)
-    if not callable(found):
-        raise DataError(f"{purpose} {reference!r}: module {name} has no function {attribute}")
-    return found  # type: ignore[no-any-return]
+        raise DataError(f"{purpose} {reference!r}: {import_failure(name, error)}") from error
+    function = getattr(found, attribute, None)
+    if not callable(function):
+        raise DataError(f"{purpose} {reference!r}: {_kind(name)} {name} has no function {attribute}")
+    return function  # type: ignore[no-any-return]
 
 
-def import_module_here(name: str) -> Any:
-    """Import with the current folder first; afterwards it stays importable, but last, where it shadows nothing."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
+def import_failure(name: str, error: Exception) -> str:
+    """What to say of a module or file that cannot be imported."""
+    if is_file(name):
+        return f"importing {name} (looked from {os.getcwd()}) failed with {short(error)}; check the path and the file"
+    return (
+        f"importing {name} from {os.getcwd()} or the installed packages failed with {short(error)}; run from the "
+        "folder that holds it, or install it"
+    )
+
+
+def is_file(module: str) -> bool:
+    """Whether the part of a reference before its colon is a file and not the name of a module."""
+    return module.endswith(".py")
+
+
+def _kind(module: str) -> str:
+    return "file" if is_file(module) else "module"
+
+
+def absolute_reference(text: str) -> str:
+    """The same reference with the path of its file absolute; any other text as it is."""
+    found = re.fullmatch(rf"(?P<file>{_FILE})(?P<rest>:.*)", text)
+    if found is None or not os.path.isfile(found["file"]):
+        return text
+    return os.path.abspath(found["file"]) + found["rest"]
+
+
+def import_module_here(name: str) -> ModuleType:
+    """Import a module with the current folder first, or a file with its own folder first.
+
+    Afterwards the folder stays importable, but last, where it shadows nothing.
+    """
+    if is_file(name):
+        return _import_file(Path(name).absolute())
+    with _importable(os.getcwd()):
+        return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file by its own name where no other module has that, so that other processes find it too."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    name = path.stem
+    with _importable(str(path.parent)):
+        if _is_free(name, path):
+            return importlib.import_module(name)
+        own = f"_bitfront_file_{name}_{zlib.crc32(os.fsencode(path)):08x}"
+        if own in sys.modules:
+            return sys.modules[own]
+        spec = importlib.util.spec_from_file_location(own, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python file")
+        module = sys.modules[own] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[own]
+            raise
+        return module
+
+
+def _is_free(name: str, path: Path) -> bool:
+    """Whether a file can be imported as a module of this name without hiding another one."""
+    if not name.isidentifier() or name in sys.builtin_module_names or name in sys.stdlib_module_names:
+        return False
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None) == str(path)
+    others = [folder for folder in sys.path if folder and os.path.abspath(folder) != str(path.parent)]
+    found = importlib.machinery.PathFinder.find_spec(name, others)
+    return found is None or found.origin is None
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    sys.path.insert(0, folder)
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        yield
     finally:
-        sys.path.remove(here)
-        if here not in sys.path:
-            sys.path.append(here)
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def short(error: BaseException) -> str:

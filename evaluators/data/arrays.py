@@ -1,16 +1,18 @@
-"""Data that come as arrays: `.npz` files, folders of them, and what a function returns."""
+"""Data that come as arrays: `.npz` and `.npy` files, folders of them, and what a function returns."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,26 @@ from numpy.typing import NDArray
 from evaluators.data.checks import LABELS, Checker
 from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
+from evaluators.data.stored_arrays import (
+    RowArrays,
+    Rows,
+    StoredArray,
+    blocks,
+    in_memory,
+    map_npz,
+    read_folder,
+    read_npy,
+    size_of,
+)
 from search.errors import DataError
 from search.graph.model import TensorSpec
-from search.references import import_function, short
+from search.references import import_function, parse_call, short
 from search.values import digest_of
 
-CACHE_BYTES = 512 * 2**20
+R = TypeVar("R", bound=Rows)
+
+CACHE_BYTES = 192 * 2**20  # of samples that are kept in memory
+WHOLE_BYTES = 64 * 2**20  # a file of more is read by the row
 
 
 @dataclass(frozen=True)
@@ -31,16 +47,43 @@ class Shard:
     """A part of the data that is read as a whole; `name` is for messages."""
 
     name: str
-    read: Callable[[], Arrays]
+    read: Callable[[], RowArrays]
 
 
 def npz_shard(path: Path) -> Shard:
-    """One `.npz` file; it is read when it is needed."""
+    """One `.npz` file; it is read when it is needed, by the row where it is large and not compressed."""
     return Shard(path.name, lambda: _read_npz(path))
 
 
-def _read_npz(path: Path) -> Arrays:
+def npy_shard(path: Path, inputs: Sequence[TensorSpec]) -> Shard:
+    """One `.npy` file, for a model with one input.
+
+    Raises:
+        DataError: the model has several.
+    """
+    if len(inputs) != 1:
+        names = ", ".join(spec.name for spec in inputs)
+        raise DataError(
+            f"data file {str(path)!r}: expected an array for each of the model's inputs, {names}, and a .npy file "
+            f"holds one. Give an .npz file, or a folder of .npy files with these names"
+        )
+    return Shard(path.name, lambda: _whole_if_small({inputs[0].name: read_npy(path)}))
+
+
+def folder_shard(folder: Path, name: str) -> Shard:
+    """A folder of `.npy` files, one for each array, which are named as the arrays."""
+    return Shard(name, lambda: _whole_if_small(read_folder(folder)))
+
+
+def _whole_if_small(arrays: Mapping[str, Rows]) -> RowArrays:
+    small = sum(map(size_of, arrays.values())) <= WHOLE_BYTES
+    return {**in_memory(arrays)} if small else dict(arrays)
+
+
+def _read_npz(path: Path) -> RowArrays:
     try:
+        if path.stat().st_size > WHOLE_BYTES and (mapped := map_npz(path)) is not None:
+            return {**mapped}
         # Opened here, because numpy leaves a file that turns out to be no archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -53,12 +96,12 @@ def _read_npz(path: Path) -> Arrays:
     strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if strange:
         raise DataError(f"data file {str(path)!r}: {strange} are not arrays; write the file with numpy.savez")
-    return arrays
+    return {**arrays}
 
 
 def call_source(reference: str) -> list[Shard]:
     """What a function of the user returns: one part, or several."""
-    function = import_function(reference, "data")
+    function = bind_function(reference)
     try:
         value = function()
         parts = [value] if isinstance(value, Mapping) else list(value)
@@ -69,6 +112,27 @@ def call_source(reference: str) -> list[Shard]:
     return [_shard_of(part, f"{reference} batch {number}", reference) for number, part in enumerate(parts)]
 
 
+def bind_function(reference: str) -> Callable[[], Any]:
+    """A function of the user's with the arguments that are named with it.
+
+    Raises:
+        DataError: it cannot be imported, or does not take these arguments.
+    """
+    call = parse_call(reference, "data")
+    function = import_function(call.reference, "data")
+    try:
+        inspect.signature(function).bind(**call.arguments)
+    except TypeError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
+        raise DataError(
+            f"data {reference!r}: expected a function that can be called as {call.function}({given}), but {error}. "
+            "Give arguments behind the function: 'loaders.py:load?split=val'"
+        ) from error
+    except ValueError:  # of some functions that are written in C nothing is known
+        pass
+    return partial(function, **call.arguments)
+
+
 def _shard_of(part: Any, name: str, reference: str) -> Shard:
     if not isinstance(part, Mapping):
         raise DataError(
@@ -76,7 +140,7 @@ def _shard_of(part: Any, name: str, reference: str) -> Shard:
             f"such dicts; got {type(part).__name__}"
         )
     arrays = {str(key): as_array(array, f"{name}: {key!r}") for key, array in part.items()}
-    return Shard(name, lambda: arrays)
+    return Shard(name, lambda: {**arrays})
 
 
 def as_array(value: Any, where: str) -> NDArray[Any]:
@@ -87,20 +151,26 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
         raise DataError(f"{where} cannot be read as an array ({short(error)}): return numpy arrays") from error
 
 
-class Cache:
-    """The values used last, as many as fit into `CACHE_BYTES`, and always the newest."""
+class Cache(Generic[R]):
+    """The values used last, as many as fit into `CACHE_BYTES`, and always the newest; and all that lie in files."""
 
     def __init__(self) -> None:
         self._limit = CACHE_BYTES
         self._used = 0
-        self._items: OrderedDict[int, tuple[Arrays, int]] = OrderedDict()
+        self._items: OrderedDict[int, tuple[Mapping[str, R], int]] = OrderedDict()
+        self._in_files: dict[int, Mapping[str, R]] = {}
 
-    def get(self, key: int, read: Callable[[], Arrays]) -> Arrays:
+    def get(self, key: int, read: Callable[[], Mapping[str, R]]) -> Mapping[str, R]:
+        if key in self._in_files:
+            return self._in_files[key]
         if key in self._items:
             self._items.move_to_end(key)
             return self._items[key][0]
         value = read()
-        size = sum(array.nbytes for array in value.values())
+        if all(isinstance(array, StoredArray) for array in value.values()):
+            self._in_files[key] = value
+            return value
+        size = sum(map(size_of, value.values()))
         self._items[key] = (value, size)
         self._used += size
         while self._used > self._limit and len(self._items) > 1:
@@ -114,7 +184,7 @@ class ArrayDataset:
     def __init__(self, shards: Sequence[Shard], inputs: Sequence[TensorSpec]) -> None:
         self._shards = shards
         self._checker = Checker(inputs)
-        self._cache = Cache()
+        self._cache = Cache[Rows]()
         content = Content()
         starts, ids = [0], []
         for number, shard in enumerate(shards):
@@ -122,7 +192,7 @@ class ArrayDataset:
             starts.append(starts[-1] + self._checker.check(arrays, shard.name, starts[-1]))
             content.check_names(arrays, shard.name)
             if self._checker.takes(CLUSTERS) and CLUSTERS in arrays:
-                ids.append(read_ids(arrays[CLUSTERS], shard.name))
+                ids.append(read_ids(np.asarray(arrays[CLUSTERS][:]), shard.name))
             content.add(self._without_clusters(arrays), shard.name)
         self._starts = np.array(starts, np.int64)
         self._clusters = join_ids(ids, [shard.name for shard in shards]) if ids else None
@@ -164,16 +234,16 @@ class ArrayDataset:
             wanted = self._without_clusters(arrays) if only is None else {only: arrays[only]}
             for name, array in wanted.items():
                 if name not in rows:
-                    rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype)
+                    rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype.newbyteorder("="))
                 rows[name][start:stop] = array[local]
         return rows
 
-    def _without_clusters(self, arrays: Arrays) -> Arrays:
+    def _without_clusters(self, arrays: Mapping[str, Rows]) -> RowArrays:
         kept = not self._checker.takes(CLUSTERS)
         return {name: array for name, array in arrays.items() if kept or name != CLUSTERS}
 
-    def _arrays(self, number: int) -> Arrays:
-        return self._cache.get(number, lambda: self._checker.native(self._shards[number].read()))
+    def _arrays(self, number: int) -> Mapping[str, Rows]:
+        return self._cache.get(number, self._shards[number].read)
 
 
 @dataclass
@@ -184,22 +254,22 @@ class Content:
     _rows: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _bytes: dict[str, Any] = field(default_factory=dict)
 
-    def check_names(self, arrays: Arrays, where: str) -> None:
+    def check_names(self, arrays: Mapping[str, Rows], where: str) -> None:
         """Refuse a part that has other arrays than those before it."""
         if self.names and self.names != arrays.keys():
             raise DataError(f"{where} has arrays {sorted(arrays)}, the parts before it have {sorted(self.names)}")
         self.names = set(arrays)
 
-    def add(self, arrays: Arrays, where: str) -> None:
+    def add(self, arrays: Mapping[str, Rows], where: str) -> None:
         """Take in the rows of one part."""
         for name, array in arrays.items():
-            row = (array.dtype.str, array.shape[1:])
+            native = array.dtype.newbyteorder("=")
+            row = (native.str, array.shape[1:])
             if self._rows.setdefault(name, row) != row:
                 raise DataError(f"{where}: {name!r} has rows of {row}, the parts before it of {self._rows[name]}")
             sha = self._bytes.setdefault(name, hashlib.sha256())
-            for start in range(0, len(array), 256):
-                block = np.ascontiguousarray(array[start : start + 256]).reshape(-1)
-                sha.update(block.view(np.uint8).data)
+            for block in blocks(array):
+                sha.update(np.ascontiguousarray(block, native).reshape(-1).view(np.uint8).data)
 
     def digest(self, samples: int, clusters: NDArray[Any] | None) -> str:
         """64 hex digits of all parts; clusters, which may be texts of any length, count by their values."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.data.clusters import CLUSTERS, read_ids
 from evaluators.data.dataset import Arrays
+from evaluators.data.stored_arrays import Rows, blocks
 from search.errors import DataError
 from search.graph.model import TensorSpec
 
@@ -31,14 +32,14 @@ class Checker:
         """The same arrays in this machine's byte order."""
         return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
 
-    def check(self, arrays: Arrays, where: str, first: int) -> int:
+    def check(self, arrays: Mapping[str, Rows], where: str, first: int) -> int:
         """Number of samples in `arrays`, whose first is sample `first`; raises DataError for anything that is off."""
         self._check_keys(arrays, where)
         for spec in self.inputs:
             _check_array(arrays[spec.name], spec, where)
         if self.takes(CLUSTERS) and CLUSTERS in arrays:
-            read_ids(arrays[CLUSTERS], where)
-        lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+            read_ids(np.asarray(arrays[CLUSTERS][:]), where)
+        lengths = {name: len(array) if array.shape else 0 for name, array in arrays.items()}
         samples = lengths[self.inputs[0].name]
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -51,7 +52,7 @@ class Checker:
             _check_finite(arrays[spec.name], spec.name, where, first)
         return samples
 
-    def _check_keys(self, arrays: Arrays, where: str) -> None:
+    def _check_keys(self, arrays: Mapping[str, Rows], where: str) -> None:
         wanted = [spec.name for spec in self.inputs]
         missing = [name for name in wanted if name not in arrays]
         if missing:
@@ -72,8 +73,8 @@ class Checker:
             )
 
 
-def _check_array(array: NDArray[Any], spec: TensorSpec, where: str) -> None:
-    if array.ndim == 0 or array.shape[1:] != spec.shape[1:]:
+def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
+    if not array.shape or array.shape[1:] != spec.shape[1:]:
         expected = ", ".join(["samples", *map(str, spec.shape[1:])])
         raise DataError(
             f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
@@ -86,12 +87,12 @@ def _check_array(array: NDArray[Any], spec: TensorSpec, where: str) -> None:
         )
 
 
-def _check_finite(array: NDArray[Any], name: str, where: str, first: int) -> None:
+def _check_finite(array: Rows, name: str, where: str, first: int) -> None:
     if array.dtype.kind != "f":
         return
-    # A block at a time: the mask of a whole shard would be a quarter of its size again.
-    for start in range(0, len(array), 256):
-        finite = np.isfinite(array[start : start + 256]).reshape(len(array[start : start + 256]), -1).all(axis=1)
+    for block in blocks(array):
+        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         if not finite.all():
-            sample = first + start + int(np.argmin(finite))
+            sample = first + int(np.argmin(finite))
             raise DataError(f"{where}: input {name!r} holds NaN or Inf, first in sample {sample}: repair or drop it")
+        first += len(block)

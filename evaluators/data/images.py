@@ -37,7 +37,7 @@ class ImageDataset:
         self._function = import_function(preprocess, "--preprocess")
         self._labels = _folder_labels(folder, images)
         self._clusters = read_cluster_file(folder, [image.relative_to(folder).as_posix() for image in images])
-        self._cache = Cache()
+        self._cache = Cache[NDArray[Any]]()
         self._digest = self._content(folder)
         self._sample(0)
 
@@ -70,7 +70,7 @@ class ImageDataset:
         ids = {} if self._clusters is None else {"clusters": self._clusters.tolist()}
         return digest_of({"files": files, "labels": labels, "preprocess": self._reference, **ids})
 
-    def _sample(self, index: int) -> Arrays:
+    def _sample(self, index: int) -> Mapping[str, NDArray[Any]]:
         return self._cache.get(index, lambda: self._read(index))
 
     def _read(self, index: int) -> Arrays:

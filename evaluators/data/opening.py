@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluators.data.arrays import ArrayDataset, call_source, npz_shard
+from evaluators.data.arrays import ArrayDataset, call_source, folder_shard, npy_shard, npz_shard
 from evaluators.data.checks import LABELS
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
 from evaluators.data.images import ImageDataset, find_images
 from search.errors import DataError
 from search.graph.model import TensorSpec
-from search.references import REFERENCE
+from search.references import is_file, names_function, parse_call
 
 
 def open_data(
@@ -28,10 +28,11 @@ def open_data(
     Arrays are read through once, so whatever is wrong with them is found here; of images only the first is read.
 
     Args:
-        source: an `.npz` file (keys are input names, `labels` and `clusters`), a folder of such files, an image folder
-            (class sub-folders, sorted by name, give labels 0, 1, …; a file `clusters.csv` gives clusters), or
-            `package.module:function`, called without arguments, that returns what an `.npz` holds or an iterable of
-            such batches.
+        source: an `.npz` file (keys are input names, `labels` and `clusters`), a folder of such files, a `.npy` file
+            with the samples of the only input, a folder of `.npy` files (their names are input names, `labels` and
+            `clusters`), an image folder (class sub-folders, sorted by name, give labels 0, 1, …; a file `clusters.csv`
+            gives clusters), or a function that returns what an `.npz` holds or an iterable of such batches:
+            `package.module:function` or `file.py:function`, with arguments `?name=value&…` or without.
         inputs: the model's inputs; everything but the leading axis has to match.
         preprocess: for image folders, `package.module:function`, called with a Path; it returns one sample without
             the batch axis: an array for a model with one input, or a dict from input name to array.
@@ -58,43 +59,56 @@ def _open(source: str, inputs: Sequence[TensorSpec], preprocess: str | None) -> 
     if preprocess is not None:
         raise DataError(f"--preprocess {preprocess!r} is for image folders, and {source!r} is none: leave it out")
     if path.is_file():
-        return ArrayDataset([npz_shard(path)], inputs)
-    if REFERENCE.fullmatch(source):
+        shard = npy_shard(path, inputs) if path.suffix == ".npy" else npz_shard(path)
+        return ArrayDataset([shard], inputs)
+    if names_function(source):
+        check_source(source)
         return ArrayDataset(call_source(source), inputs)
     raise _missing_source(source)
 
 
 def check_source(source: str) -> None:
-    """Refuse data that are neither a file or folder that is there nor `package.module:function`; reads nothing.
+    """Refuse data that are neither a file or folder that is there nor a function; reads and imports nothing.
 
     Raises:
         DataError: naming the source and the folder in which it was looked for.
     """
-    if not Path(source).exists() and not REFERENCE.fullmatch(source):
+    if Path(source).exists():
+        return
+    if not names_function(source):
         raise _missing_source(source)
+    call = parse_call(source, "data")
+    if is_file(call.module) and not Path(call.module).is_file():
+        raise DataError(
+            f"data {source!r}: no such file {call.module!r} (looked from {os.getcwd()}); give the path of the file "
+            f"that has the function {call.function}"
+        )
 
 
 def _missing_source(source: str) -> DataError:
     return DataError(
-        f"data {source!r}: no such file or folder (looked from {os.getcwd()}); give an .npz file, a folder, "
-        "or package.module:function"
+        f"data {source!r}: no such file or folder (looked from {os.getcwd()}); give an .npz or .npy file, a folder, "
+        "package.module:function or file.py:function"
     )
 
 
 def _open_folder(folder: Path, inputs: Sequence[TensorSpec], preprocess: str | None) -> Dataset:
-    arrays = sorted(folder.glob("*.npz"))
+    arrays, single = (sorted(folder.glob(pattern)) for pattern in ("*.npz", "*.npy"))
     images = sorted(find_images(folder), key=lambda image: image.relative_to(folder).as_posix())
-    if arrays and images:
-        raise DataError(f"data folder {str(folder)!r} holds both .npz files and images: give a folder of one kind")
+    kinds = [kind for kind, found in ((".npz files", arrays), (".npy files", single), ("images", images)) if found]
+    if len(kinds) > 1:
+        raise DataError(f"data folder {str(folder)!r} holds both {' and '.join(kinds)}: give a folder of one kind")
     if images:
         return ImageDataset(folder, images, inputs, preprocess)
-    if arrays and (folder / CLUSTER_FILE).exists():
+    if kinds and (folder / CLUSTER_FILE).exists():
         raise DataError(
-            f"data folder {str(folder)!r} holds .npz files and {CLUSTER_FILE}, which is for image folders: put the "
+            f"data folder {str(folder)!r} holds {kinds[0]} and {CLUSTER_FILE}, which is for image folders: put the "
             f"clusters into the files, as an array {CLUSTERS!r}"
         )
-    if not arrays:
-        raise DataError(f"data folder {str(folder)!r} is empty: found neither .npz files nor images")
+    if not kinds:
+        raise DataError(f"data folder {str(folder)!r} is empty: found neither .npz files, .npy files nor images")
     if preprocess is not None:
-        raise DataError(f"--preprocess {preprocess!r} is for image folders, and {str(folder)!r} holds .npz files")
+        raise DataError(f"--preprocess {preprocess!r} is for image folders, and {str(folder)!r} holds {kinds[0]}")
+    if single:
+        return ArrayDataset([folder_shard(folder, folder.name)], inputs)
     return ArrayDataset([npz_shard(path) for path in arrays], inputs)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from evaluators.metrics.contract import Labels, Metric, Outputs
 from search.errors import ConfigError
-from search.references import import_module_here
+from search.references import import_failure, import_module_here
 
 
 def import_metric(name: str) -> Metric:
-    """Import a metric by `package.module:attribute`; the current folder is searched too.
+    """Import a metric by `package.module:attribute` or `file.py:attribute`; the current folder is searched too.
 
     Raises:
         ConfigError: no such module or attribute, or the attribute is not a metric.
     """
-    module, _, attribute = name.partition(":")
+    module, _, attribute = name.rpartition(":")
     return _make_metric(name, _import_attribute(name, module, attribute))
 
 
@@ -24,10 +23,7 @@ def _import_attribute(name: str, module: str, attribute: str) -> Any:
     try:
         found = import_module_here(module)
     except Exception as error:  # the user's module may raise anything while it is imported
-        raise ConfigError(
-            f"metric {name!r}: module {module} cannot be imported from {os.getcwd()} or the Python path: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"metric {name!r}: {import_failure(module, error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"metric {name!r}: module {module} has no {attribute}")

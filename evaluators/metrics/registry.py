@@ -40,7 +40,7 @@ def get_metric(name: str, decoder: str | None = None) -> Metric:
         return average_precision.make_decoding_metric(name, decoder)
     if name in BUILT_IN:
         return BUILT_IN[name]
-    module, colon, attribute = name.partition(":")
+    module, colon, attribute = name.rpartition(":")
     if not colon or not module or not attribute:
         close = difflib.get_close_matches(name, BUILT_IN, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""

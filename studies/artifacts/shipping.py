@@ -19,7 +19,7 @@ from typing import Any
 
 from search.errors import ArtifactError, StudyError
 from search.graph import onnx_file
-from search.references import NESTED_REFERENCE
+from search.references import is_file, names_function, parse_call
 from search.values import digest_of
 from studies.artifacts.folder import TEMPORARY, Artifacts, hash_of
 from studies.artifacts.locations import bucket_of, cache_home, open_artifacts
@@ -209,9 +209,12 @@ def _alone(folder: Path, key: str) -> Iterator[None]:
 
 def _is_here(source: str) -> bool:
     """Whether a path is there, or the module of a function can be found."""
-    if os.path.exists(source) or not NESTED_REFERENCE.fullmatch(source):
+    if os.path.exists(source) or not names_function(source):
         return os.path.exists(source)
-    top = source.partition(":")[0].partition(".")[0]
+    module = parse_call(source, "data").module
+    if is_file(module):
+        return os.path.exists(module)
+    top = module.partition(".")[0]
     if any((Path.cwd() / name).exists() for name in (f"{top}.py", top)):
         return True
     return top in sys.modules or importlib.util.find_spec(top) is not None
@@ -226,9 +229,10 @@ def _not_there(study: str, part: FileRecord, source: Path, artifacts: Artifacts)
 
 
 def _not_shipped(study: str, role: str, source: str) -> StudyError:
-    function = NESTED_REFERENCE.fullmatch(source) is not None
+    function = names_function(source)
+    of_file = function and is_file(parse_call(source, "data").module)
     what = "a function" if function else "a folder or a file of the host that made it"
-    way = "Run from the folder that holds its module, install it, or give" if function else "Give"
+    way = "Run from the folder that holds its module, install it, or give" if function and not of_file else "Give"
     return StudyError(
         f"running study {study!r} on this host: its {role.replace('-', ' ')} {source} is {what}, which is not among "
         f"the artifacts and not here. {way} --{role} with the same content on this host."

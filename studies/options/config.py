@@ -50,12 +50,12 @@ class SearchConfig:
     )
     data: str = option(
         kinds.TEXT,
-        "Calibration and evaluation data: .npz, folder, module:function.",
+        "Calibration and evaluation data: .npz, .npy, folder, file.py:function.",
         metavar="DATA",
         verbs=(*Verbs.READING_FILES, *Verbs.FRESH, "gate"),
         panel="Study",
         helps={
-            **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, folder, module:function."),
+            **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, .npy, folder, file.py:function."),
             **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
             "layers": "Calibrate too: ranges decide on FP16.",
             "sensitivity": "Of a model: its data. Of a study: where they are now.",
@@ -209,7 +209,7 @@ class SearchConfig:
     )
     metric: str | None = option(
         kinds.METRIC,
-        "top1 top5 agreement cosine sqnr mse miou map module:function",
+        "top1 top5 agreement cosine sqnr mse miou map file.py:function",
         None,
         verbs=Verbs.SCORING,
         panel="Data",
@@ -241,7 +241,11 @@ class SearchConfig:
         helps={"worker": "Where these are on this host."},
     )
     preprocess: str | None = option(
-        kinds.FUNCTION, "module:function that reads one image file.", None, verbs=Verbs.SCORING, panel="Data"
+        kinds.FUNCTION,
+        "file.py:function or module:function that reads one image file.",
+        None,
+        verbs=Verbs.SCORING,
+        panel="Data",
     )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),

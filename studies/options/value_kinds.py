@@ -54,7 +54,8 @@ def _read_place(text: str, option: str) -> str:
 
 def _read_function(text: str, option: str) -> str:
     if not NESTED_REFERENCE.fullmatch(text):
-        raise refusal(option, "package.module:function", text, "write it like mypackage.images:prepare")
+        wanted = "package.module:function or file.py:function"
+        raise refusal(option, wanted, text, "write it like mypackage.images:prepare or images.py:prepare")
     return text
 
 

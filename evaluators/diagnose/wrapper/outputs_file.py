@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data.arrays import npz_shard
+from evaluators.data.stored_arrays import in_memory
 from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES
 from evaluators.diagnose.wrapper.layouts import has_same_axes
 from search.errors import DataError
@@ -48,7 +49,7 @@ def read_outputs(path: Path, names: Sequence[str], samples: int, most: int) -> O
         DataError: no such archive, an output is missing, or its rows are too few, are not those of the data or of the
             other outputs, or hold what is no finite number.
     """
-    found = dict(npz_shard(path).read())
+    found = in_memory(npz_shard(path).read())
     doing = f"comparing the outputs in {path}"
     missing = [name for name in names if name not in found]
     if missing:

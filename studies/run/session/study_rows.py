@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluators.backends.registry import choose_backend
 from search.errors import StudyError
+from search.references import absolute_reference
 from studies import environment
 from studies.artifacts.locations import artifacts_folder as artifacts_of
 from studies.artifacts.locations import bucket_of
@@ -81,6 +82,9 @@ def resolved(config: SearchConfig) -> dict[str, Any]:
     for name in ("model", "data", "calibration_data", "final_data", "calibration_cache"):
         if data[name] and Path(data[name]).exists():
             data[name] = str(Path(data[name]).absolute())
+    for name in ("data", "calibration_data", "final_data", "preprocess", "metric", "decode"):
+        if data[name]:
+            data[name] = absolute_reference(data[name])
     if config.artifacts and bucket_of(config) is None:
         data["artifacts"] = str(artifacts_of(config).absolute())
     kind = backend_kind(config)

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.data import arrays, batches, open_data, split
+from evaluators.data import arrays, batches, open_data, split, stored_arrays
+from evaluators.data.stored_arrays import file_name
 from search.errors import DataError
 from search.graph.model import TensorSpec
-from search.references import import_function
+from search.references import absolute_reference, import_function
 
 IMAGE = (TensorSpec("image", "float32", (4, 2, 3)),)
 PAIR = (TensorSpec("ids", "int64", (1, 5)), TensorSpec("mask", "float32", (1, 5)))
@@ -95,6 +96,83 @@ class TestNpz:
         rows, _ = open_data(source, IMAGE).batch(np.array([0, 1]))
         assert rows["image"].dtype == np.float32
         np.testing.assert_array_equal(rows["image"], images(2))
+
+
+class TestNpy:
+    def test_one_file_holds_the_only_input(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", images(5))
+        opened = open_data(str(tmp_path / "x.npy"), IMAGE)
+        assert opened.digest == open_data(save(tmp_path / "d.npz", image=images(5)), IMAGE).digest
+        with pytest.raises(DataError, match=r"ids, mask, and a \.npy file holds one\. Give an \.npz"):
+            open_data(str(tmp_path / "x.npy"), PAIR)
+
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_a_folder_has_a_file_for_each_array(
+        self, tmp_path: Path, order: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Read by the row as by the whole, and as from one .npz file: content, order of bytes and of axes alike."""
+        x, labels, name = images(6), np.arange(6), "in/put:0"
+        (tmp_path / "arrays").mkdir()
+        np.save(tmp_path / "arrays" / file_name(name), np.asarray(x, ">f4", order=order))
+        np.save(tmp_path / "arrays" / "labels.npy", labels)
+        spec = [TensorSpec(name, "float32", (4, 2, 3))]
+        whole = open_data(save(tmp_path / "d.npz", **{name: x, "labels": labels}), spec)
+        monkeypatch.setattr(arrays, "WHOLE_BYTES", 0)
+        opened = open_data(str(tmp_path / "arrays"), spec)
+        assert opened.digest == whole.digest
+        rows, got = opened.batch(np.array([5, 0, 0]))
+        np.testing.assert_array_equal(rows[name], x[[5, 0, 0]])
+        assert rows[name].dtype == np.float32
+        assert got is not None
+        assert got.tolist() == [5, 0, 0]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda path: path.write_bytes(b"text"), "expected an array that numpy.save wrote"),
+            (lambda path: path.write_bytes(path.read_bytes()[:-1]), "was not written to its end"),
+            (lambda path: np.save(path, np.array([None, None])), "Python objects"),
+            (lambda path: np.save(path, np.float32(1)), "a single value"),
+        ],
+    )
+    def test_refuses_what_is_no_array(self, tmp_path: Path, change: Callable[[Path], Any], message: str) -> None:
+        np.save(tmp_path / "x.npy", images(2))
+        change(tmp_path / "x.npy")
+        with pytest.raises(DataError, match=message):
+            open_data(str(tmp_path / "x.npy"), IMAGE)
+
+
+class TestByTheRow:
+    @pytest.fixture(autouse=True)
+    def large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(arrays, "WHOLE_BYTES", 0)
+
+    def test_a_large_npz_is_read_where_it_lies(self, tmp_path: Path) -> None:
+        x, labels = images(7), np.arange(7)
+        opened = open_data(save(tmp_path / "d.npz", labels=labels, image=x), IMAGE)
+        np.savez_compressed(tmp_path / "c.npz", labels=labels, image=x)
+        assert open_data(str(tmp_path / "c.npz"), IMAGE).digest == opened.digest
+        np.testing.assert_array_equal(opened.batch(np.array([6, 1]))[0]["image"], x[[6, 1]])
+        (tmp_path / "d.npz").unlink()
+        with pytest.raises(DataError, match=r"d\.npz: expected the file as it was when the run began"):
+            opened.batch(np.array([0]))
+
+    def test_a_damaged_one_is_refused(self, tmp_path: Path) -> None:
+        source = Path(save(tmp_path / "d.npz", image=images(50)))
+        content = bytearray(source.read_bytes())
+        content[500] ^= 1
+        source.write_bytes(content)
+        with pytest.raises(DataError, match="not a readable .npz archive.*CRC"):
+            open_data(str(source), IMAGE)
+
+    def test_a_sample_that_is_not_finite_is_named_in_any_block(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stored_arrays, "BLOCK_BYTES", 2 * images(1).nbytes)
+        x = images(7)
+        x[5, 0, 0] = np.nan
+        with pytest.raises(DataError, match="first in sample 5"):
+            open_data(save(tmp_path / "d.npz", image=x), IMAGE)
 
 
 class TestShards:
@@ -302,6 +380,46 @@ class TestFunctions:
         with pytest.raises(DataError, match=message):
             open_data("loader_bad:load", IMAGE)
 
+    def test_a_function_of_a_file_takes_arguments(self, here: Path) -> None:
+        body = "def load(split, count=2, scale=1.0, flip=False):\n"
+        body += "    return {'image': np.full((count, 2, 3), scale, np.float32), 'labels': np.array([split] * count)}\n"
+        write_module(here, "loader_d", body)
+        opened = open_data("loader_d.py:load?split=train+val%261&count=3&scale=.5&flip=true", IMAGE)
+        rows, labels = opened.batch(np.arange(3))
+        assert rows["image"].max() == 0.5
+        assert labels is not None
+        assert labels.tolist() == ["train+val&1"] * 3
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("loader_e.py:load?n", "expected arguments as name=value.*got 'n'"),
+            ("loader_e.py:load?n=1&n=2", "each name once.*got 'n=2'"),
+            ("loader_e.py:load?m=1", r"can be called as load\(m=1\), but .*'m'"),
+            ("sub/loader_e.py:load", "no such file 'sub/loader_e.py'"),
+        ],
+    )
+    def test_refuses_arguments_that_do_not_fit(self, here: Path, source: str, message: str) -> None:
+        write_module(here, "loader_e", "def load(n=1):\n    return {}\n")
+        with pytest.raises(DataError, match=message):
+            open_data(source, IMAGE)
+
+    def test_a_file_hides_no_other_module(self, here: Path) -> None:
+        """One that is called as a module of Python's, and two of one name, are each themselves."""
+        for folder in ("one", "two"):
+            (here / folder).mkdir()
+            write_module(here / folder, "colorsys", f"from beside_{folder} import NAME\ndef f():\n    return NAME\n")
+            write_module(here / folder, f"beside_{folder}", f"NAME = {folder!r}\n")
+        assert [import_function(f"{folder}/colorsys.py:f", "data")() for folder in ("one", "two")] == ["one", "two"]
+        assert "yiq_to_rgb" in dir(__import__("colorsys"))
+
+    def test_a_file_is_a_module_that_other_processes_find(self, here: Path) -> None:
+        (here / "deep").mkdir()
+        write_module(here / "deep", "loader_f", "def f():\n    pass\n")
+        assert import_function("deep/loader_f.py:f", "data").__module__ == "loader_f"
+        assert absolute_reference("deep/loader_f.py:f?a=1") == f"{here}/deep/loader_f.py:f?a=1"
+        assert absolute_reference("loader_f:f") == "loader_f:f"
+
     @pytest.mark.parametrize(
         ("reference", "message"),
         [
@@ -310,6 +428,9 @@ class TestFunctions:
             ("loader_c:missing", "module loader_c has no function missing"),
             ("loader_c:np.load", "is not of the form"),
             ("loader_c", "is not of the form"),
+            ("no_such_file.py:load", "FileNotFoundError: no such file"),
+            ("loader_c.py:missing", "file loader_c.py has no function missing"),
+            ("loader_c.py:load?a=1", "is not of the form"),
         ],
     )
     def test_refuses_what_cannot_be_imported(self, here: Path, reference: str, message: str) -> None:
