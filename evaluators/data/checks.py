@@ -38,7 +38,7 @@ class Checker:
         for spec in self.inputs:
             _check_array(arrays[spec.name], spec, where)
         if self.takes(CLUSTERS) and CLUSTERS in arrays:
-            read_ids(np.asarray(arrays[CLUSTERS][:]), where)
+            read_ids(np.asarray(arrays[CLUSTERS][...]), where)
         lengths = {name: len(array) if array.shape else 0 for name, array in arrays.items()}
         samples = lengths[self.inputs[0].name]
         if len(set(lengths.values())) > 1:

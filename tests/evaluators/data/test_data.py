@@ -162,7 +162,7 @@ class TestByTheRow:
         content = bytearray(source.read_bytes())
         content[500] ^= 1
         source.write_bytes(content)
-        with pytest.raises(DataError, match="not a readable .npz archive.*CRC"):
+        with pytest.raises(DataError, match=r"not a readable \.npz archive.*CRC"):
             open_data(str(source), IMAGE)
 
     def test_a_sample_that_is_not_finite_is_named_in_any_block(

@@ -1,0 +1,1 @@
+"""The fields of `SearchConfig` by group: each is one option, with its row of the option table."""

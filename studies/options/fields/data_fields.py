@@ -1,0 +1,91 @@
+"""Options that say what outputs are scored with, which samples are used, and how ranges are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search.space.range_rules import RangeRule
+from studies.options import value_kinds as kinds
+from studies.options.option import Verbs, option
+
+
+@dataclass(frozen=True)
+class DataFields:
+    """Metric, data sets and calibration; `SearchConfig` has them all."""
+
+    metric: str | None = option(
+        kinds.METRIC,
+        "top1 top5 agreement cosine sqnr mse miou map file.py:function",
+        None,
+        verbs=Verbs.SCORING,
+        panel="Data",
+    )
+    decode: str | None = option(
+        kinds.METRIC,
+        "How map reads boxes: yolov5, yolov8, module:function.",
+        None,
+        metavar="LAYOUT",
+        verbs=Verbs.SCORING,
+        panel="Data",
+    )
+    calibration_data: str | None = option(
+        kinds.TEXT,
+        "Data to calibrate on, apart.",
+        None,
+        metavar="DATA",
+        verbs=(*Verbs.BUILDING, "worker"),
+        panel="Data",
+        helps={"worker": "Where these are on this host."},
+    )
+    final_data: str | None = option(
+        kinds.TEXT,
+        "Data for the final score, apart.",
+        None,
+        metavar="DATA",
+        verbs=(*Verbs.BUILDING, "worker"),
+        panel="Data",
+        helps={"worker": "Where these are on this host."},
+    )
+    preprocess: str | None = option(
+        kinds.FUNCTION,
+        "file.py:function or module:function that reads one image file.",
+        None,
+        verbs=Verbs.SCORING,
+        panel="Data",
+    )
+    split_seed: int = option(
+        kinds.whole(least=0, most=2**32 - 1),
+        "Of the division of the data; fixed once a study is made.",
+        0,
+        metavar="N",
+        verbs=(*Verbs.CONTINUING, "evaluate", "recover"),
+        panel="Data",
+    )
+    calibration: str = option(
+        kinds.one_of("auto", "minmax", "percentile", "entropy", "mse"),
+        "auto: one for each tensor.",
+        "auto",
+        metavar="METHOD",
+        verbs=("search", *Verbs.ANALYSES),
+        panel="Data",
+    )
+    calibration_select: str = option(
+        kinds.SELECTION, "all, or KIND:N.", "all", metavar="WHICH", verbs=("search", *Verbs.ANALYSES), panel="Data"
+    )
+    ranges: tuple[RangeRule, ...] = option(
+        kinds.RANGE,
+        "Of tensors whose name matches: 'REGEX=LOW:HIGH'; repeatable.",
+        (),
+        name="range",
+        metavar="RULE",
+        verbs=("search", *Verbs.ANALYSES),
+        many=True,
+        panel="Data",
+        from_json=kinds.ranges_from_json,
+    )
+    calibration_cache: str | None = option(
+        kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
+    )
+    recover: str = option(
+        kinds.STEPS, "auto, none, or names of steps.", "auto", verbs=Verbs.RECOVERING, metavar="STEPS", panel="Data"
+    )

@@ -1,0 +1,186 @@
+"""Options that say what is searched, for how long, where it is kept, and on what it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from studies.options import value_kinds as kinds
+from studies.options.limits import Bound
+from studies.options.option import Verbs, option
+from studies.options.quantities import ShapeSpec
+from studies.options.urls import DEFAULT_STORAGE, default_url
+
+
+@dataclass(frozen=True)
+class StudyFields:
+    """Model, data, study, limits, time, target and workers; `SearchConfig` has them all."""
+
+    model: str = option(
+        kinds.TEXT,
+        "The ONNX model, in float32.",
+        metavar="FILE",
+        verbs=(*Verbs.READING_FILES, *Verbs.FRESH),
+        argument=("search", "layers", "evaluate", "recover"),
+        panel="Study",
+        helps=dict.fromkeys((*Verbs.READING_STUDIES, *Verbs.FRESH), "Where the model file is now, if it has moved."),
+    )
+    data: str = option(
+        kinds.TEXT,
+        "Calibration and evaluation data: .npz, .npy, folder, file.py:function.",
+        metavar="DATA",
+        verbs=(*Verbs.READING_FILES, *Verbs.FRESH, "gate"),
+        panel="Study",
+        helps={
+            **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, .npy, folder, file.py:function."),
+            **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
+            "layers": "Calibrate too: ranges decide on FP16.",
+            "sensitivity": "Of a model: its data. Of a study: where they are now.",
+        },
+    )
+    study: str = option(
+        kinds.STUDY, "Name of the study.", "", metavar="NAME", panel="Study", default_text="the model's file name"
+    )
+    limits: Mapping[str, Bound] = field(default_factory=dict)
+    trials: int = option(
+        kinds.whole(),
+        "Distinct evaluations in total, baselines included.",
+        60,
+        metavar="N",
+        verbs=Verbs.JOINING,
+        panel="How long",
+        helps=dict.fromkeys(("resume", "worker"), "New total of evaluations. [default: the study's own]"),
+    )
+    time_limit_s: float | None = option(
+        kinds.DURATION,
+        "Stop after so long: 30m, 1h30m.",
+        None,
+        name="time-limit",
+        metavar="TIME",
+        verbs=Verbs.CONTINUING,
+        clearable=True,
+        panel="How long",
+    )
+    sensitivity_time_s: float | None = option(
+        kinds.DURATION,
+        "Of the sensitivity pass.",
+        None,
+        name="sensitivity-time",
+        metavar="TIME",
+        verbs=("search", "sensitivity", "evaluate"),
+        panel="How long",
+        default_text="5 % of the study, 60s at most",
+    )
+    patience: int | None = option(
+        kinds.whole(),
+        "Stop after N evaluations without hypervolume gain.",
+        None,
+        metavar="N",
+        verbs=Verbs.CONTINUING,
+        clearable=True,
+        panel="How long",
+    )
+    storage: str = option(
+        kinds.STORAGE,
+        "Study database.",
+        default_url,
+        metavar="URL",
+        panel="Study",
+        default_text=DEFAULT_STORAGE,
+        repr=False,
+    )
+    artifacts: str | None = option(
+        kinds.PLACE,
+        "Folder, s3://… or gs://… of engines.",
+        None,
+        metavar="PLACE",
+        panel="Study",
+        default_text="beside the database",
+    )
+    backend: str = option(
+        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=Verbs.RUNNING, panel="Target"
+    )
+    backend_options: tuple[str, ...] = option(
+        kinds.NAMED_VALUE,
+        "NAME=VALUE, as the backend declares it; repeatable.",
+        (),
+        name="backend-option",
+        metavar="OPTION",
+        verbs=Verbs.RUNNING,
+        many=True,
+        panel="Target",
+        from_json=tuple,
+    )
+    device: str = option(
+        kinds.TEXT,
+        "cpu, cuda, cuda:1.",
+        "auto",
+        metavar="NAME",
+        verbs=Verbs.RUNNING,
+        panel="Target",
+        default_text="the backend's own",
+    )
+    gpus: str | None = option(
+        kinds.GPUS,
+        "A worker process per GPU of this host: all, how many, or which: 0,2.",
+        None,
+        metavar="GPUS",
+        verbs=Verbs.CONTINUING,
+        panel="Workers",
+    )
+    workers: int | None = option(
+        kinds.whole(most=1024),
+        "So many worker processes on this host's processor.",
+        None,
+        metavar="N",
+        verbs=Verbs.CONTINUING,
+        panel="Workers",
+    )
+    builders: int = option(
+        kinds.whole(least=0, most=64),
+        "Processes that only build, beside the one that measures.",
+        0,
+        metavar="N",
+        verbs=Verbs.JOINING,
+        panel="Workers",
+    )
+    metrics_port: int | None = option(
+        kinds.PORT, "Serve metrics on 127.0.0.1.", None, metavar="PORT", verbs=Verbs.JOINING, panel="Workers"
+    )
+    lease_s: float = option(
+        kinds.LEASE,
+        "A worker silent for so long counts as lost.",
+        60.0,
+        name="lease",
+        metavar="TIME",
+        default_text="60s",
+        verbs=Verbs.CONTINUING,
+        panel="Workers",
+    )
+    threads: int = option(
+        kinds.whole(most=4096),
+        "Processor threads of one inference.",
+        1,
+        metavar="N",
+        verbs=Verbs.RUNNING,
+        panel="Target",
+    )
+    batch: int | None = option(
+        kinds.whole(),
+        "Leading dimension of dynamic inputs.",
+        None,
+        metavar="N",
+        verbs=("search", *Verbs.ANALYSES, "gate"),
+        panel="Target",
+    )
+    shapes: tuple[ShapeSpec, ...] = option(
+        kinds.SHAPE,
+        "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.",
+        (),
+        name="shape",
+        metavar="SHAPE",
+        verbs=("search", *Verbs.ANALYSES),
+        many=True,
+        panel="Target",
+        from_json=kinds.shapes_from_json,
+    )
