@@ -106,8 +106,12 @@ def read_npy(path: Path) -> StoredArray:
             f"data file {str(path)!r}: expected an array that numpy.save wrote, got {short(error)}. Write it again"
         ) from error
     if dtype.hasobject or not shape:
-        what = "Python objects, which are refused as loading them could run foreign code" if shape else "a single value"
-        raise DataError(f"data file {str(path)!r}: expected an array with one row per sample, got {what}")
+        what = (
+            "one of Python objects: pickled and object arrays are refused because loading them could run foreign code"
+            if dtype.hasobject
+            else "a single value"
+        )
+        raise DataError(f"data file {str(path)!r}: expected an array of numbers with one row per sample, got {what}")
     wanted = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if path.stat().st_size < wanted:
         raise DataError(
