@@ -90,11 +90,11 @@ class Comparison:
         """What follows from it, in sentences."""
         lines = []
         for side in self.outputs:
-            told = "the engine computes what its precisions explain; what differs from the float model is theirs"
+            told = "the engine agrees with its emulation, so what differs from the float model comes from its precisions"
             if not side.explained:
-                told = "the engine is further from its emulation than its precisions explain"
+                told = "the engine differs from its emulation by more than its precisions explain"
             elif self.first is not None:
-                told = "the engine is as near to its emulation as its precisions explain, though a group of it is not"
+                told = "the engine agrees with its emulation in this output, but not in every group"
             lines.append(f"{side.name}: {told}")
         lines += [self._where()] if self.groups is not None else []
         lines += flip_texts(self.flips) if self.flips is not None else []

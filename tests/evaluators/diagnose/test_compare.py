@@ -311,7 +311,7 @@ def test_an_fp32_engine_is_explained(studied: Path) -> None:
     result = invoke("compare", "small", 0, "--samples", 8)
     assert result.exit_code == 0, result.output
     assert "trial 0: all fp32, on 8 samples of the final split" in result.stdout
-    assert "logits: the engine computes what its precisions explain" in result.stdout
+    assert "logits: the engine agrees with its emulation" in result.stdout
     assert "warning" not in result.stdout + result.stderr
     found = strict(ok("compare", "small", 0, "--json"))
     assert (found["samples"], found["groups"], found["warnings"]) == (18, None, [])  # no more are there
@@ -370,9 +370,9 @@ def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
     found = Comparison("s", 0, "m", 8, 10.0, (side,), groups, (), ())
     assert side.explained
     told, where = found.verdicts()
-    assert told.startswith("logits: the engine is as near to its emulation as its precisions explain, though")
+    assert told == "logits: the engine agrees with its emulation in this output, but not in every group"
     assert where.startswith("they part first at g000")
-    assert "computes what its precisions explain" in replace(found, groups=None).verdicts()[0]
+    assert "agrees with its emulation, so" in replace(found, groups=None).verdicts()[0]
 
 
 @pytest.mark.slow
