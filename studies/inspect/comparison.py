@@ -90,7 +90,7 @@ class Comparison:
         """What follows from it, in sentences."""
         lines = []
         for side in self.outputs:
-            told = "the engine agrees with its emulation, so what differs from the float model comes from its precisions"
+            told = "the engine agrees with its emulation, so it differs from the float model by its precisions alone"
             if not side.explained:
                 told = "the engine differs from its emulation by more than its precisions explain"
             elif self.first is not None:
