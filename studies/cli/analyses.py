@@ -49,10 +49,17 @@ def layers(as_json: Json = False, **options: Any) -> None:
 def profile(
     study: Study,
     trial: Trial,
-    count: Annotated[int, typer.Option("--count", help="Inferences of a profiled run.", metavar="N")] = 50,
-    sort: Annotated[str, typer.Option("--sort", help="order or time.", metavar="ORDER")] = "order",
-    against: Annotated[int | None, typer.Option("--against", help="Another trial beside it.", metavar="TRIAL")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
+    count: Annotated[int, typer.Option("--count", help="How many inferences a profiled run makes.", metavar="N")] = 50,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort", help="Sort layers by their order in the graph, or by time: order or time.", metavar="ORDER"
+        ),
+    ] = "order",
+    against: Annotated[
+        int | None, typer.Option("--against", help="Show another trial beside it.", metavar="TRIAL")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again, even where a stored result exists.")] = False,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
@@ -95,7 +102,7 @@ def remeasure(
     trial: Annotated[
         list[int] | None, typer.Option("--trial", help="Measure this trial again; repeatable.", metavar="TRIAL")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Measure all that is doubtful again.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Measure every doubtful latency again.")] = False,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
@@ -127,15 +134,20 @@ def remeasure(
 def compare(
     study: Study,
     trial: Trial,
-    groups: Annotated[bool, typer.Option("--groups", help="Group by group: where do they part?")] = False,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Compare the output of every group, and name the first that differs.")
+    ] = False,
     samples: Annotated[
-        int, typer.Option("--samples", help="Samples of the final split, at most.", metavar="N")
+        int, typer.Option("--samples", help="How many samples of the final split are compared at most.", metavar="N")
     ] = comparison.DEFAULT_SAMPLES,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="Fall of a group's SQNR that is marked, in dB.", metavar="DB")
+        float, typer.Option("--threshold", help="Mark groups whose SQNR falls by more than this, in dB.", metavar="DB")
     ] = comparison.DEFAULT_THRESHOLD_DB,
     outputs: Annotated[
-        Path | None, typer.Option("--outputs", help="Find faults in what your own program gives.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--outputs", help="File with the outputs of your own program, to find faults in it.", metavar="FILE"
+        ),
     ] = None,
     target: WhichTarget = None,
     storage: Storage = None,
@@ -166,8 +178,10 @@ def compare(
 @verb
 def sensitivity(
     study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is stored.")] = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture as HTML.", metavar="FILE")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again, even where a stored result exists.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write a figure to this HTML file.", metavar="FILE")
+    ] = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
@@ -213,7 +227,7 @@ def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
 @verb
 def evaluate(
     assign: Annotated[
-        str, typer.Option("--assign", help="all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.", metavar="MIX")
+        str, typer.Option("--assign", help="The mix: all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.", metavar="MIX")
     ],
     keep_sensitive: Annotated[
         bool, typer.Option("--keep-sensitive", help="Keep sensitive groups in FP16 or FP32.")

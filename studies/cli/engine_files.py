@@ -23,13 +23,16 @@ if TYPE_CHECKING:  # it takes a while to import
 EXIT_CODES = {"holds": 0, "fails": 1, "not judged": 3}
 
 File = Annotated[
-    Path, typer.Argument(help="Plan, trtexec's layer JSON, ONNX file, or exported folder.", metavar="FILE")
+    Path, typer.Argument(help="TensorRT plan, layer JSON of trtexec, ONNX file, or exported folder.", metavar="FILE")
 ]
 Profile = Annotated[
-    Path | None, typer.Option("--profile", help="Times by layer, of trtexec --exportProfile.", metavar="FILE")
+    Path | None,
+    typer.Option("--profile", help="Times by layer, as trtexec --exportProfile writes them.", metavar="FILE"),
 ]
-Against = Annotated[Path | None, typer.Option("--against", help="Another engine beside it.", metavar="OTHER")]
-AgainstProfile = Annotated[Path | None, typer.Option("--against-profile", help="Times of the other.", metavar="FILE")]
+Against = Annotated[Path | None, typer.Option("--against", help="Show another engine beside it.", metavar="OTHER")]
+AgainstProfile = Annotated[
+    Path | None, typer.Option("--against-profile", help="Times by layer of the other engine.", metavar="FILE")
+]
 
 
 @verb
@@ -56,28 +59,38 @@ def inspect(
 
 
 Candidate = Annotated[
-    str, typer.Argument(help="Study, exported folder, ONNX file or plan that is to be judged.", metavar="CANDIDATE")
+    str, typer.Argument(help="The engine to judge: a study, exported folder, ONNX file or plan.", metavar="CANDIDATE")
 ]
 Baseline = Annotated[
-    str, typer.Option("--against", help="The same of what it is held against.", metavar="BASELINE", show_default=False)
+    str,
+    typer.Option(
+        "--against",
+        help="The engine to compare with: a study, exported folder, ONNX file or plan.",
+        metavar="BASELINE",
+        show_default=False,
+    ),
 ]
 MaxDrop = Annotated[
-    str | None, typer.Option("--max-drop", help="Most loss against the baseline: 1%, 0.01.", metavar="LOSS")
+    str | None, typer.Option("--max-drop", help="Largest allowed loss against the baseline: 1%, 0.01.", metavar="LOSS")
 ]
 MaxSlowdown = Annotated[
-    str | None, typer.Option("--max-slowdown", help="Most slowdown against the baseline: 3%.", metavar="SHARE")
+    str | None,
+    typer.Option("--max-slowdown", help="Largest allowed slowdown against the baseline: 3%.", metavar="SHARE"),
 ]
 TrialOf = Annotated[
-    int | None, typer.Option("--trial", help="Of a candidate that is a study. [default: its pick]", metavar="TRIAL")
+    int | None,
+    typer.Option("--trial", help="Trial to take if the candidate is a study. [default: its pick]", metavar="TRIAL"),
 ]
 BaselineTrial = Annotated[
-    int | None, typer.Option("--against-trial", help="Of a baseline that is a study.", metavar="TRIAL")
+    int | None, typer.Option("--against-trial", help="Trial to take if the baseline is a study.", metavar="TRIAL")
 ]
 Reference = Annotated[
     Path | None,
     typer.Option("--reference", help="Engine of the float model, for metrics that compare outputs.", metavar="FILE"),
 ]
-Processes = Annotated[int, typer.Option("--processes", help="In which latencies are measured.", metavar="N")]
+Processes = Annotated[
+    int, typer.Option("--processes", help="In how many processes latencies are measured.", metavar="N")
+]
 Junit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.", metavar="FILE")]
 Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write a summary in Markdown.", metavar="FILE")]
 

@@ -18,13 +18,17 @@ NewStudy = Annotated[
 ]
 MaxDrop = Annotated[
     str | None,
-    typer.Option("--max-drop", help="Most loss against the old engine: 1%, 0.01. [default: 0]", metavar="LOSS"),
+    typer.Option(
+        "--max-drop", help="Largest allowed loss against the old engine: 1%, 0.01. [default: 0]", metavar="LOSS"
+    ),
 ]
 MaxSlowdown = Annotated[
-    str | None, typer.Option("--max-slowdown", help="Most slowdown against the old engine: 3%.", metavar="SHARE")
+    str | None,
+    typer.Option("--max-slowdown", help="Largest allowed slowdown against the old engine: 3%.", metavar="SHARE"),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="New or empty folder for the new best, if it passes.", metavar="DIR")
+    Path | None,
+    typer.Option("--out", help="New or empty folder for the new best engine, written if it passes.", metavar="DIR"),
 ]
 
 

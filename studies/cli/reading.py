@@ -32,13 +32,15 @@ from studies.store.records import TargetRecord
 from studies.verbs import readings
 
 _EVERY_S = 2.0
-Pick = typer.Option("--pick", help="Instead: best, accurate, fast, knee, or score:0.6,0.4.", metavar="PICK")
+Pick = typer.Option(
+    "--pick", help="Show this pick instead: best, accurate, fast, knee or score:0.6,0.4.", metavar="PICK"
+)
 
 
 @verb
 def status(
     study: Study,
-    watch: Annotated[bool, typer.Option("--watch", help="Look every 2 s, until the study is done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Print the status every 2 s until the study is done.")] = False,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:

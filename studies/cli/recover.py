@@ -16,7 +16,7 @@ from studies.options.read_options import read_config
 @verb
 def recover(
     folder: Annotated[
-        Path | None, typer.Option("--out", help="New or empty folder for model and ranges.", metavar="DIR")
+        Path | None, typer.Option("--out", help="New or empty folder for the model and the ranges.", metavar="DIR")
     ] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Build INT8 before and after, and time both.")] = False,
     as_json: Json = False,

@@ -19,13 +19,15 @@ from studies.options.read_options import read_changes
 
 Tolerance = typer.Option(
     "--latency-tolerance",
-    help="How far its latency may be from the measured engine's: 5%. [default: the study's tie band]",
+    help="How far the export's latency may be from that of the measured engine: 5%. [default: the study's tie band]",
     metavar="SHARE",
 )
-Pick = typer.Option("--pick", help="best, accurate, fast, knee, or score:0.6,0.4. [default: best]", metavar="PICK")
+Pick = typer.Option(
+    "--pick", help="Which pick: best, accurate, fast, knee or score:0.6,0.4. [default: best]", metavar="PICK"
+)
 Tools = typer.Option(
     "--for",
-    help="Hand the mix over to other tools: nncf, polygraphy, modelopt, qat; repeated, or with commas.",
+    help="Also write the mix for other tools: nncf, polygraphy, modelopt, qat; repeat it or use commas.",
     metavar="TOOL",
 )
 
@@ -37,7 +39,7 @@ def export(
     pick: Annotated[str | None, Pick] = None,
     trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
     triton: Annotated[
-        str | None, typer.Option("--triton", help="Write a Triton model of this name too.", metavar="NAME")
+        str | None, typer.Option("--triton", help="Also write a Triton model of this name.", metavar="NAME")
     ] = None,
     tools: Annotated[list[str] | None, Tools] = None,
     latency_tolerance: Annotated[str | None, Tolerance] = None,
@@ -76,7 +78,11 @@ def report(
     file: Annotated[Path, typer.Option("--out", help="The HTML file.", metavar="FILE")],
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", help="Show this target; repeated: side by side. [default: all]", metavar="TARGET"),
+        typer.Option(
+            "--target",
+            help="Show this target; repeat it to show several side by side. [default: all]",
+            metavar="TARGET",
+        ),
     ] = None,
     pick: Picks = None,
     storage: Storage = None,
@@ -110,7 +116,7 @@ def delete(
 @verb
 def doctor(
     backend: Annotated[
-        str | None, typer.Option("--backend", help="Look at this one alone, say tensorrt.", metavar="NAME")
+        str | None, typer.Option("--backend", help="Look at this backend only, for example tensorrt.", metavar="NAME")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -132,7 +138,7 @@ def doctor(
 @verb
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
-    trials: Annotated[int, typer.Option("--trials", help="Evaluations.", metavar="N")] = 24,
+    trials: Annotated[int, typer.Option("--trials", help="How many mixes are evaluated.", metavar="N")] = 24,
     quiet: Quiet = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""

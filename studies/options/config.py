@@ -43,11 +43,16 @@ class SearchConfig(DataFields, StudyFields):
         kinds.SAMPLER, f"{', '.join(SAMPLERS)}, or module:Class.", "guided", metavar="NAME", panel="Search"
     )
     reward: tuple[float, float] = option(
-        kinds.WEIGHTS, "Weights of rl, of accuracy first.", (0.6, 0.4), metavar="W,W", panel="Search", from_json=tuple
+        kinds.WEIGHTS,
+        "Weights of accuracy and latency in the reward of the sampler rl.",
+        (0.6, 0.4),
+        metavar="W,W",
+        panel="Search",
+        from_json=tuple,
     )
     granularity: str = option(
         kinds.one_of("group", "block"),
-        "One choice per group or per block.",
+        "What has a precision of its own: each group, or each block of repeated structure.",
         "group",
         metavar="KIND",
         verbs=("search", "layers"),
@@ -55,7 +60,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     keep: tuple[KeepRule, ...] = option(
         kinds.KEEP,
-        "Keep layers whose name matches: 'REGEX=fp32'; repeatable.",
+        "Keep layers whose name matches in one precision, as 'REGEX=fp32'; repeatable.",
         (),
         metavar="RULE",
         verbs=("search", *Verbs.ANALYSES),
@@ -63,13 +68,17 @@ class SearchConfig(DataFields, StudyFields):
         panel="Search",
         from_json=kinds.keep_from_json,
     )
-    seed: int = option(kinds.whole(least=0, most=2**32 - 1), "Of the sampler.", 0, metavar="N", panel="Search")
+    seed: int = option(kinds.whole(least=0, most=2**32 - 1), "Seed of the sampler.", 0, metavar="N", panel="Search")
     keep_engines: str = option(
-        kinds.one_of("front", "all", "none"), "all, front or none.", "front", metavar="WHICH", panel="Study"
+        kinds.one_of("front", "all", "none"),
+        "Which engines are kept: all, front or none.",
+        "front",
+        metavar="WHICH",
+        panel="Study",
     )
     evaluation_timeout_s: float = option(
         kinds.DURATION,
-        "Of one evaluation.",
+        "Longest time of one evaluation.",
         600.0,
         name="evaluation-timeout",
         metavar="TIME",
@@ -78,7 +87,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     evaluation_memory_bytes: int | None = option(
         kinds.SIZE,
-        "Limit of the evaluator process.",
+        "Memory limit of the process that builds and measures.",
         None,
         name="evaluation-memory",
         metavar="SIZE",
@@ -87,7 +96,11 @@ class SearchConfig(DataFields, StudyFields):
         panel="How long",
     )
     repair: int = option(
-        kinds.whole(least=0, most=1000), "Repairs of a refused assignment.", 0, metavar="N", panel="Search"
+        kinds.whole(least=0, most=1000),
+        "How often a mix that the builder refuses may be repaired.",
+        0,
+        metavar="N",
+        panel="Search",
     )
     builder_options: Mapping[str, Any] = field(default_factory=dict)
     quiet: bool = option(kinds.TEXT, "Print nothing but errors.", False, flag=True, verbs=(), panel="Study")

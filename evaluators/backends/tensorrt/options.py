@@ -40,36 +40,51 @@ class TensorRTOptions:
     typing: str = option(
         "choice",
         "auto",
-        "Of TensorRT: auto, weak, strong.",
+        "How TensorRT gets precisions: auto, weak or strong typing.",
         metavar="KIND",
         choices=("auto", WEAK, STRONG),
         verbs=("resume", "worker", "layers", "sensitivity"),
     )
-    workspace_bytes: int = option("size", 4 * GIB, "Scratch memory of TensorRT.", name="workspace", metavar="SIZE")
+    workspace_bytes: int = option(
+        "size", 4 * GIB, "Largest scratch memory of a TensorRT kernel.", name="workspace", metavar="SIZE"
+    )
     optimization_level: int = option(
-        "count", 3, "Of TensorRT: 0 to 5, or by the first build.", metavar="N", most=5, auto=True, final=True
+        "count",
+        3,
+        "Optimization level of TensorRT, 0 to 5; auto decides by the first build.",
+        metavar="N",
+        most=5,
+        auto=True,
+        final=True,
     )
     tf32: bool = option(
-        "switch", True, "TF32 for FP32 in TensorRT: on, off.", metavar="SWITCH", verbs=("resume", "worker")
+        "switch",
+        True,
+        "Whether FP32 layers of TensorRT may compute in TF32: on or off.",
+        metavar="SWITCH",
+        verbs=("resume", "worker"),
     )
-    sparsity: bool = option("flag", False, "Let TensorRT use sparse weights.")
+    sparsity: bool = option("flag", False, "Let TensorRT use kernels for weights of 2:4 sparsity.")
     native_instancenorm: bool = option(
-        "switch", True, "TensorRT's own InstanceNormalization: on, off.", metavar="SWITCH"
+        "switch",
+        True,
+        "Use TensorRT's own layer for InstanceNormalization, not its plugin: on or off.",
+        metavar="SWITCH",
     )
     plugins: tuple[str, ...] = option(
-        "file", (), "Plugin library of TensorRT; repeatable.", name="plugin", metavar="FILE", many=True
+        "file", (), "Plugin library that TensorRT loads; repeatable.", name="plugin", metavar="FILE", many=True
     )
     timing_cache: str | None = option(
         "folder",
         None,
-        "TensorRT's timing cache, or none.",
+        "Folder of TensorRT's timing cache, or none.",
         metavar="DIR",
         default_text="beside the engines",
     )
     build_threads: int | None = option(
         "count",
         None,
-        "Of TensorRT's builder.",
+        "How many processor threads TensorRT's builder uses.",
         metavar="N",
         least=1,
         most=4096,

@@ -22,7 +22,7 @@ class DataFields:
     )
     decode: str | None = option(
         kinds.METRIC,
-        "How map reads boxes: yolov5, yolov8, module:function.",
+        "How map reads boxes from the outputs: boxes, yolov5, yolov8 or module:function.",
         None,
         metavar="LAYOUT",
         verbs=Verbs.SCORING,
@@ -30,21 +30,21 @@ class DataFields:
     )
     calibration_data: str | None = option(
         kinds.TEXT,
-        "Data to calibrate on, apart.",
+        "Separate data for calibration, in place of a part of --data.",
         None,
         metavar="DATA",
         verbs=(*Verbs.BUILDING, "worker"),
         panel="Data",
-        helps={"worker": "Where these are on this host."},
+        helps={"worker": "Where these data are on this host."},
     )
     final_data: str | None = option(
         kinds.TEXT,
-        "Data for the final score, apart.",
+        "Separate data for the final score, in place of a part of --data.",
         None,
         metavar="DATA",
         verbs=(*Verbs.BUILDING, "worker"),
         panel="Data",
-        helps={"worker": "Where these are on this host."},
+        helps={"worker": "Where these data are on this host."},
     )
     preprocess: str | None = option(
         kinds.FUNCTION,
@@ -55,7 +55,7 @@ class DataFields:
     )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),
-        "Of the division of the data; fixed once a study is made.",
+        "Seed that divides the data; fixed once the study is made.",
         0,
         metavar="N",
         verbs=(*Verbs.CONTINUING, "evaluate", "recover"),
@@ -63,18 +63,23 @@ class DataFields:
     )
     calibration: str = option(
         kinds.one_of("auto", "minmax", "percentile", "entropy", "mse"),
-        "auto: one for each tensor.",
+        "How ranges are found: auto (chosen for each tensor), minmax, percentile, entropy or mse.",
         "auto",
         metavar="METHOD",
         verbs=("search", *Verbs.ANALYSES),
         panel="Data",
     )
     calibration_select: str = option(
-        kinds.SELECTION, "all, or KIND:N.", "all", metavar="WHICH", verbs=("search", *Verbs.ANALYSES), panel="Data"
+        kinds.SELECTION,
+        "Calibration samples to use: all, confident:N, diverse:N or worst:N.",
+        "all",
+        metavar="WHICH",
+        verbs=("search", *Verbs.ANALYSES),
+        panel="Data",
     )
     ranges: tuple[RangeRule, ...] = option(
         kinds.RANGE,
-        "Of tensors whose name matches: 'REGEX=LOW:HIGH'; repeatable.",
+        "INT8 range of tensors whose name matches, as 'REGEX=LOW:HIGH'; repeatable.",
         (),
         name="range",
         metavar="RULE",
@@ -84,8 +89,13 @@ class DataFields:
         from_json=kinds.ranges_from_json,
     )
     calibration_cache: str | None = option(
-        kinds.TEXT, "Ranges of a TensorRT cache.", None, metavar="FILE", panel="Data"
+        kinds.TEXT, "Take ranges from a calibration cache of TensorRT.", None, metavar="FILE", panel="Data"
     )
     recover: str = option(
-        kinds.STEPS, "auto, none, or names of steps.", "auto", verbs=Verbs.RECOVERING, metavar="STEPS", panel="Data"
+        kinds.STEPS,
+        "How INT8 is made to lose less at no cost in latency: auto, none, or names of steps.",
+        "auto",
+        verbs=Verbs.RECOVERING,
+        metavar="STEPS",
+        panel="Data",
     )

@@ -18,7 +18,7 @@ class StudyFields:
 
     model: str = option(
         kinds.TEXT,
-        "The ONNX model, in float32.",
+        "The ONNX model to search, in float32.",
         metavar="FILE",
         verbs=(*Verbs.READING_FILES, *Verbs.FRESH),
         argument=("search", "layers", "evaluate", "recover"),
@@ -34,8 +34,8 @@ class StudyFields:
         helps={
             **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, .npy, folder, file.py:function."),
             **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
-            "layers": "Calibrate too: ranges decide on FP16.",
-            "sensitivity": "Of a model: its data. Of a study: where they are now.",
+            "layers": "Data to calibrate on; their ranges decide where FP16 is offered.",
+            "sensitivity": "For a model: its data. For a study: where its data are now.",
         },
     )
     study: str = option(
@@ -44,7 +44,7 @@ class StudyFields:
     limits: Mapping[str, Bound] = field(default_factory=dict)
     trials: int = option(
         kinds.whole(),
-        "Distinct evaluations in total, baselines included.",
+        "How many distinct mixes are evaluated in total, baselines included.",
         60,
         metavar="N",
         verbs=Verbs.JOINING,
@@ -53,7 +53,7 @@ class StudyFields:
     )
     time_limit_s: float | None = option(
         kinds.DURATION,
-        "Stop after so long: 30m, 1h30m.",
+        "End the command after this time, for example 30m or 1h30m.",
         None,
         name="time-limit",
         metavar="TIME",
@@ -63,7 +63,7 @@ class StudyFields:
     )
     sensitivity_time_s: float | None = option(
         kinds.DURATION,
-        "Of the sensitivity pass.",
+        "Time for measuring how sensitive each layer is.",
         None,
         name="sensitivity-time",
         metavar="TIME",
@@ -73,7 +73,7 @@ class StudyFields:
     )
     patience: int | None = option(
         kinds.whole(),
-        "Stop after N evaluations without hypervolume gain.",
+        "Stop after N evaluations that did not improve the front.",
         None,
         metavar="N",
         verbs=Verbs.CONTINUING,
@@ -82,7 +82,7 @@ class StudyFields:
     )
     storage: str = option(
         kinds.STORAGE,
-        "Study database.",
+        "URL of the study database.",
         default_url,
         metavar="URL",
         panel="Study",
@@ -91,18 +91,23 @@ class StudyFields:
     )
     artifacts: str | None = option(
         kinds.PLACE,
-        "Folder, s3://… or gs://… of engines.",
+        "Where engines are kept: a folder, s3://… or gs://….",
         None,
         metavar="PLACE",
         panel="Study",
         default_text="beside the database",
     )
     backend: str = option(
-        kinds.BACKEND, "auto, tensorrt, onnxruntime, fake.", "auto", metavar="NAME", verbs=Verbs.RUNNING, panel="Target"
+        kinds.BACKEND,
+        "What builds and runs engines: auto, tensorrt, onnxruntime or fake.",
+        "auto",
+        metavar="NAME",
+        verbs=Verbs.RUNNING,
+        panel="Target",
     )
     backend_options: tuple[str, ...] = option(
         kinds.NAMED_VALUE,
-        "NAME=VALUE, as the backend declares it; repeatable.",
+        "An option of the backend, as NAME=VALUE; repeatable.",
         (),
         name="backend-option",
         metavar="OPTION",
@@ -113,7 +118,7 @@ class StudyFields:
     )
     device: str = option(
         kinds.TEXT,
-        "cpu, cuda, cuda:1.",
+        "Device that candidates run on: cpu, cuda or cuda:1.",
         "auto",
         metavar="NAME",
         verbs=Verbs.RUNNING,
@@ -122,7 +127,7 @@ class StudyFields:
     )
     gpus: str | None = option(
         kinds.GPUS,
-        "A worker process per GPU of this host: all, how many, or which: 0,2.",
+        "Start a worker process per GPU of this host: all, a number, or a list such as 0,2.",
         None,
         metavar="GPUS",
         verbs=Verbs.CONTINUING,
@@ -130,7 +135,7 @@ class StudyFields:
     )
     workers: int | None = option(
         kinds.whole(most=1024),
-        "So many worker processes on this host's processor.",
+        "Start this many worker processes on the processor of this host.",
         None,
         metavar="N",
         verbs=Verbs.CONTINUING,
@@ -138,18 +143,23 @@ class StudyFields:
     )
     builders: int = option(
         kinds.whole(least=0, most=64),
-        "Processes that only build, beside the one that measures.",
+        "Start this many processes that only build, beside the one that measures.",
         0,
         metavar="N",
         verbs=Verbs.JOINING,
         panel="Workers",
     )
     metrics_port: int | None = option(
-        kinds.PORT, "Serve metrics on 127.0.0.1.", None, metavar="PORT", verbs=Verbs.JOINING, panel="Workers"
+        kinds.PORT,
+        "Port on 127.0.0.1 where Prometheus can read the progress.",
+        None,
+        metavar="PORT",
+        verbs=Verbs.JOINING,
+        panel="Workers",
     )
     lease_s: float = option(
         kinds.LEASE,
-        "A worker silent for so long counts as lost.",
+        "A worker that is silent for this time counts as lost.",
         60.0,
         name="lease",
         metavar="TIME",
@@ -159,7 +169,7 @@ class StudyFields:
     )
     threads: int = option(
         kinds.whole(most=4096),
-        "Processor threads of one inference.",
+        "How many processor threads one inference uses.",
         1,
         metavar="N",
         verbs=Verbs.RUNNING,
@@ -167,7 +177,7 @@ class StudyFields:
     )
     batch: int | None = option(
         kinds.whole(),
-        "Leading dimension of dynamic inputs.",
+        "Batch size: the size of the leading dimension of dynamic inputs.",
         None,
         metavar="N",
         verbs=("search", *Verbs.ANALYSES, "gate"),
@@ -175,7 +185,7 @@ class StudyFields:
     )
     shapes: tuple[ShapeSpec, ...] = option(
         kinds.SHAPE,
-        "NAME:32x3x224x224, or NAME:MIN:OPT:MAX; repeatable.",
+        "Shape of a dynamic input, as NAME:32x3x224x224 or NAME:MIN:OPT:MAX; repeatable.",
         (),
         name="shape",
         metavar="SHAPE",
