@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitfront.inputs import InputFiles
+from bitfront.metrics import Metric, OwnMetric, lend, metric_name
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
 from bitfront.samplers import lent
 from bitfront.study import Study
 from search.errors import ConfigError, InputError, RunError, StudyError
-from search.references import REFERENCE
 from studies import interrupts, verbs
 from studies.judging.sentences.no_pick import all_failed_text
 from studies.judging.sentences.unrelated_outputs import pick_warnings
@@ -46,7 +46,7 @@ def search(
     trials: int | None = None,
     max_drop: float | str | None = None,
     latency_budget: str | None = None,
-    metric: str | Callable[..., Any] | None = None,
+    metric: Metric | None = None,
     sampler: Sampler | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = "auto",
@@ -71,7 +71,9 @@ def search(
         trials: distinct evaluations in total, baselines included; None for 60.
         max_drop: allowed loss: 0.01 or `1%`.
         latency_budget: with its unit: `2.5ms`.
-        metric: by name, or a function of a module: it is called in other processes, which import it.
+        metric: by name, or a function or class as `--metric` takes it. One of a module is imported by the process that
+            scores. Any other, say one that a notebook defines, is called in this process, by a thread that may not be
+            the main one; then whoever resumes the study gives it again.
         sampler: by name, a `SamplerKind`, or any Optuna sampler; None for `guided`.
         callbacks: called after every trial with the study and the trial. `study.stop()` ends the search. An error ends
             it too and is raised here; the study can be resumed.
@@ -93,15 +95,16 @@ def search(
     _refuse_import_of_script("search")
     if if_exists not in IF_EXISTS:
         raise ConfigError(f"if_exists: expected one of {', '.join(IF_EXISTS)}, got {if_exists!r}.")
-    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": _metric_name(metric)}
-    with lent(sampler) as sampler_name:
+    own = OwnMetric.of(metric)
+    named = {"trials": trials, "max_drop": max_drop, "latency_budget": latency_budget, "metric": metric_name(metric)}
+    with lent(sampler) as sampler_name, lend(own):
         given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
         config = read_config({**given, "model": "model.onnx", "data": "data"})
         with InputFiles(config.study, config.storage) as files:
             run = _prepare(config, given, files, (model, data), if_exists)
             with _inputs_taken_back(config):
-                return _run(RunningStudy(config.study, config.storage), callbacks, progress, run)
+                return _run(RunningStudy(config.study, config.storage, metric=own), callbacks, progress, run)
 
 
 def _prepare(
@@ -133,6 +136,7 @@ def resume(
     study: str | Study,
     *,
     trials: int | None = None,
+    metric: Metric | None = None,
     sampler: Sampler | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | str = "auto",
@@ -145,6 +149,8 @@ def resume(
     Args:
         study: its name, or what `search` or `load` gave.
         trials: new total; None for the study's own.
+        metric: needed where the study was searched with a function that cannot be imported; unless `study` is what
+            `search` gave, which has it.
         sampler: needed where the study was searched with an Optuna sampler that was given as an object.
         callbacks: as of `search`.
         progress: as of `search`.
@@ -158,16 +164,24 @@ def resume(
     _refuse_import_of_script("resume")
     name, url = _named(study, storage)
     changes = read_changes(_texts({**options, "trials": trials}), "resume")
-    with lent(sampler):
+    own = OwnMetric.of_study(metric, name, url) or getattr(study, "metric", None)
+    with lent(sampler), lend(own):
         return _run(
-            RunningStudy(name, url, target=target),
+            RunningStudy(name, url, target=target, metric=own),
             callbacks,
             progress,
             lambda events: verbs.resume(name, changes, storage=url, target=target, events=events),
         )
 
 
-def load(study: str, *, storage: str | None = None, target: str | None = None, **limits: Any) -> Study:
+def load(
+    study: str,
+    *,
+    storage: str | None = None,
+    target: str | None = None,
+    metric: Metric | None = None,
+    **limits: Any,
+) -> Study:
     """Open a study that is there.
 
     Examples:
@@ -178,14 +192,17 @@ def load(study: str, *, storage: str | None = None, target: str | None = None, *
         study: its name.
         storage: URL of the database; None for `sqlite:///bitfront.db` in the current folder.
         target: which of its targets: number, fingerprint, part of its name; None for the first.
+        metric: needed to export, where the study was searched with a function that cannot be imported.
         limits: judge by these and not by the study's own: `max_drop="1%"`, `latency_budget="2ms"`; `"none"` takes one
             away. They are not stored.
 
     Raises:
-        StudyError: no such database, study or target.
+        StudyError: no such database, study or target, or the study has another metric.
         ConfigError: a limit is none, or means nothing for the study's metric.
     """
-    found = Study(study, storage or default_url(), target=target, limits=read_changes(_texts(limits), "front"))
+    url = storage or default_url()
+    changes = read_changes(_texts(limits), "front")
+    found = Study(study, url, target=target, limits=changes, metric=OwnMetric.of_study(metric, study, url))
     len(found)  # reads it, so that what is not there is said at once
     return found
 
@@ -212,7 +229,7 @@ def _run(
         LOG.warning("%s", text)
     if now.details.failures is not None:
         raise RunError(all_failed_text(now))
-    return Study(study.name, study.storage, target=study.target)
+    return Study(study.name, study.storage, target=study.target, metric=study.metric)
 
 
 @contextmanager
@@ -269,26 +286,6 @@ def _named(study: str | Study, storage: str | None) -> tuple[str, str]:
     if isinstance(study, Study):
         return study.name, storage or study.storage
     return study, storage or default_url()
-
-
-def _metric_name(metric: str | Callable[..., Any] | None) -> str | None:
-    """The name by which the process that scores imports a metric.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    if metric is None or isinstance(metric, str):
-        return metric
-    module, name = getattr(metric, "__module__", ""), getattr(metric, "__qualname__", "")
-    reference = f"{module}:{name}"
-    known = getattr(sys.modules.get(module), name, None) is metric
-    if module == "__main__" or not known or not REFERENCE.fullmatch(reference):
-        raise ConfigError(
-            f"metric: expected a function of a module that other processes can import, got {name or metric!r} of "
-            f"{'the script or notebook' if module == '__main__' else module or 'no module'}. Move it to the top of a "
-            "module of its own, say metrics.py, and import it from there."
-        )
-    return reference
 
 
 def _known(name: str, url: str) -> StudyError:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitfront.metrics import OwnMetric, lend
 from search.errors import ConfigError, StudyError
 from search.values import Assignment
 from studies import verbs
@@ -132,12 +133,22 @@ class Study:
         storage: URL of the database.
         target: which of its targets: number, fingerprint, part of its name; None for the first.
         limits: name of a limit → its bound, over the study's own; None takes one away.
+        metric: what it is scored by, where that is a function that cannot be imported.
     """
 
-    def __init__(self, name: str, storage: str, *, target: str | None = None, limits: LimitChanges = NO_LIMITS) -> None:
+    def __init__(
+        self,
+        name: str,
+        storage: str,
+        *,
+        target: str | None = None,
+        limits: LimitChanges = NO_LIMITS,
+        metric: OwnMetric | None = None,
+    ) -> None:
         self.name = name
         self.storage = storage
         self.target = target
+        self.metric = metric
         self._limits = limits
 
     # -- trials ----------------------------------------------------------------------------------------------------
@@ -252,16 +263,17 @@ class Study:
         """
         from studies.export import Extras
 
-        done = verbs.export(
-            self.name,
-            Path(folder),
-            self._limits,
-            pick=pick,
-            trial=trial,
-            extras=Extras(triton, tuple(tools)),
-            storage=self.storage,
-            target=self.target,
-        )
+        with lend(self.metric):
+            done = verbs.export(
+                self.name,
+                Path(folder),
+                self._limits,
+                pick=pick,
+                trial=trial,
+                extras=Extras(triton, tuple(tools)),
+                storage=self.storage,
+                target=self.target,
+            )
         self.refresh()  # what it was measured and scored anew
         found: Export = done
         return found

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from evaluators.metrics import average_precision, classification, distances, mean_iou
 from evaluators.metrics.contract import Metric
-from evaluators.metrics.own_metric import import_metric
+from evaluators.metrics.own.handed_metric import find_metric, is_handed
+from evaluators.metrics.own.imported_metric import import_metric
 from search.errors import ConfigError
 
 BUILT_IN: Mapping[str, Metric] = {
@@ -24,6 +25,8 @@ BUILT_IN: Mapping[str, Metric] = {
 def get_metric(name: str, decoder: str | None = None) -> Metric:
     """Find a metric by built-in name or `package.module:attribute` (the current folder is searched too).
 
+    `NAME@DIGEST` is a function that this process was handed, see `own.handed_metric`.
+
     The attribute is a function `(outputs: dict[str, ndarray], labels) -> (n,) float`, or a class with
     `update(outputs, labels)` and `compute() -> float`. Either may carry the attributes `unit` (default ""),
     `higher_is_better` (True), `ratio` (False) and `needs_labels` (True: a metric that forgets to say so fails
@@ -33,11 +36,13 @@ def get_metric(name: str, decoder: str | None = None) -> Metric:
         decoder: what gives boxes to a metric that reads boxes, see `detections.get_decoder`; None for the default.
 
     Raises:
-        ConfigError: no such metric, decoder, module or attribute, the attribute is not a metric, or the metric reads no
-            boxes.
+        ConfigError: no such metric, decoder, module or attribute, the attribute is not a metric, the metric reads no
+            boxes, or it is a function that another process was handed.
     """
     if decoder is not None:
         return average_precision.make_decoding_metric(name, decoder)
+    if is_handed(name):
+        return find_metric(name)
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, colon, attribute = name.rpartition(":")

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process import wire
 from evaluators.process.child import Child, GoneError
+from evaluators.process.handed_metric.scorer import Scorer
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE
-from evaluators.process.requests import OPEN
+from evaluators.process.requests import OPEN, call_handlers
 from evaluators.process.results import Description
 from evaluators.process.watch import Watch
 from search import errors
-from search.errors import BitfrontError, EvaluatorError
+from search.errors import BitfrontError, EvaluatorError, MetricError
 from search.values import FailureKind
 
 LOG_TAIL = 4000
 _OPEN_S = 300.0
+_ENDS = frozenset({"result", "error"})  # in the last message of a conversation
 # What every process has to find alike, by its name in `Description`.
 _KEPT = {"data": "the data", "metric": "the metric", "model": "the model", "target": "the target"}
 
@@ -79,7 +82,9 @@ class Connection:
         self._description: Description | None = None
         self._kept: dict[str, Any] = {}  # of the first process: what a replacement has to find too
         self._child: Child | None = None
+        self._scorer: Scorer | None = None
         self._log_start = 0
+        self._metric_error: MetricError | None = None
         self._canceled = False
 
     @property
@@ -160,18 +165,27 @@ class Connection:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._scorer = self._make_scorer()
         self._child = Child(self.log)
         try:
             self._refuse_canceled()  # since it was looked at, when there was nothing to end yet
             # Starting has nothing to do with the candidate that the limit is meant for; TensorRT alone takes 8 s.
             bounds = Bounds(max(self.limits.timeout_s, _OPEN_S), renews=True)
-            found: Description = self._converse(OPEN, {"job": self.job}, None, bounds)
+            arguments = {"job": self.job, "metric": self._scorer.facts if self._scorer else None}
+            found: Description = self._converse(OPEN, arguments, None, bounds)
             self._refuse_changed(found)
             self._description = found
             self._kept = {name: getattr(found, name) for name in _KEPT}
         except BaseException:
             self.close()  # a process that has opened nothing is of no use
             raise
+
+    def _make_scorer(self) -> Scorer | None:
+        """What answers calls of the next process, where the metric is a function that this process was handed."""
+        name, job = self.job.metric, self.job
+        if name is None or not is_handed(name) or job.only_builds or job.engine_files:
+            return None
+        return Scorer(find_metric(name))
 
     def _refuse_canceled(self) -> None:
         if self._canceled:
@@ -196,9 +210,11 @@ class Connection:
         watch = Watch(self._ended, self.pid, doing, bounds.timeout_s, self.limits.memory_bytes, renews=bounds.renews)
         try:
             child.send(line.encode(), watch)
-            while "event" in (message := wire.loads(child.receive(watch))):
+            while not _ENDS & (message := wire.loads(child.receive(watch))).keys():
                 watch.heard()
-                if on_event is not None and message["event"] != ALIVE:
+                if "call" in message:
+                    child.send(self._answer(message).encode(), watch)
+                elif on_event is not None and message["event"] != ALIVE:
                     on_event(message["event"], message["value"])
                 if not child.has_more():
                     watch()
@@ -210,6 +226,19 @@ class Connection:
             raise
         return self._result_of(message)
 
+    def _answer(self, message: Mapping[str, Any]) -> str:
+        """The line that answers a call of the process.
+
+        An error of the metric goes there too, where it ends the request, and comes back as the error of that.
+        """
+        assert self._scorer is not None
+        handler = call_handlers(self._scorer)[message["call"]]
+        try:
+            return wire.dumps({"result": handler(**message["arguments"])}) + "\n"
+        except MetricError as error:
+            self._metric_error = error
+            return wire.dumps({"error": "MetricError", "message": str(error)}) + "\n"
+
     def _result_of(self, message: dict[str, Any]) -> Any:
         if "result" in message:
             return message["result"]
@@ -219,7 +248,8 @@ class Connection:
             raise self._ended(kind, message["message"])
         raised = getattr(errors, message["error"], None)
         if isinstance(raised, type) and issubclass(raised, BitfrontError):
-            raise raised(message["message"])
+            cause, self._metric_error = self._metric_error, None
+            raise raised(message["message"]) from cause  # whose traceback shows the user's own line
         raise EvaluatorError(f"the evaluator process failed: {message['message']}{_last_lines(self.log_tail())}.")
 
     def _ended(self, kind: FailureKind, reason: str) -> ProcessDiedError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluators.backends.registry import kind_named
+from evaluators.metrics.contract import Metric
 from evaluators.process.job import Job
 from evaluators.process.line import EngineFileRequests
 from evaluators.process.results import Description
@@ -80,6 +81,7 @@ class Evaluator:
     Args:
         job: what to open. Where it is `only_builds`, requests that need data raise EvaluatorError.
         report: told events: the stage that an evaluation reaches, and progress of long steps, or that there is some.
+        handed: the metric of the job where it is a function of the keeper's process.
 
     Attributes:
         opened, data: what it works on; there is no data where it only builds.
@@ -88,9 +90,9 @@ class Evaluator:
         InputError: model, data, metric, backend or device cannot be used.
     """
 
-    def __init__(self, job: Job, report: Report) -> None:
+    def __init__(self, job: Job, report: Report, handed: Metric | None = None) -> None:
         self.opened = opened = OpenModel(job, report)
-        self.data = None if job.only_builds else OpenData(opened)
+        self.data = None if job.only_builds else OpenData(opened, handed)
         self.setup = Setup(opened, self.data)
         self.builds = Builds(opened)
         self._with_data = None if self.data is None else self._open_tasks(self.data)

@@ -18,6 +18,7 @@ from evaluators.calibration.sample_statistics import SampleStatistics
 from evaluators.diagnose.compare import EngineComparison
 from evaluators.diagnose.group_error import SensitivityPass
 from evaluators.diagnose.wrapper.wrapper_run import WrapperComparison
+from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.job import Job, Limits
 from evaluators.process.results import (
     Built,
@@ -41,8 +42,12 @@ ALIVE = "alive"  # None: it is busy with something long and has nothing else to 
 class OpenRequest(Protocol):
     """The first request to a process."""
 
-    def open(self, job: Job) -> Description:
+    def open(self, job: Job, metric: MetricFacts | None) -> Description:
         """Open what the other requests are about.
+
+        Args:
+            metric: what is known of the job's metric where it is a function of the keeper's process, which the process
+                calls then by `KeeperLine`; else None.
 
         Raises:
             InputError: model, data, metric, backend or device cannot be used.

@@ -1,4 +1,8 @@
-"""The two ends of the line, made from its Protocols: calls that become messages, and messages that become calls."""
+"""The two ends of the line, made from its Protocols: calls that become messages, and messages that become calls.
+
+Most are requests of the keeper's, of `EvaluatorLine`. While it answers one, the evaluator process makes calls of its
+own, of `KeeperLine`, where a metric is in the keeper's process.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, cast, get_args, get_type_hints
 
+from evaluators.process.handed_metric.metric_calls import KeeperLine
 from evaluators.process.line import EvaluatorLine, OpenRequest
 
 
 @dataclass(frozen=True)
 class Request:
-    """One method of the line: which kind of work in `EvaluatorLine`, and which method of that."""
+    """One method of a line: which kind of work in its Protocol, and which method of that."""
 
     task: str
     method: str
@@ -25,8 +30,8 @@ class Request:
         return f"{self.task}.{self.method}"
 
 
-def _read_requests() -> dict[str, Request]:
-    tasks = {name: member.fget for name, member in vars(EvaluatorLine).items() if isinstance(member, property)}
+def _read_requests(line: type) -> dict[str, Request]:
+    tasks = {name: member.fget for name, member in vars(line).items() if isinstance(member, property)}
     found = [
         Request(task, method, _without_self(function))
         for task, getter in tasks.items()
@@ -41,7 +46,8 @@ def _without_self(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-REQUESTS: Mapping[str, Request] = _read_requests()
+REQUESTS: Mapping[str, Request] = _read_requests(EvaluatorLine)
+CALLS: Mapping[str, Request] = _read_requests(KeeperLine)
 OPEN = "open"  # of `OpenRequest`, which comes before all of them
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
@@ -53,10 +59,19 @@ def connect(ask: Ask) -> EvaluatorLine:
     Args:
         ask: gets the name of a request and its arguments by name, and gives the answer.
     """
+    return cast(EvaluatorLine, _callers(REQUESTS, ask))
+
+
+def connect_back(ask: Ask) -> KeeperLine:
+    """The evaluator process's end of its calls to the keeper; `ask` as of `connect`."""
+    return cast(KeeperLine, _callers(CALLS, ask))
+
+
+def _callers(requests: Mapping[str, Request], ask: Ask) -> SimpleNamespace:
     tasks: dict[str, dict[str, Any]] = {}
-    for request in REQUESTS.values():
+    for request in requests.values():
         tasks.setdefault(request.task, {})[request.method] = _caller(request, ask)
-    return cast(EvaluatorLine, SimpleNamespace(**{task: SimpleNamespace(**calls) for task, calls in tasks.items()}))
+    return SimpleNamespace(**{task: SimpleNamespace(**calls) for task, calls in tasks.items()})
 
 
 def _caller(request: Request, ask: Ask) -> Callable[..., Any]:
@@ -71,7 +86,12 @@ def handlers(line: EvaluatorLine) -> dict[str, Callable[..., Any]]:
     return {name: _handler(line, request) for name, request in REQUESTS.items()}
 
 
-def _handler(line: EvaluatorLine, request: Request) -> Callable[..., Any]:
+def call_handlers(line: KeeperLine) -> dict[str, Callable[..., Any]]:
+    """The keeper's end of the calls to it, as `handlers`."""
+    return {name: _handler(line, request) for name, request in CALLS.items()}
+
+
+def _handler(line: EvaluatorLine | KeeperLine, request: Request) -> Callable[..., Any]:
     def answer(**arguments: Any) -> Any:
         return getattr(getattr(line, request.task), request.method)(**arguments)
 
@@ -81,7 +101,8 @@ def _handler(line: EvaluatorLine, request: Request) -> Callable[..., Any]:
 def value_types() -> frozenset[type]:
     """Every class of ours that an argument or a result may hold, anywhere inside."""
     found: set[type] = set()
-    getters = [member.fget for member in vars(EvaluatorLine).values() if isinstance(member, property)]
+    members = [*vars(EvaluatorLine).values(), *vars(KeeperLine).values()]
+    getters = [member.fget for member in members if isinstance(member, property)]
     for protocol in (OpenRequest, *(get_type_hints(getter)["return"] for getter in getters)):
         for function in vars(protocol).values():
             if inspect.isfunction(function) and not function.__name__.startswith("_"):

@@ -16,13 +16,15 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 from evaluators.engine import DeviceError, OutOfMemoryError
 from evaluators.process import wire
+from evaluators.process.handed_metric.metric_calls import MetricFacts
 from evaluators.process.job import Job
 from evaluators.process.line import EvaluatorLine
-from evaluators.process.requests import OPEN, handlers
+from evaluators.process.requests import OPEN, Ask, connect_back, handlers
 from evaluators.process.results import Description
 from search import errors
 from search.errors import BitfrontError
@@ -36,7 +38,9 @@ def main(requests_fd: int, answers_fd: int) -> None:
 
     Every request is a line `{"request", "arguments"}`, named as in `requests.REQUESTS`, the first of them `OPEN`; the
     answers to it are any number of `{"event", "value"}` lines and one `{"result"}` or `{"error", "message", "replace"}`
-    line; `replace` asks the keeper for a new process.
+    line; `replace` asks the keeper for a new process. Before that line the process may make calls itself, as
+    `{"call", "arguments"}` with a name of `requests.CALLS`; the next line that it reads is the answer,
+    `{"result"}` or `{"error", "message"}`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the keeper's to handle
     gc.freeze()  # imported modules stay: whoever measures memory, and collects first, need not look through them
@@ -44,7 +48,12 @@ def main(requests_fd: int, answers_fd: int) -> None:
         os.set_inheritable(fd, False)  # what users' code starts has no business on the line
     answers = os.fdopen(answers_fd, "w", encoding="utf-8")
     lines = _read_ahead(requests_fd)
-    service = _Service(lambda event, value: _send(answers, wire.dumps({"event": event, "value": value})))
+
+    def call(name: str, arguments: Mapping[str, Any]) -> Any:
+        _send(answers, wire.dumps({"call": name, "arguments": dict(arguments)}))
+        return _result_of(wire.loads(lines.get()))
+
+    service = _Service(lambda event, value: _send(answers, wire.dumps({"event": event, "value": value})), call)
     while True:
         _send(answers, _answer(service, wire.loads(lines.get())))
 
@@ -98,21 +107,30 @@ def _class_of(error: BitfrontError) -> str:
     return found if found != "BitfrontError" else "Unexpected"
 
 
+def _result_of(reply: Mapping[str, Any]) -> Any:
+    """What the keeper answers to a call; raises the error that it raised."""
+    if "error" in reply:
+        raise getattr(errors, reply["error"])(reply["message"])
+    return reply["result"]
+
+
 class _Service:
     """Opens a job when it is asked to, and answers what the line has from then on."""
 
-    def __init__(self, report: Callable[[str, Any], None]) -> None:
+    def __init__(self, report: Callable[[str, Any], None], call: Ask) -> None:
         self._report = report
+        self._call = call
         self._handlers: Mapping[str, Callable[..., Any]] = {OPEN: self._open}
 
     def answer(self, request: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to one request; raises what it raises."""
         return self._handlers[request](**arguments)
 
-    def _open(self, job: Job) -> Description:
+    def _open(self, job: Job, metric: MetricFacts | None) -> Description:
         from evaluators.cores import pin_to_one_cpu
         from evaluators.process.engine_files.evaluator import EngineFileEvaluator
         from evaluators.process.evaluator import Evaluator
+        from evaluators.process.handed_metric.remote_metric import make_remote_metric
 
         if job.only_builds:
             _end_with_keeper()
@@ -121,7 +139,9 @@ class _Service:
             only_files = EngineFileEvaluator(job, self._report)
             description, evaluator = only_files.describe(), cast(EvaluatorLine, only_files)
         else:
-            whole = Evaluator(job, self._report)
+            back = connect_back(self._call)
+            handed = None if metric is None else make_remote_metric(metric, back, Path(job.folder))
+            whole = Evaluator(job, self._report, handed)
             description, evaluator = whole.setup.describe(), whole
         if not job.only_builds and description.target.relative and int(job.options.get("threads", 1)) == 1:
             pin_to_one_cpu()  # before the first session: its threads stay where they are started

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from evaluators.backends.registry import choose_backend, kind_named
-from search.errors import RunError
+from evaluators.metrics.own.handed_metric import is_handed
+from search.errors import ConfigError, RunError
 from studies.crew.deletion import reported_deletion
 from studies.fleet.processes import Fleet
 from studies.judging.search_events import SearchEvents
@@ -59,16 +60,32 @@ def crew_of(config: SearchConfig) -> tuple[SearchConfig, tuple[Slot, ...]]:
     """The slots that a configuration asks for, none where this process is to work itself; and what workers are told.
 
     Raises:
-        ConfigError: options do not go together, or there are not so many GPUs or cores.
+        ConfigError: options do not go together, there are not so many GPUs or cores, or the metric is a function of
+            this process.
         StudyError: several processes cannot share the database.
         TargetError: GPUs cannot be counted.
     """
     if config.gpus is None and config.workers is None:
         return config, ()
+    _check_metric(config)
     slots = slots_of(config, kind_named(choose_backend(config.backend)))
     if len(slots) > 1:
         check_shareable(config.storage)
     return (config if config.gpus is None else replace(config, device="cuda")), slots
+
+
+def _check_metric(config: SearchConfig) -> None:
+    """Refuse worker processes where the metric is a Python function of this process alone.
+
+    Raises:
+        ConfigError: saying what to do instead.
+    """
+    if is_handed(config.metric):
+        raise ConfigError(
+            f"searching with --workers or --gpus: expected a metric that every worker process can import, got "
+            f"{config.metric}, which is a function of one Python process. Move it to the top of a module of its own, "
+            "say metrics.py, and import it from there; or leave workers and gpus out, and choose a GPU by device."
+        )
 
 
 @contextmanager

@@ -96,7 +96,9 @@ def test_what_is_refused_leaves_no_files(here: Path) -> None:
         ({"progress": "loud"}, "progress: expected 'auto', True or False, got 'loud'"),
         ({"callbacks": ["stop"]}, "callbacks: expected functions of a study and a trial, got 'stop'"),
         ({"sampler": 3}, "sampler: expected a name or an Optuna sampler, got int"),
-        ({"metric": lambda outputs, labels: labels}, "metric: expected a function of a module that other processes"),
+        ({"metric": 3}, "metric: expected a name, a function or a class, got int"),
+        ({"metric": str.join}, "raised TypeError on samples 0 to 3"),
+        ({"metric": int}, r"must have update\(outputs, labels\) and compute"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_made(here: Path, options: dict[str, Any], says: str) -> None:

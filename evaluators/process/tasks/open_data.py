@@ -29,6 +29,9 @@ Indices = NDArray[np.int64]
 class OpenData:
     """Data, splits and metric of one job.
 
+    Args:
+        handed: the metric of the job where it is a function of the keeper's process.
+
     Attributes:
         batch: samples in a batch.
         metric: what scores outputs.
@@ -40,11 +43,11 @@ class OpenData:
         InputError: data or metric cannot be used, or do not fit the model.
     """
 
-    def __init__(self, opened: OpenModel) -> None:
+    def __init__(self, opened: OpenModel, handed: Metric | None = None) -> None:
         self._opened = opened
         self.batch = opened.model.batch
         job, inputs = opened.job, opened.model.inputs
-        given = _get_metric(job)
+        given = _get_metric(job, handed)
         labelled = given is not None and given.needs_labels
         self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
         self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()
@@ -203,8 +206,10 @@ class OpenData:
         return notes
 
 
-def _get_metric(job: Job) -> Metric | None:
+def _get_metric(job: Job, handed: Metric | None) -> Metric | None:
     """The metric that a job names, if it names one."""
+    if handed is not None and not job.decode:
+        return handed
     if job.metric:
         return get_metric(job.metric, job.decode)
     if job.decode:

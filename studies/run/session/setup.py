@@ -14,6 +14,7 @@ from evaluators.backends.registry import choose_backend, open_backend
 from evaluators.calibration import cache as calibration_cache
 from evaluators.calibration.reductions import values_by_name
 from evaluators.data.opening import check_source
+from evaluators.metrics.own.handed_metric import find_metric, is_handed
 from evaluators.process.connection import ProcessLimits
 from evaluators.process.job import Job
 from evaluators.process.keeper import EvaluatorProcess
@@ -125,6 +126,7 @@ def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) ->
     run_checks(
         *more,
         lambda: _check_sampler(config),
+        lambda: _check_metric(config),
         lambda: check_steps(config),
         lambda: check_backend_options(config),
         lambda: loaded.append(load_model(config)),
@@ -141,6 +143,16 @@ def _check_sampler(config: SearchConfig) -> None:
             f"--reward {Score(*config.reward)}: the sampler {config.sampler} learns from no reward. Leave the "
             "option out, or search with --sampler rl."
         )
+
+
+def _check_metric(config: SearchConfig) -> None:
+    """Refuse a metric that is a Python function which only another process was handed.
+
+    Raises:
+        ConfigError: saying how to go on.
+    """
+    if config.metric is not None and is_handed(config.metric):
+        find_metric(config.metric)
 
 
 def _check_ranges(config: SearchConfig, loaded: Sequence[Model]) -> None:

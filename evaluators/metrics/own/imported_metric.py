@@ -16,7 +16,7 @@ def import_metric(name: str) -> Metric:
         ConfigError: no such module or attribute, or the attribute is not a metric.
     """
     module, _, attribute = name.rpartition(":")
-    return _make_metric(name, _import_attribute(name, module, attribute))
+    return make_own_metric(name, _import_attribute(name, module, attribute))
 
 
 def _import_attribute(name: str, module: str, attribute: str) -> Any:
@@ -31,7 +31,16 @@ def _import_attribute(name: str, module: str, attribute: str) -> Any:
     return found
 
 
-def _make_metric(name: str, found: Any) -> Metric:
+def make_own_metric(name: str, found: Any) -> Metric:
+    """The metric that a function or a class of the user's is.
+
+    Args:
+        name: of the metric, for messages and reports.
+        found: as `registry.get_metric` describes it.
+
+    Raises:
+        ConfigError: it is neither, lacks a method, or declares an attribute of another type.
+    """
     if not callable(found):
         raise ConfigError(f"metric {name!r} must be a function or a class, got {type(found).__name__}")
     gathers = isinstance(found, type)

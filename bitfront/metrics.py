@@ -1,0 +1,106 @@
+"""A metric that is given as an object: imported by the process that scores, or called in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from evaluators.metrics.own.handed_metric import is_handed, lend_metric, name_metric
+from search.errors import ConfigError, StudyError
+from search.references import REFERENCE
+from studies.store.store import Store
+
+Metric = str | Callable[..., Any]
+
+
+def metric_name(metric: Metric | None) -> str | None:
+    """The name by which a study knows a metric: `package.module:function`, or `NAME@DIGEST` where none can import it.
+
+    Raises:
+        ConfigError: it is no text and cannot be called.
+    """
+    if metric is None or isinstance(metric, str):
+        return metric
+    if not callable(metric):
+        raise ConfigError(f"metric: expected a name, a function or a class, got {type(metric).__name__}.")
+    return _import_name(metric) or name_metric(metric)
+
+
+def _import_name(metric: Callable[..., Any]) -> str | None:
+    """The name by which another process imports a metric; None where it cannot."""
+    module, name = getattr(metric, "__module__", None) or "", getattr(metric, "__qualname__", "")
+    reference = f"{module}:{name}"
+    known = getattr(sys.modules.get(module), name, None) is metric
+    return reference if known and module != "__main__" and REFERENCE.fullmatch(reference) else None
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A function of this process that scores a study.
+
+    Attributes:
+        name: by which the study knows it.
+        function: itself.
+    """
+
+    name: str
+    function: Callable[..., Any]
+
+    @classmethod
+    def of(cls, metric: Metric | None) -> OwnMetric | None:
+        """What a new study is scored by; None where the process that scores finds the metric by its name."""
+        name = metric_name(metric)
+        return None if metric is None or isinstance(metric, str) or not is_handed(name) else cls(str(name), metric)
+
+    @classmethod
+    def of_study(cls, metric: Metric | None, study: str, storage: str) -> OwnMetric | None:
+        """What a study that is there is scored by.
+
+        Args:
+            metric: what the user gives; None for nothing.
+
+        Raises:
+            StudyError: no such study, or it was scored by another metric.
+        """
+        if metric is None:
+            return None
+        with Store.open(storage, write=False) as store:
+            record = store.studies.load(study)
+        stored = str(record.config.get("metric") or record.metric["name"])
+        _check_same(metric, stored, study)
+        return None if isinstance(metric, str) or not is_handed(stored) else cls(stored, metric)
+
+
+@contextmanager
+def lend(own: OwnMetric | None) -> Iterator[None]:
+    """Let evaluator processes of this process be scored by a function of it, for this block.
+
+    Raises:
+        ConfigError: it is no metric.
+    """
+    if own is None:
+        yield
+    else:
+        with lend_metric(own.name, own.function):
+            yield
+
+
+def _check_same(metric: Metric, stored: str, study: str) -> None:
+    given = metric_name(metric)
+    both_handed = is_handed(given) and is_handed(stored)
+    if given == stored or (both_handed and _digest(str(given)) == _digest(stored)):
+        return
+    why = ""
+    if both_handed:
+        why = " Its code differs, or a number, text, list or array that it uses; the digest behind the @ tells."
+    raise StudyError(
+        f"going on with study {study!r}: expected its metric {stored}, got {given}.{why} Give the function as it was, "
+        "or search as a new study: scores of two metrics cannot be compared."
+    )
+
+
+def _digest(name: str) -> str:
+    return name.partition("@")[2]

@@ -1,0 +1,85 @@
+"""What an evaluator process calls its keeper for, while it answers a request: typed Protocols as those of `line`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class MetricFacts:
+    """What a process has to know of a metric that it does not have; the attributes are those of `Metric`."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    ratio: bool
+    needs_labels: bool
+    kind: Literal["per_sample", "accumulating"]
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """Where an array lies in a file that both processes map.
+
+    Attributes:
+        offset: of its first byte.
+        dtype: as numpy writes it: `<f4`.
+        objects: whether it is one of Python texts, which lies there as one of texts of equal length.
+    """
+
+    offset: int
+    shape: Sequence[int]
+    dtype: str
+    objects: bool = False
+
+
+@dataclass(frozen=True)
+class SharedBatch:
+    """Outputs and labels of one batch in shared memory.
+
+    Attributes:
+        file: that both processes map.
+        outputs: name of an output → where it lies.
+        labels: where the labels lie; None where the data have none.
+        count: how many samples there are.
+        first: number of the first of them, for messages.
+    """
+
+    file: Path
+    outputs: Mapping[str, ArrayPlace]
+    labels: ArrayPlace | None
+    count: int
+    first: int
+
+
+class MetricCalls(Protocol):
+    """The metric of the keeper's process. All raise MetricError as `Metric` does."""
+
+    def score(self, batch: SharedBatch) -> NDArray[np.float64]:
+        """One score per sample, (count,) float64."""
+
+    def start(self, dropped: Sequence[int]) -> int:
+        """Make an accumulator; its number.
+
+        Args:
+            dropped: numbers of those that are not needed any more.
+        """
+
+    def update(self, number: int, batch: SharedBatch) -> None:
+        """Let an accumulator take in a batch."""
+
+    def compute(self, number: int) -> float:
+        """The metric over everything that an accumulator took in."""
+
+
+class KeeperLine(Protocol):
+    """All calls, by kind of work."""
+
+    @property
+    def metric(self) -> MetricCalls: ...

@@ -1,0 +1,96 @@
+"""A metric that only the calling process has: searched with, gone on with, exported, and refused elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import bitfront as bf
+from search.errors import ConfigError, StudyError
+from tests.support.command_line import invoke, quick, write_inputs
+
+OPTIONS: dict[str, Any] = {"trials": 3, "progress": False, "max_drop": 0.5}
+SEEN = SimpleNamespace(processes=set())  # no plain value, so that it is no part of the metric
+
+
+def make_metric(weight: float = 1.0) -> Any:
+    """A function that has no name in any module, as a notebook would define it."""
+
+    def balanced(outputs: dict[str, NDArray[Any]], labels: NDArray[Any]) -> NDArray[Any]:
+        SEEN.processes.add(os.getpid())
+        return (outputs["logits"].argmax(axis=1) == labels) * weight
+
+    balanced.ratio = True  # type: ignore[attr-defined]
+    return balanced
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with one finished study `own`."""
+    folder = tmp_path_factory.mktemp("own")
+    write_inputs(folder)
+    with pytest.MonkeyPatch.context() as patch, quick():
+        patch.chdir(folder)
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="own", **OPTIONS)
+        yield folder
+
+
+def test_a_study_is_scored_in_this_process(here: Path) -> None:
+    study = bf.load("own")
+    assert {os.getpid()} == SEEN.processes
+    assert study["all-fp32"].metric.name.startswith("balanced@")
+    assert study["all-fp32"].value == 1.0, "labels are what the float model says"
+    best = study.best
+    assert best is not None
+    assert best.final_loss is not None, "the final split is scored too"
+
+
+def test_it_is_gone_on_with_by_the_same_code_alone(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected the Python function balanced.*bitfront\.resume\(study, metric="):
+        bf.resume("own", trials=4, progress=False)
+    with pytest.raises(StudyError, match=r"expected its metric balanced@.*got balanced@.*Its code differs"):
+        bf.resume("own", trials=4, metric=make_metric(0.5), progress=False)
+    with pytest.raises(StudyError, match=r"expected its metric balanced@.*got top1"):
+        bf.load("own", metric="top1")
+    with pytest.raises(StudyError, match="made with another metric"):
+        bf.search("model.onnx", "data.npz", metric=make_metric(0.5), study="own", if_exists="resume", **OPTIONS)
+    more = {**OPTIONS, "trials": 4}
+    assert len(bf.resume("own", trials=4, metric=make_metric(), progress=False)) == 4
+    again = bf.search("model.onnx", "data.npz", metric=make_metric(), study="own", if_exists="resume", **more)
+    assert len(bf.resume(again, progress=False)) == 4, "the study has its metric"
+
+
+def test_an_export_needs_the_metric_too(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bitfront\.load\(study, metric=balanced\)"):
+        bf.load("own").export("refused")
+    assert not (here / "refused").exists()
+    done = bf.load("own", metric=make_metric()).export("engine", pick="fast")
+    assert (here / "engine/manifest.json").exists()
+    assert np.isfinite(done.trial)
+
+
+@pytest.mark.parametrize("words", [("resume", "own"), ("worker", "own"), ("export", "own", "--out", "engines")])
+def test_the_command_line_says_what_to_do(here: Path, words: tuple[str, ...]) -> None:
+    done = invoke(*words)
+    assert done.exit_code == 2, done.output
+    assert "bitfront.resume(study, metric=balanced)" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("words", [("front", "own"), ("show", "own", "0"), ("report", "own", "--out", "own.html")])
+def test_what_scores_nothing_needs_no_metric(here: Path, words: tuple[str, ...]) -> None:
+    done = invoke(*words)
+    assert done.exit_code == 0, done.output
+
+
+def test_several_workers_refuse_it(here: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a metric that every worker process can import, got balanced@"):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="crew", workers=2, **OPTIONS)
+    with pytest.raises(StudyError, match="crew"):
+        bf.load("crew")
