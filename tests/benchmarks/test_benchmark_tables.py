@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import DOCS, RESULTS, command_line
-from benchmarks.h200 import mixes, publish, rows, samplers, search, tables, timing
+from benchmarks import DOCS, RESULTS
+from benchmarks.h200 import mixes, network_folder, publish, rows, samplers, search, tables, timing
 from benchmarks.h200.networks import scenes
 from benchmarks.page import replace_section
 from search.space.choices import make_space
@@ -27,7 +27,7 @@ from search.values import (
     Precision,
     Stage,
 )
-from tests.support.command_line import command
+from tests.support.command_line import ok, quick
 from tests.support.evaluator_jobs import case
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -214,13 +214,14 @@ def test_scenes_are_the_same_however_they_are_drawn() -> None:
 @pytest.mark.slow
 def test_a_network_from_its_search_to_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(scenes.FOLDER_VARIABLE, "")
-    monkeypatch.setattr(command_line, "PROGRAM", command())
+    monkeypatch.setattr(network_folder, "bitfront", lambda *words, shown: ok(*words))
     monkeypatch.setattr(search, "FACTOR", 10.0)  # there is a pick, however much slower a busy machine measures
     work = [str(tmp_path), "tiny", "--tiny"]
-    search.main([*work, "--trials", "4"])
-    samplers.main([*work, "--samplers", "guided", "--trials", "4"])
-    mixes.main([*work, "--mixes", "2"])
-    mixes.main([*work, "--mixes", "3"])
+    with quick():
+        search.main([*work, "--trials", "4"])
+        samplers.main([*work, "--samplers", "guided", "--trials", "4"])
+        mixes.main([*work, "--mixes", "2"])
+        mixes.main([*work, "--mixes", "3"])
     page, into = tmp_path / "page.md", tmp_path / "into"
     page.write_text("".join(f"<!-- {name} begin: so -->\n<!-- {name} end -->\n" for name in ("h200", "h200 fronts")))
     publish.main([str(tmp_path), "tiny", "--into", str(into), "--page", str(page)])

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.trust import digits, samples, scores, verdicts
+from benchmarks.trust import digits, samples, scores, studies, verdicts
 from benchmarks.trust import run as trust
 from benchmarks.trust.fresh import Fresh, scores_of
 from benchmarks.trust.studies import NETWORKS, model_of
 from evaluators.metrics.registry import get_metric
-from tests.support.command_line import environment
+from tests.support.command_line import ok
 from tests.support.paths import ROOT
 
 OUTPUTS = {
@@ -184,8 +184,8 @@ def test_results_are_kept_in_order_and_a_table_tells_them(tmp_path: Path, capsys
 
 @pytest.mark.slow
 def test_a_study_from_search_to_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the command line, with few trials and samples; a second call finds it done."""
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])  # latencies are measured quickly
+    """By the command line in this process, with few trials and samples; a second call finds it done."""
+    monkeypatch.setattr(studies, "bitfront", ok)
     monkeypatch.setitem(NETWORKS, "encoder", replace(NETWORKS["encoder"], samples=1000))
     words = ["--only", "encoder", "--seeds", "2", "--trials", "4", "--fresh", "500"]
     where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "trust.json")]

@@ -29,6 +29,7 @@ from studies.store.reading import repeats
 from tests.support.evaluator_jobs import float_labels
 from tests.support.forks.processes import PATCHES, fork_evaluators, forked_processes, run_python
 from tests.support.networks import Net, images, save
+from tests.support.optuna_migrations import read_migrations_once
 from tests.support.paths import ROOT
 
 DATABASE = "bitfront.db"
@@ -112,6 +113,7 @@ def quick() -> Iterator[None]:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         patch.setattr(calibration, "BY_DEFAULT", os.environ.get(RECOVER, "none"))
         fork_evaluators(patch)
+        read_migrations_once()
         patch.setattr(repeats, "BUILDS", 1)
         patch.setattr(repeats, "PROCESSES", 0)
         patch.setattr(remeasurement, "TRIES", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from evaluators.process.keeper import EvaluatorProcess
 from studies import verbs
 from studies.options.read_options import read_config
 from studies.run.noise import tie_band
+from studies.run.session import calibration
 from studies.store.reading.repeats import PROVISIONAL_BAND, band_of, next_kind, provisional_band, spreads
 from studies.store.records import PROCESS, REBUILD, RepeatRecord
-from tests.support.command_line import DATABASE, PATCHES, evaluator_processes, invoke, ok, write_inputs
-from tests.support.paths import ROOT
+from tests.support.command_line import DATABASE, environment, evaluator_processes, invoke, ok, write_inputs
+from tests.support.forks.processes import fork_evaluators
 from tests.support.requests import Asked, watch_requests
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,9 @@ class Calls:
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """In a folder with inputs, where the band is measured as it is in earnest."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{PATCHES}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    monkeypatch.setattr(calibration, "BY_DEFAULT", "none")
+    fork_evaluators(monkeypatch)
     write_inputs(tmp_path / "in")
     return Calls(monkeypatch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from studies.judging.standing import Standing
 from studies.options.read_options import read_config
 from studies.show.progress_display import Display, Lines
 from studies.store.records import EvaluationRecord
-from tests.support.command_line import write_inputs
+from tests.support.command_line import quick, write_inputs
 
 
 class Listener(Quiet):
@@ -40,10 +41,11 @@ class Listener(Quiet):
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    return {"model": "model.onnx", "data": "data.npz", "backend": "fake", "trials": "4", "study": "s"}
+    with quick():
+        yield {"model": "model.onnx", "data": "data.npz", "backend": "fake", "trials": "4", "study": "s"}
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import search
 import studies
 from evaluators.late_imports import import_late
 from tests.support.forks.processes import MESSAGE_BYTES, READY
+from tests.support.optuna_migrations import read_migrations_once
 
 LIBRARIES = ("optuna.storages", "psycopg", "pymysql", "typer._adapters", "scipy.optimize")
 
@@ -76,6 +77,7 @@ def _import_all() -> None:
                 importlib.import_module(found.name)
     for name in LIBRARIES:
         importlib.import_module(name)
+    read_migrations_once()
 
 
 def _tell_ends(running: dict[int, int]) -> None:
