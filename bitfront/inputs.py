@@ -5,24 +5,20 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from evaluators.data.checks import LABELS
-from search.errors import DataError, ModelError, StudyError
+from evaluators.data.reading.read_source import Told, write_batches
+from evaluators.data.reading.user_batches import batches_of, count_batches
+from search.errors import ModelError, StudyError
 from search.references import short
 from studies.artifacts.locations import inputs_folder
+from studies.events import Events, Quiet
 
-Arrays = dict[str, NDArray[Any]]
-
-_SHARD_BYTES = 32 * 2**20  # of one file of data: what is read at a time
 _MODEL, _DATA = "model.onnx", "data"
 
 
@@ -34,16 +30,19 @@ class InputFiles:
     Args:
         study: its name.
         storage: URL of the database.
+        most: samples that are taken of data that are no path; None for all.
+        events: told how large the files of the data will be, and how far their writing is.
 
     Attributes:
         model, data: what a search is given, as texts.
     """
 
-    def __init__(self, study: str, storage: str) -> None:
+    def __init__(self, study: str, storage: str, most: int | None = None, events: Events | None = None) -> None:
         self._study = study
+        self._most = most
+        self._events = events or Quiet()
         self._folder = inputs_folder(study, storage)
         self._staged = self._folder.with_name(f"{self._folder.name}.{os.getpid()}")
-        self._names: tuple[str, ...] | None = None
         self.model = self.data = ""
 
     def __enter__(self) -> InputFiles:
@@ -71,8 +70,7 @@ class InputFiles:
         if isinstance(data, str | Path):
             self.data = str(data)
             return
-        names = input_names(self.model)
-        self._write_data(batches_of(data, names))
+        self._write_data(data)
         self.data = str(self._staged / _DATA)
 
     def keep(self) -> None:
@@ -120,21 +118,11 @@ class InputFiles:
             ) from error
         return str(path)
 
-    def _write_data(self, batches: Iterator[Arrays]) -> None:
+    def _write_data(self, data: Any) -> None:
+        batches = batches_of(data, input_names(self.model))
+        told = Told(self._events.note, self._events.step)
         folder = self._make_folder() / _DATA
-        folder.mkdir()
-        count, waiting, size = 0, list[Arrays](), 0
-        for batch in batches:
-            waiting.append(batch)
-            size += sum(array.nbytes for array in batch.values())
-            if size >= _SHARD_BYTES:
-                _write_shard(folder, count, waiting)
-                count, waiting, size = count + 1, [], 0
-        if waiting:
-            _write_shard(folder, count, waiting)
-            count += 1
-        if not count:
-            raise DataError("reading the data: expected batches, got none. An iterator that was read before is empty.")
+        write_batches(batches, folder, "the data", expected=count_batches(data), most=self._most, told=told)
 
     def _make_folder(self) -> Path:
         self._staged.mkdir(parents=True, exist_ok=True)
@@ -153,84 +141,6 @@ def input_names(model: str) -> tuple[str, ...]:
         raise ModelError(f"reading the model {model}: expected an ONNX file, got {short(error)}; check it.") from error
     constants = {each.name for each in graph.initializer}
     return tuple(each.name for each in graph.input if each.name not in constants)
-
-
-def batches_of(data: Any, names: Sequence[str]) -> Iterator[Arrays]:
-    """Arrays by name of every batch.
-
-    Args:
-        data: a mapping from name to array, all samples at once; or an iterable of batches. A batch is a mapping, a pair
-            (x, y), or x alone. `x` is an array, or a mapping or sequence of as many arrays as the model has inputs; `y`
-            are the labels. Arrays are what NumPy makes an array of, PyTorch tensors on any device included.
-        names: of the model's inputs.
-
-    Raises:
-        DataError: it is something else.
-    """
-    if isinstance(data, Mapping):
-        yield _mapping(data, "reading the data: ")
-        return
-    if not isinstance(data, Iterable):
-        raise DataError(
-            f"reading the data: expected a path, arrays by name, or an iterable of batches, got {type(data).__name__}."
-        )
-    for number, batch in enumerate(data):
-        yield _batch(batch, names, f"reading batch {number} of the data: ")
-
-
-def _batch(batch: Any, names: Sequence[str], doing: str) -> Arrays:
-    """Arrays by name of one batch; `doing` begins messages."""
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return {**_inputs(batch[0], names, doing), LABELS: _array(batch[1], LABELS, doing)}
-    if isinstance(batch, tuple | list):
-        example = ", ".join(f"{name!r}: …" for name in (*names, LABELS))
-        raise DataError(
-            f"{doing}expected a mapping from name to array, a pair (x, y), or x, got {len(batch)} values. Give a dict: "
-            f"{{{example}}}."
-        )
-    return _inputs(batch, names, doing)
-
-
-def _inputs(x: Any, names: Sequence[str], doing: str) -> Arrays:
-    """The model's inputs of a batch, and whatever else a mapping names."""
-    if isinstance(x, Mapping):
-        return _mapping(x, doing)
-    values = list(x) if isinstance(x, tuple | list) else [x]
-    if len(values) != len(names):
-        raise DataError(
-            f"{doing}expected {len(names)} arrays, for the model's inputs {', '.join(names)}, got {len(values)}. Name "
-            "them: give a dict from name to array."
-        )
-    return {name: _array(value, name, doing) for name, value in zip(names, values, strict=True)}
-
-
-def _mapping(arrays: Mapping[Any, Any], doing: str) -> Arrays:
-    return {str(name): _array(value, str(name), doing) for name, value in arrays.items()}
-
-
-def _array(value: Any, name: str, doing: str) -> NDArray[Any]:
-    """An array of plain numbers, or of texts."""
-    if hasattr(value, "detach"):  # a tensor of PyTorch, which may be on a GPU or know its gradient
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{doing}{name!r} cannot be read as an array: {short(error)}.") from error
-    if array.dtype.hasobject or not array.ndim:
-        raise DataError(f"{doing}{name!r}: expected an array with one row per sample, got {type(value).__name__}.")
-    return array
-
-
-def _write_shard(folder: Path, number: int, batches: Sequence[Arrays]) -> None:
-    names = list(batches[0])
-    for batch in batches:
-        if batch.keys() != batches[0].keys():
-            raise DataError(f"reading the data: one batch has {names}, another {list(batch)}. Name the same in each.")
-    try:
-        arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
-    except ValueError as error:
-        raise DataError(f"reading the data: batches do not fit together: {short(error)}.") from error
-    np.savez(folder / f"{number:06}.npz", **arrays)  # type: ignore[arg-type]
 
 
 def _same_files(left: Path, right: Path) -> bool:

@@ -101,7 +101,7 @@ def search(
         given = _texts({"study": _name_of(model), **options, **named, "sampler": sampler_name})
         # Before the data are read, which may take long.
         config = read_config({**given, "model": "model.onnx", "data": "data"})
-        with InputFiles(config.study, config.storage) as files:
+        with InputFiles(config.study, config.storage, config.max_samples) as files:
             run = _prepare(config, given, files, (model, data), if_exists)
             with _inputs_taken_back(config):
                 return _run(RunningStudy(config.study, config.storage, metric=own), callbacks, progress, run)

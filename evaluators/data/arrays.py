@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 from evaluators.data.checks import LABELS, Checker
 from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
-from evaluators.data.stored_arrays import (
+from evaluators.data.reading.read_source import read_function
+from evaluators.data.reading.stored_arrays import (
     RowArrays,
     Rows,
     StoredArray,
@@ -33,7 +32,7 @@ from evaluators.data.stored_arrays import (
 )
 from search.errors import DataError
 from search.graph.model import TensorSpec
-from search.references import import_function, parse_call, short
+from search.references import short
 from search.values import digest_of
 
 R = TypeVar("R", bound=Rows)
@@ -99,47 +98,22 @@ def _read_npz(path: Path) -> RowArrays:
     return {**arrays}
 
 
-def call_source(reference: str) -> list[Shard]:
-    """What a function of the user returns: one part, or several."""
-    function = bind_function(reference)
-    try:
-        value = function()
-        parts = [value] if isinstance(value, Mapping) else list(value)
-    except Exception as error:
-        raise DataError(f"data {reference!r}: the function failed with {short(error)}") from error
-    if not parts:
-        raise DataError(f"data {reference!r}: the function gave no batch; it has to return at least two samples")
-    return [_shard_of(part, f"{reference} batch {number}", reference) for number, part in enumerate(parts)]
+def function_shards(source: str, inputs: Sequence[TensorSpec], most: int | None) -> list[Shard]:
+    """What a function of the user's gives, in memory.
 
-
-def bind_function(reference: str) -> Callable[[], Any]:
-    """A function of the user's with the arguments that are named with it.
+    Args:
+        most: samples that are taken; None for all.
 
     Raises:
-        DataError: it cannot be imported, or does not take these arguments.
+        DataError: the function fails, or gives no batch or what does not fit the model.
     """
-    call = parse_call(reference, "data")
-    function = import_function(call.reference, "data")
-    try:
-        inspect.signature(function).bind(**call.arguments)
-    except TypeError as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
-        raise DataError(
-            f"data {reference!r}: expected a function that can be called as {call.function}({given}), but {error}. "
-            "Give arguments behind the function: 'loaders.py:load?split=val'"
-        ) from error
-    except ValueError:  # of some functions that are written in C nothing is known
-        pass
-    return partial(function, **call.arguments)
+    batches = list(read_function(source, inputs, most))
+    if not batches:
+        raise DataError(f"data {source!r}: the function gave no batch; it has to return at least two samples")
+    return [_shard_of(batch, f"{source} batch {number}") for number, batch in enumerate(batches)]
 
 
-def _shard_of(part: Any, name: str, reference: str) -> Shard:
-    if not isinstance(part, Mapping):
-        raise DataError(
-            f"data {reference!r}: the function has to return a dict from input name to array, or an iterable of "
-            f"such dicts; got {type(part).__name__}"
-        )
-    arrays = {str(key): as_array(array, f"{name}: {key!r}") for key, array in part.items()}
+def _shard_of(arrays: Arrays, name: str) -> Shard:
     return Shard(name, lambda: {**arrays})
 
 

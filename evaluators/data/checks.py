@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluators.data.clusters import CLUSTERS, read_ids
 from evaluators.data.dataset import Arrays
-from evaluators.data.stored_arrays import Rows, blocks
+from evaluators.data.reading.stored_arrays import Rows, blocks
 from search.errors import DataError
 from search.graph.model import TensorSpec
 

@@ -6,11 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from evaluators.data.arrays import ArrayDataset, call_source, folder_shard, npy_shard, npz_shard
+from evaluators.data.arrays import ArrayDataset, folder_shard, function_shards, npy_shard, npz_shard
 from evaluators.data.checks import LABELS
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS
 from evaluators.data.dataset import Dataset
 from evaluators.data.images import ImageDataset, find_images
+from evaluators.data.limited import limit
+from evaluators.data.reading.read_source import write_function
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import is_file, names_function, parse_call
@@ -22,6 +24,8 @@ def open_data(
     *,
     preprocess: str | None = None,
     labels_required: bool = False,
+    cache: Path | None = None,
+    most: int | None = None,
 ) -> Dataset:
     """Open data for a model and check them.
 
@@ -37,11 +41,15 @@ def open_data(
         preprocess: for image folders, `package.module:function`, called with a Path; it returns one sample without
             the batch axis: an array for a model with one input, or a dict from input name to array.
         labels_required: refuse data without labels.
+        cache: folder that has the samples of a function, as `write_function` wrote them; where there is none yet they
+            are written there. None: the function is called, and its samples stay in memory.
+        most: samples that are taken; None for all. Of a function these are the first, of files they are drawn, always
+            the same.
 
     Raises:
         DataError: the data cannot be read, do not fit the model, or hold fewer than two samples.
     """
-    dataset = _open(source, inputs, preprocess)
+    dataset = limit(_open(source, inputs, preprocess, cache, most), most)
     if labels_required and not dataset.has_labels:
         raise DataError(
             f"data {source!r} have no labels and the metric needs them: add an array {LABELS!r} with one row per "
@@ -52,7 +60,9 @@ def open_data(
     return dataset
 
 
-def _open(source: str, inputs: Sequence[TensorSpec], preprocess: str | None) -> Dataset:
+def _open(
+    source: str, inputs: Sequence[TensorSpec], preprocess: str | None, cache: Path | None, most: int | None
+) -> Dataset:
     path = Path(source)
     if path.is_dir():
         return _open_folder(path, inputs, preprocess)
@@ -63,8 +73,16 @@ def _open(source: str, inputs: Sequence[TensorSpec], preprocess: str | None) -> 
         return ArrayDataset([shard], inputs)
     if names_function(source):
         check_source(source)
-        return ArrayDataset(call_source(source), inputs)
+        return _open_function(source, inputs, cache, most)
     raise _missing_source(source)
+
+
+def _open_function(source: str, inputs: Sequence[TensorSpec], cache: Path | None, most: int | None) -> Dataset:
+    if cache is None:
+        return ArrayDataset(function_shards(source, inputs, most), inputs)
+    if not cache.is_dir():
+        write_function(source, inputs, cache, most=most)
+    return ArrayDataset([folder_shard(cache, source)], inputs)
 
 
 def check_source(source: str) -> None:

@@ -24,6 +24,8 @@ class Job:
         hand_ranges: `REGEX=LOW:HIGH` each.
         keep: `REGEX=PRECISION` each, of groups that recovery leaves in what the user keeps them in.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
+        max_samples: of each data set; None for all.
+        caches: function that gives data → folder with its samples, read once.
         undivided: every split is all of the data: for data that nothing is chosen by.
         ranges: path of the calibrated ranges, once there are any.
         beside: another process measures on the device meanwhile: opening it takes turns with measurements.
@@ -46,6 +48,8 @@ class Job:
     calibration_data: str | None = None
     final_data: str | None = None
     preprocess: str | None = None
+    max_samples: int | None = None
+    caches: Mapping[str, str] = field(default_factory=dict)
     split_seed: int = 0
     calibration_select: str = "all"
     hand_ranges: Sequence[str] = ()

@@ -18,6 +18,7 @@ from studies.options.read_options import change_config
 from studies.options.slots import Slot
 from studies.run.local_run import result_of, run_here
 from studies.run.search_result import SearchResult
+from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.levels import check_level
@@ -60,7 +61,8 @@ def join(
             _check_total(store, config, meant)  # before the inputs are opened, which takes a while
         check_artifacts(config)
         config = shipping.here(store, study, config)
-        with as_in(slots), checked(config) as good, reported_deletion(store, study):
+        inputs = checked(config, events=progress, cache=study_cache(config))
+        with as_in(slots), inputs as good, reported_deletion(store, study):
             check_unchanged(good, study, None if which.target is None else meant)
             complete_study(store, good, study.id)
             if which.new:

@@ -214,5 +214,6 @@ def _job(inputs: GateInputs, folder: Path) -> Job:
         metric=config.metric,
         decode=config.decode,
         preprocess=config.preprocess,
+        max_samples=config.max_samples,
         engine_files=files,
     )

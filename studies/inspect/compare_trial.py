@@ -21,6 +21,7 @@ from studies.inspect.comparison import Comparison
 from studies.inspect.sides import group_sides, output_sides
 from studies.judging.sentences.evaluations import mix_text
 from studies.options.config import SearchConfig
+from studies.run.session.data_caches import study_cache
 from studies.run.session.setup import Checked, adopt_ranges, checked
 from studies.store.records import EvaluationRecord, StudyRecord, TargetRecord
 from studies.store.store import Store
@@ -54,7 +55,7 @@ def compare_trial(
     _check_arguments(samples, threshold_db, outputs)
     record = load_built(store, study, target, trial, "compare", but=(Stage.LATENCY, Stage.ACCURACY))
     assignment = record.evaluation.assignment
-    with checked(config) as good:
+    with checked(config, events=progress, cache=study_cache(config)) as good:
         _check_model(good, study, config, trial)
         warnings = tuple(find_changes(study, target, good))
         _tell(warnings, progress)

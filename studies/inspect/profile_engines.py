@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from studies.judging.search_events import SearchEvents
 from studies.judging.standing import Standing
 from studies.options.read_options import change_config
 from studies.run.finalists import engine_of, why_lacking
+from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
 from studies.run.session.setup import checked
@@ -46,7 +48,9 @@ def profile_engines(
     """
     config = change_config(config_of(now.study, now.target, url), changes)
     check_artifacts(config)
-    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
+    with Store.open(url) as store, ExitStack() as stack:
+        config = here(store, now.study, config)
+        good = stack.enter_context(checked(config, events=progress, cache=study_cache(config)))
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
         with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):

@@ -23,6 +23,7 @@ from studies.options.builder_options import FINAL, export_options
 from studies.options.config import SearchConfig
 from studies.options.read_options import change_config
 from studies.run.session.backend_values import final_options
+from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import join_study
 from studies.run.session.setup import checked
@@ -78,7 +79,8 @@ def export(
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _change_export(config_of(now.study, now.target, url), changes)
-        with checked(_prepare_config(store, now.study, config, extras)) as good:
+        config = _prepare_config(store, now.study, config, extras)
+        with checked(config, events=events, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
             with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):

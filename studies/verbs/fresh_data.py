@@ -27,6 +27,7 @@ from studies.options.limits import MetricScale
 from studies.options.read_options import change_config
 from studies.run.claims.renewed_mixes import count_trials
 from studies.run.local_run import run_here
+from studies.run.session.data_caches import study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, checked
@@ -134,7 +135,8 @@ def renew(
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
         known, config = _plan_renewal(store, url, before, data, changes, request.study)
-        with checked(config, more=[lambda: check_artifacts(config)]) as good:
+        more = [lambda: check_artifacts(config)]
+        with checked(config, more=more, events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(request.limits, MetricScale.of(good.metric))
             study = known or _create(store, good, before, told)

@@ -79,7 +79,7 @@ def recover(
         check_folder(out)
     if "timing-cache" not in config.given:
         config = config.changed({"timing_cache": "none"})  # nothing stays behind
-    with checked(config) as good:
+    with checked(config, events=events) as good:
         plain = calibrate(good, config.calibration)
         found = recover_int8(good, plain, config.recover, events or Quiet())
         plain_ms, recovered_ms = _latencies(good, plain, found.ranges) if latency else (None, None)

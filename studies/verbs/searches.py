@@ -22,6 +22,7 @@ from studies.options.read_options import check_config
 from studies.options.slots import Slot
 from studies.run.local_run import run_here
 from studies.run.search_result import SearchResult
+from studies.run.session.data_caches import forget_samples, study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
 from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
@@ -29,7 +30,7 @@ from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run
 from studies.store.store import Store, check_usable, default_url
 from studies.verbs.deletion import delete
-from studies.verbs.readings import studies
+from studies.verbs.readings import exists, studies
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,7 +54,9 @@ def search(config: SearchConfig, events: SearchEvents | None = None) -> SearchRe
 
 def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents) -> SearchResult:
     more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
-    with as_in(slots), _nothing_to_resume(checked(config, more=more)) as good:
+    cache = study_cache(config)
+    inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
+    with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
         check_searchable(good)
         files = put(open_artifacts(config), config, shown) if ships(config) else ()
         with Store.open(config.storage, create=True) as store:
@@ -143,6 +146,23 @@ def taken_back(config: SearchConfig) -> Iterator[None]:
             made = [study for study in studies(config.storage) if study.name == config.study]
             if made and not made[0].ok + made[0].failed + made[0].running:
                 delete(config.study, config.storage)
+        raise
+
+
+def _forget_killed(config: SearchConfig) -> None:
+    """Remove samples that a run left which was killed before there was a study: their function may have changed."""
+    cache = study_cache(config)
+    if cache is not None and cache.is_dir() and not exists(config.study, storage=config.storage):
+        forget_samples(cache)
+
+
+@contextmanager
+def _samples_taken_back(config: SearchConfig) -> Iterator[None]:
+    """Of a study that is not made after all no samples are kept."""
+    try:
+        yield
+    except BaseException:
+        _forget_killed(config)
         raise
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitfront.inputs import InputFiles, batches_of, input_names
+from bitfront.inputs import InputFiles, input_names
 from evaluators.data.opening import open_data
+from evaluators.data.reading.user_batches import batches_of
 from search.errors import DataError, ModelError
 from search.graph.model import load
 from tests.support.command_line import three_layers, write_inputs
@@ -75,21 +76,21 @@ def test_batches_without_labels_are_taken(folder: Path) -> None:
     assert [list(each) for each in batches_of([batch, batch], NAMES)] == [["image"], ["image"]]
 
 
-def test_data_are_written_as_they_come(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than one file of them is in memory: the first is written before the last batch is asked for."""
-    monkeypatch.setattr("bitfront.inputs._SHARD_BYTES", 1)
-    files = InputFiles("s", f"sqlite:///{tmp_path}/b.db")
+def test_data_are_written_as_they_come_and_no_more_than_asked_for(tmp_path: Path) -> None:
+    files = InputFiles("s", f"sqlite:///{tmp_path}/b.db", most=4)
 
     def batches() -> Iterator[dict[str, Any]]:
         yield {"image": np.zeros((2, 3, 8, 8), np.float32)}
-        yield {"image": np.ones((2, 3, 8, 8), np.float32)}
-        assert len(list(tmp_path.rglob("*.npz"))) >= 1
-        yield {"image": np.ones((1, 3, 8, 8), np.float32)}
+        assert [path.name for path in tmp_path.rglob("*.npy")] == ["image.npy"], "the first batch is written"
+        yield {"image": np.ones((3, 3, 8, 8), np.float32)}
+        raise AssertionError("four samples were asked for")
 
     with files:
         files.write(three_layers(), batches())
         files.keep()
-    assert [path.name for path in sorted(Path(files.data).iterdir())] == ["000000.npz", "000001.npz", "000002.npz"]
+    assert [path.name for path in Path(files.data).iterdir()] == ["image.npy"]
+    written = np.load(Path(files.data) / "image.npy")
+    assert written[:, 0, 0, 0].tolist() == [0, 0, 1, 1]
 
 
 def test_what_was_not_kept_is_removed(folder: Path, tmp_path: Path) -> None:

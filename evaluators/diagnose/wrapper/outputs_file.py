@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.data.arrays import npz_shard
-from evaluators.data.stored_arrays import in_memory
+from evaluators.data.reading.stored_arrays import in_memory
 from evaluators.diagnose.wrapper.fault import LEAST_SAMPLES
 from evaluators.diagnose.wrapper.layouts import has_same_axes
 from search.errors import DataError

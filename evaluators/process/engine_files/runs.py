@@ -25,6 +25,7 @@ from evaluators.metrics.registry import get_metric
 from evaluators.process.job import Job
 from evaluators.process.line import ALIVE
 from evaluators.process.results import EngineScores, MetricDescription
+from evaluators.process.tasks.open_data import open_job_data
 from evaluators.process.tasks.open_model import Report
 from search.errors import ConfigError, DataError, ModelError
 from search.graph.model import TensorSpec
@@ -73,7 +74,7 @@ class EngineFileRuns:
 
     def _open_data(self, engines: Mapping[str, OpenEngine]) -> Dataset:
         inputs = next(iter(engines.values())).inputs
-        return data.open_data(self._job.data, inputs, preprocess=self._job.preprocess)
+        return open_job_data(self._job, self._job.data, inputs)
 
     @contextmanager
     def _open(self, labels: Sequence[str]) -> Iterator[dict[str, OpenEngine]]:
@@ -116,12 +117,8 @@ class _Scoring:
             raise ConfigError(f"--decode {job.decode}: expected a metric that reads boxes; give --metric map with it.")
         given = get_metric(job.metric, job.decode) if job.metric else None
         baseline = engines[BASELINE]
-        self._data = data.open_data(
-            job.data,
-            baseline.inputs,
-            preprocess=job.preprocess,
-            labels_required=given is not None and given.needs_labels,
-        )
+        labelled = given is not None and given.needs_labels
+        self._data = open_job_data(job, job.data, baseline.inputs, labels_required=labelled)
         outputs = run_real_rows(baseline.session, next(_batches(self._data, engines)))
         _check_outputs(engines, outputs, next(_batches(self._data, engines)))
         self._metric, self._notes = (given, []) if given is not None else self._choose_metric(outputs)

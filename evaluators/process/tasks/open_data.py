@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from evaluators.process.results import DataDescription, MetricDescription
 from evaluators.process.tasks.open_model import OpenModel
 from search.errors import ConfigError
 from search.graph.model import TensorSpec
+from search.values import digest_of
 
 Indices = NDArray[np.int64]
 
@@ -49,16 +51,15 @@ class OpenData:
         job, inputs = opened.job, opened.model.inputs
         given = _get_metric(job, handed)
         labelled = given is not None and given.needs_labels
-        self.data = data.open_data(job.data, inputs, preprocess=job.preprocess, labels_required=labelled)
+        self.data = open_job_data(job, job.data, inputs, labels_required=labelled)
         self._chosen = default_metric.Choice(given, "") if given else self._choose_metric()
         self.metric = self._chosen.metric
         self.final_data = self.calibration_data = self.data
         if job.final_data:
-            self.final_data = data.open_data(
-                job.final_data, inputs, preprocess=job.preprocess, labels_required=self.metric.needs_labels
-            )
+            needed = self.metric.needs_labels
+            self.final_data = open_job_data(job, job.final_data, inputs, labels_required=needed)
         if job.calibration_data:
-            self.calibration_data = data.open_data(job.calibration_data, inputs, preprocess=job.preprocess)
+            self.calibration_data = open_job_data(job, job.calibration_data, inputs)
         self._check_clusters()
         self._divide()
 
@@ -204,6 +205,24 @@ class OpenData:
                 f"{', '.join(unread)} {'are' if len(unread) > 1 else 'is'} not scored"
             )
         return notes
+
+
+def open_job_data(
+    job: Job, source: str, inputs: Sequence[TensorSpec], *, labels_required: bool = False
+) -> data.Dataset:
+    """One of the data sets of a job.
+
+    Raises:
+        DataError: as of `open_data`.
+    """
+    return data.open_data(
+        source,
+        inputs,
+        preprocess=job.preprocess,
+        labels_required=labels_required,
+        cache=Path(job.caches.get(source) or Path(job.folder) / f"samples-{digest_of(source)[:16]}"),
+        most=job.max_samples,
+    )
 
 
 def _get_metric(job: Job, handed: Metric | None) -> Metric | None:

@@ -48,7 +48,7 @@ def find_drift(store: Store, now: Standing, config: SearchConfig, events: Events
         decode=config.decode if scored else None,
     )
     before = _stored_statistics(now, config)
-    with checked(config, scored=scored, undivided=True) as good:
+    with checked(config, scored=scored, undivided=True, events=events) as good:
         run = _FreshRun(store, now, good, events)
         statistics = run.observe()
         loss = run.compare_loss(scored)
@@ -73,7 +73,7 @@ def _has_what_the_metric_needs(now: Standing, config: SearchConfig) -> bool:
     metric = get_metric(_metric_name(now, config), config.decode)
     if not metric.needs_labels:
         return True
-    return open_data(config.data, load_model(config).inputs, preprocess=config.preprocess).has_labels
+    return open_data(config.data, load_model(config).inputs, preprocess=config.preprocess, most=2).has_labels
 
 
 def _stored_statistics(now: Standing, config: SearchConfig) -> SampleStatistics:

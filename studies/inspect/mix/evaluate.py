@@ -54,7 +54,7 @@ def evaluate_mix(config: SearchConfig, request: MixRequest, thresholds: Threshol
     """
     if "timing-cache" not in config.given:
         config = config.changed({"timing_cache": "none"})  # it would lie beside a study's database
-    with checked(config) as good:
+    with checked(config, events=events) as good:
         ranges, record = calibrate_recovered(good, events)
         adopt_ranges(good.keeper, good.folder, ranges)
         space = make_space(good.model, good.capability, ranges, config.keep)

@@ -46,6 +46,22 @@ class DataFields:
         panel="Data",
         helps={"worker": "Where these data are on this host."},
     )
+    max_samples: int | None = option(
+        kinds.whole(least=2),
+        "Of each data set at most so many.",
+        None,
+        metavar="N",
+        verbs=(*Verbs.SCORING, "layers", "sensitivity"),
+        panel="Data",
+    )
+    no_cache: bool = option(
+        kinds.TEXT,
+        "Keep no copy of what a function gives; call it at every start.",
+        False,
+        flag=True,
+        verbs=Verbs.CONTINUING,
+        panel="Data",
+    )
     preprocess: str | None = option(
         kinds.FUNCTION,
         "file.py:function or module:function that reads one image file.",

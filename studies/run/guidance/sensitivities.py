@@ -210,13 +210,16 @@ def _measure_study(
     """Measure and store; the target that it was measured for, and notes."""
     from studies.artifacts.shipping import here
     from studies.crew.deletion import reported_deletion
+    from studies.run.session.data_caches import study_cache
     from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
     from studies.run.session.setup import checked
     from studies.run.session.study_rows import check_unchanged, complete_study
 
     check_artifacts(config)
-    with checked(here(store, study, config)) as good, reported_deletion(store, study):
+    config = here(store, study, config)
+    inputs = checked(config, events=progress, cache=study_cache(config))
+    with inputs as good, reported_deletion(store, study):
         check_unchanged(good, study, target)
         complete_study(store, good, study.id)
         with join_study(store, good, study, progress) as work:
@@ -238,7 +241,7 @@ def of_model(config: SearchConfig, thresholds: Thresholds, progress: SearchEvent
     from studies.run.session.setup import adopt_ranges, check_searchable, checked
 
     config = config.changed({"timing_cache": "none"})  # nothing is built
-    with checked(config, scored=False) as good:
+    with checked(config, scored=False, events=progress) as good:
         check_searchable(good)
         ranges, record = calibrate_recovered(good, progress)
         adopt_ranges(good.keeper, good.folder, ranges)

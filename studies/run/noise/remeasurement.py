@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,7 @@ def remeasure_study(
         StudyError: no such trial, or model, data or target are not the study's, or another process works on it.
     """
     from studies.artifacts.shipping import here
+    from studies.run.session.data_caches import study_cache
     from studies.run.session.folders import check_artifacts
     from studies.run.session.join import join_study
     from studies.run.session.setup import checked
@@ -196,7 +198,9 @@ def remeasure_study(
         return ()
     config = change_config(config_of(now.study, now.target, url), changes)
     check_artifacts(config)
-    with Store.open(url) as store, checked(here(store, now.study, config)) as good:
+    with Store.open(url) as store, ExitStack() as stack:
+        config = here(store, now.study, config)
+        good = stack.enter_context(checked(config, events=progress, cache=study_cache(config)))
         check_unchanged(good, now.study, now.target)
         # No worker may throw away an engine meanwhile.
         with join_study(store, good, now.study, progress) as work, work.crew.hold("prune"):

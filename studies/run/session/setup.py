@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,12 @@ from search.sampler.registry import sampler_named
 from search.space.choices import Space, make_space
 from search.space.range_rules import check_matches
 from search.values import Capability, Ranges, Score, Target
+from studies.events import Events, Quiet
 from studies.options.config import SearchConfig
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
+from studies.run.session.data_caches import read_sources
 from studies.run.session.folders import work_folder
 
 _WORK_PREFIX = "bitfront-run-"
@@ -74,21 +76,29 @@ def checked(
     scored: bool = True,
     undivided: bool = False,
     more: Sequence[Callable[[], object]] = (),
+    events: Events | None = None,
+    cache: Path | None = None,
 ) -> Iterator[Checked]:
-    """Check every input of a search. Nothing is created but a folder for temporary files.
+    """Check every input of a search. Nothing is created but a folder for temporary files, and what is in `cache`.
 
     Args:
         more: checks of the caller's, whose refusals are told together with those of the options and files here.
         scored: whether a metric will score outputs. Where none does, the float model is not tried with it either, so
             that outputs and labels may have any form.
         undivided: whether every split is all of the data: for data that nothing is chosen by.
+        events: told how far the reading of the data is.
+        cache: folder that keeps what functions of the user give, read once; None to read it for this run alone.
 
     Raises:
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
     model = _load_checked(config, more)
-    with work_folder() as folder, _start_process(config, folder, undivided) as keeper:
+    with work_folder() as folder, ExitStack() as stack:
+        place = cache or folder / "samples"
+        caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
+        job = replace(_job(config, folder), undivided=undivided, caches=caches)
+        keeper = stack.enter_context(EvaluatorProcess(job, folder / "log", _bounds(config)))
         setup = keeper.ask("trying the float model").setup
         try:
             if scored:
@@ -102,11 +112,6 @@ def checked(
         limits = _limits(config, asdict(metric))
         make_space(model, keeper.description.capability, None, config.keep, config.granularity)
         yield Checked(config, model, keeper, folder, limits)
-
-
-def _start_process(config: SearchConfig, folder: Path, undivided: bool) -> EvaluatorProcess:
-    job = replace(_job(config, folder), undivided=undivided)
-    return EvaluatorProcess(job, folder / "log", _bounds(config))
 
 
 def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
@@ -266,6 +271,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         calibration_data=config.calibration_data,
         final_data=config.final_data,
         preprocess=config.preprocess,
+        max_samples=config.max_samples,
         split_seed=config.split_seed,
         calibration_select=config.calibration_select,
         hand_ranges=[str(rule) for rule in config.ranges],

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluators.data import arrays, batches, open_data, split, stored_arrays
-from evaluators.data.stored_arrays import file_name
+from evaluators.data import arrays, batches, open_data, split
+from evaluators.data.reading import stored_arrays
+from evaluators.data.reading.stored_arrays import file_name
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import absolute_reference, import_function
@@ -368,10 +369,10 @@ class TestFunctions:
         ("body", "message"),
         [
             ("raise OSError('disk gone')", "the function failed with OSError: disk gone"),
-            ("return 3", "the function failed with TypeError"),
-            ("return [np.ones(3)]", "dict from input name to array, or an iterable of such dicts; got ndarray"),
+            ("return 3", "reading data 'loader_bad:load': expected .* an iterable of batches, got int"),
+            ("return [np.ones(3)]", r"batch 0: input 'image' has to be of shape \(samples, 2, 3\), got \(3,\)"),
             ("return []", "gave no batch"),
-            ("return {'image': np.array([None, None])}", "holds object arrays"),
+            ("return {'image': np.array([None, None])}", "expected an array with one row per sample"),
             ("return {'image': [[1], [1, 2]]}", "'image' cannot be read as an array"),
         ],
     )

@@ -1,0 +1,96 @@
+"""Data as programs have them: arrays by name, or batches of any form that a loader gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.data.checks import LABELS
+from evaluators.data.dataset import Arrays
+from search.errors import DataError
+from search.references import short
+
+
+def batches_of(data: Any, names: Sequence[str], what: str = "the data") -> Iterator[Arrays]:
+    """Arrays by name of every batch.
+
+    Args:
+        data: a mapping from name to array, all samples at once; or an iterable of batches. A batch is a mapping, a pair
+            (x, y), or x alone. `x` is an array, or a mapping or sequence of as many arrays as the model has inputs; `y`
+            are the labels. Arrays are what NumPy makes an array of, PyTorch tensors on any device included.
+        names: of the model's inputs.
+        what: the data are, for messages.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if isinstance(data, Mapping):
+        yield _mapping(data, f"reading {what}: ")
+        return
+    if not isinstance(data, Iterable):
+        raise DataError(
+            f"reading {what}: expected a path, arrays by name, or an iterable of batches, got {type(data).__name__}."
+        )
+    for number, batch in enumerate(data):
+        yield _batch(batch, names, f"reading batch {number} of {what}: ")
+
+
+def count_batches(data: Any) -> int | None:
+    """How many batches there will be; None where nobody knows before they are read."""
+    if isinstance(data, Mapping):
+        return 1
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
+
+def count_samples(batch: Mapping[str, NDArray[Any]]) -> int:
+    """Rows of the longest array of a batch."""
+    return max((len(array) for array in batch.values()), default=0)
+
+
+def _batch(batch: Any, names: Sequence[str], doing: str) -> Arrays:
+    """Arrays by name of one batch; `doing` begins messages."""
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return {**_inputs(batch[0], names, doing), LABELS: _array(batch[1], LABELS, doing)}
+    if isinstance(batch, tuple | list):
+        example = ", ".join(f"{name!r}: …" for name in (*names, LABELS))
+        raise DataError(
+            f"{doing}expected a mapping from name to array, a pair (x, y), or x, got {len(batch)} values. Give a dict: "
+            f"{{{example}}}."
+        )
+    return _inputs(batch, names, doing)
+
+
+def _inputs(x: Any, names: Sequence[str], doing: str) -> Arrays:
+    """The model's inputs of a batch, and whatever else a mapping names."""
+    if isinstance(x, Mapping):
+        return _mapping(x, doing)
+    values = list(x) if isinstance(x, tuple | list) else [x]
+    if len(values) != len(names):
+        raise DataError(
+            f"{doing}expected {len(names)} arrays, for the model's inputs {', '.join(names)}, got {len(values)}. Name "
+            "them: give a dict from name to array."
+        )
+    return {name: _array(value, name, doing) for name, value in zip(names, values, strict=True)}
+
+
+def _mapping(arrays: Mapping[Any, Any], doing: str) -> Arrays:
+    return {str(name): _array(value, str(name), doing) for name, value in arrays.items()}
+
+
+def _array(value: Any, name: str, doing: str) -> NDArray[Any]:
+    """An array of plain numbers, or of texts."""
+    if hasattr(value, "detach"):  # a tensor of PyTorch, which may be on a GPU or know its gradient
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{doing}{name!r} cannot be read as an array: {short(error)}.") from error
+    if array.dtype.hasobject or not array.ndim:
+        raise DataError(f"{doing}{name!r}: expected an array with one row per sample, got {type(value).__name__}.")
+    return array
