@@ -80,10 +80,11 @@ def export(
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
         config = _change_export(config_of(now.study, now.target, url), changes)
         config = _prepare_config(store, now.study, config, extras)
-        with checked(config, events=events, cache=study_cache(config)) as good:
+        told = events or Quiet()
+        with checked(config, events=told, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.
-            with join_study(store, good, now.study, events or Quiet()) as work, work.crew.hold("prune"):
+            with join_study(store, good, now.study, told) as work, work.crew.hold("prune"):
                 now, row, how = _confirm(work, now, row, pick, trial)
                 request = exports.Request(
                     int(now.table.trial[row]), how, final_options(good.config), extras, latency_tolerance

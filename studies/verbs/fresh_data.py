@@ -135,8 +135,7 @@ def renew(
     with Store.open(url) as store:
         before = standing_of(store, name, wanted=target)
         known, config = _plan_renewal(store, url, before, data, changes, request.study)
-        more = [lambda: check_artifacts(config)]
-        with checked(config, more=more, events=told, cache=study_cache(config)) as good:
+        with checked(config, more=[lambda: check_artifacts(config)], events=told, cache=study_cache(config)) as good:
             _check_inputs(good, before, known)
             resolve_drop(request.limits, MetricScale.of(good.metric))
             study = known or _create(store, good, before, told)
