@@ -74,13 +74,13 @@ def export(
     """
     exports.check_folder(out)
     _check_extras(extras)
-    url = storage or default_url()
+    url, told = storage or default_url(), events or Quiet()
     with Store.open(url) as store:
         now = standing_of(store, name, changes, target)
         row = find_row(now, pick, trial)  # refuses what cannot be exported, before anything starts
-        config = _change_export(config_of(now.study, now.target, url), changes)
-        config = _prepare_config(store, now.study, config, extras)
-        told = events or Quiet()
+        config = _prepare_config(
+            store, now.study, _change_export(config_of(now.study, now.target, url), changes), extras
+        )
         with checked(config, events=told, cache=study_cache(config)) as good:
             check_unchanged(good, now.study, now.target)
             # No worker may throw away the engine meanwhile.

@@ -48,7 +48,7 @@ class DataFields:
     )
     max_samples: int | None = option(
         kinds.whole(least=2),
-        "Of each data set at most so many.",
+        "Take at most so many samples of each data set.",
         None,
         metavar="N",
         verbs=(*Verbs.SCORING, "layers", "sensitivity"),
@@ -56,7 +56,7 @@ class DataFields:
     )
     no_cache: bool = option(
         kinds.TEXT,
-        "Keep no copy of what a function gives; call it at every start.",
+        "Keep no copy of what a function of --data gives: call it at every start.",
         False,
         flag=True,
         verbs=Verbs.CONTINUING,
