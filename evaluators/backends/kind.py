@@ -19,6 +19,7 @@ from search.values import Precision
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend, OpenEngine
+    from search.graph.shapes import Profile, TensorSpec
 
 OptionType = Literal["choice", "count", "duration", "file", "flag", "folder", "size", "switch", "text"]
 # What every export consists of beside the engine, by the names that files of a backend's own may refer to.
@@ -114,6 +115,8 @@ class Recipe:
         options: of its backend, by keyword.
         layers: ONNX node of each weighted op → precision.
         profiles: MIN, OPT, MAX of dynamic inputs.
+        inputs: at the measured shapes.
+        device: where it was measured, in the backend's spelling.
         timing_cache: whether `TIMING_FILE` lies beside it.
     """
 
@@ -121,7 +124,9 @@ class Recipe:
     knobs: Mapping[str, str]
     options: Mapping[str, Any]
     layers: Mapping[str, Precision]
-    profiles: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    profiles: Mapping[str, Profile]
+    inputs: Sequence[TensorSpec] = ()
+    device: str = "cpu"
     timing_cache: bool = False
 
 
@@ -219,5 +224,5 @@ class BackendKind(ABC):
         shutil.copyfile(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
-        """Further files of an export that say how its engine is built again: name → text."""
+        """Further files of an export, which run its engine or say how it is built again: name → text."""
         return {}

@@ -28,12 +28,14 @@ from studies.export.handover import check_mix, gather_mix, write_handovers
 from studies.export.handover.mix import Mix, lost_text, rescaled_text
 from studies.export.layer_files import write_layer_files
 from studies.export.manifest import manifest
+from studies.export.readme import README, readme_text
 from studies.judging.points import Point
 from studies.judging.rules.picks import MOST_IN_LINE
 from studies.judging.selection import find_row
 from studies.judging.standing import Standing
 from studies.run import rebuild
 from studies.run.finalists import confirm, engine_of
+from studies.run.session.frozen_batch import frozen_batch_text
 from studies.run.work import Work
 from studies.trials.ledger import Ledger
 
@@ -149,7 +151,11 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
         found["float_model"] = write_float_model(staging, final.bench.keeper, final.ledger.target.recovery)
         write_layer_files(staging, final, staging / final.bench.engine_file, chosen.assignment)
         found |= _check(final, chosen, staging / final.bench.engine_file, request.latency_tolerance)
+        frozen = frozen_batch_text(final.problem.model, final.problem.config)
+        _write_readme(staging, found, chosen.now, final.bench.engine_file, frozen)
         _write_manifest(staging, found)
+    if frozen:
+        work.events.note(frozen)
     notes, warning = (note,) if note else (), failure_text(found["latency_check"])
     return Export(folder, request.trial, found, found["final"]["limits_hold"], notes, warning)
 
@@ -184,6 +190,11 @@ def _check(work: Work, chosen: _Confirmed, written: Path, tolerance: float | Non
     if text := moved_text(latency, chosen.measured):
         work.events.note(text)
     return {"check": {"outputs": "equal"}, "latency_check": latency}
+
+
+def _write_readme(folder: Path, found: Mapping[str, Any], now: Standing, engine_file: str, frozen: str) -> None:
+    names = {path.name for path in folder.iterdir()} | {MANIFEST}
+    (folder / README).write_text(readme_text(found, now, engine_file, names, frozen), encoding="utf-8")
 
 
 def _write_manifest(folder: Path, found: Mapping[str, Any]) -> None:

@@ -84,13 +84,16 @@ def write_ranges(folder: Path, ranges: Ranges, target: Target) -> None:
 
 
 def _recipe(work: Work, assignment: Assignment, timing: bool) -> Recipe:
+    job = work.bench.keeper.job
     groups = work.ledger.store.studies.groups(work.ledger.study.id)
     return Recipe(
         versions=work.ledger.target.target.versions,
         knobs=work.ledger.knobs,
         layers={anchor: assignment[group.id] for group in groups for anchor in group.anchors},
-        options=work.bench.keeper.job.options,
+        options=job.options,
         profiles=work.problem.model.profiles,
+        inputs=work.problem.model.inputs,
+        device=job.device or backend_kind(work.problem.config).default_device,
         timing_cache=timing,
     )
 

@@ -21,10 +21,15 @@ from tests.support.paths import ROOT
 LAYERS = ("search", "evaluators", "studies", "bitfront")
 STORE = {str(path.relative_to(ROOT)) for path in (ROOT / "studies/store").rglob("*.py")}
 TENSORRT = {str(path.relative_to(ROOT)) for path in (ROOT / "evaluators/backends/tensorrt").glob("*.py")}
+RUN_SCRIPT = "evaluators/backends/run_script"  # parts of a script that runs alone
 ALLOWED = {
-    "onnxruntime": {"evaluators/backends/onnxruntime/device.py", "evaluators/calibration/graph_sessions.py"},
-    "tensorrt": TENSORRT,
-    "cuda": TENSORRT,
+    "onnxruntime": {
+        "evaluators/backends/onnxruntime/device.py",
+        "evaluators/calibration/graph_sessions.py",
+        f"{RUN_SCRIPT}/onnxruntime_engine.py",
+    },
+    "tensorrt": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
+    "cuda": {*TENSORRT, f"{RUN_SCRIPT}/tensorrt_engine.py"},
     "sqlalchemy": STORE,
     "pynvml": {"evaluators/backends/nvidia/nvml.py"},
     "pickle": set[str](),

@@ -12,6 +12,8 @@ from evaluators.backends.onnxruntime.cuda import PROVIDER, require_compiled_in
 from search.errors import TargetError
 
 NAME = "onnxruntime"
+# ONNX Runtime's own default, written out so that an exported engine can be run with the same.
+SESSION_ENTRIES = {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"}
 _INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"
 
 
@@ -46,18 +48,35 @@ class OnnxRuntimeDevice:
 
     def providers(self) -> list[Any]:
         """What a session is opened with; the CUDA provider gets the index of its GPU."""
-        if not self.cuda:
-            return ["CPUExecutionProvider"]
-        return [(PROVIDER, {"device_id": self.index}), "CPUExecutionProvider"]
+        return provider_settings(self.index)
 
     def session_options(self) -> Any:
         """Of a session that is measured: all optimizations, one op after the other."""
-        options = self.ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = self.ort.ExecutionMode.ORT_SEQUENTIAL
-        options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options, settings = self.ort.SessionOptions(), session_settings(self.threads)
+        options.intra_op_num_threads = settings["intra_op_num_threads"]
+        options.inter_op_num_threads = settings["inter_op_num_threads"]
+        options.execution_mode = getattr(self.ort.ExecutionMode, settings["execution_mode"])
+        level = settings["graph_optimization_level"]
+        options.graph_optimization_level = getattr(self.ort.GraphOptimizationLevel, level)
+        for key, value in SESSION_ENTRIES.items():
+            options.add_session_config_entry(key, value)
         return options
+
+
+def session_settings(threads: int) -> dict[str, Any]:
+    """Options of a session that is measured, by ONNX Runtime's names, as plain values."""
+    return {
+        "intra_op_num_threads": threads,
+        "inter_op_num_threads": 1,
+        "execution_mode": "ORT_SEQUENTIAL",
+        "graph_optimization_level": "ORT_ENABLE_ALL",
+    }
+
+
+def provider_settings(index: int | None) -> list[tuple[str, dict[str, Any]]]:
+    """Execution providers of a session with their options; `index` is CUDA's of the GPU, None for the processor."""
+    cpu: tuple[str, dict[str, Any]] = ("CPUExecutionProvider", {})
+    return [cpu] if index is None else [(PROVIDER, {"device_id": index}), cpu]
 
 
 def import_onnxruntime() -> Any:

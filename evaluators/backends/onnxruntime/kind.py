@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine
+from evaluators.backends.kind import SOURCE_FILE, BackendKind, Check, Machine, Recipe
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.device import NAME
 from search.errors import TargetError
@@ -52,6 +52,20 @@ class OnnxRuntimeKind(BackendKind):
         from search.graph.packed_file import copy_as_onnx
 
         copy_as_onnx(engine, out)
+
+    def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
+        from evaluators.backends.onnxruntime.device import SESSION_ENTRIES, provider_settings, session_settings
+        from evaluators.backends.run_script import RUN_SCRIPT, run_script
+
+        on_gpu = self.gpu_of(recipe.device) is not None
+        settings = {
+            "ENGINE": self.engine_file,
+            "PROVIDERS": provider_settings(0 if on_gpu else None),  # its GPU has another number elsewhere
+            "SESSION_OPTIONS": session_settings(recipe.options.get("threads", 1)),
+            "SESSION_ENTRIES": SESSION_ENTRIES,
+        }
+        needs = "onnxruntime-gpu and numpy" if on_gpu else "onnxruntime and numpy"
+        return {RUN_SCRIPT: run_script("onnxruntime_engine.py", needs, settings, recipe.inputs, recipe.profiles)}
 
     def checks(self, machine: Machine) -> Sequence[Check]:
         from evaluators.backends.onnxruntime.doctor import package_checks

@@ -72,6 +72,10 @@ class TensorRTKind(BackendKind):
         return package_checks(machine) if machine.gpus else ()
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
+        from evaluators.backends.run_script import RUN_SCRIPT, run_script
         from evaluators.backends.tensorrt.export import TRTEXEC_FILE, trtexec_text
 
-        return {TRTEXEC_FILE: trtexec_text(recipe)}
+        settings = {"ENGINE": self.engine_file, "PLUGINS": list(recipe.options.get("plugins", ()))}
+        needs = f"tensorrt {recipe.versions['tensorrt']}, cuda-bindings and numpy"
+        script = run_script("tensorrt_engine.py", needs, settings, recipe.inputs, recipe.profiles)
+        return {RUN_SCRIPT: script, TRTEXEC_FILE: trtexec_text(recipe)}

@@ -74,7 +74,7 @@ def test_everything_that_belongs_to_an_engine(here: Path) -> None:
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     entry = "triton/small-net"
     assert files == {"model.onnx", "ranges.json", "calibration.cache", "manifest.json", "model.float.onnx",
-                     "layers.json", "profile.json",
+                     "layers.json", "profile.json", "run.py", "README.md",
                      f"{entry}/config.pbtxt", f"{entry}/1/model.onnx"}  # fmt: skip
     found = manifest(folder)
     assert found["files"] == {name: digest(folder / name) for name in files - {"manifest.json"}}

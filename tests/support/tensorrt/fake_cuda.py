@@ -81,6 +81,13 @@ class FakeCuda:
         ctypes.memmove(dst, src, count)
         return (Error.cudaSuccess,)
 
+    def cudaMemcpy(self, dst: int, src: int, count: int, kind: Any) -> Any:  # noqa: N802
+        to_host = kind == self.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        if self.capturing or not self.holds(src if to_host else dst, count):
+            return (Error.cudaErrorInvalidValue,)
+        ctypes.memmove(dst, src, count)
+        return (Error.cudaSuccess,)
+
     def cudaStreamCreate(self) -> Any:  # noqa: N802
         stream = next(self._handles)
         self.streams.add(stream)

@@ -1,0 +1,75 @@
+"""The class `Engine` of `run.py` for ONNX Runtime; what stands above the mark is not part of the script."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ENGINE = ""
+PROVIDERS: list[tuple[str, dict[str, Any]]] = []
+SESSION_OPTIONS: dict[str, Any] = {}
+SESSION_ENTRIES: dict[str, str] = {}
+
+# -- part of run.py --
+
+
+class Engine:
+    """An ONNX Runtime session with the options that the latency was measured with."""
+
+    def __init__(self, path: Path, gpu: int) -> None:
+        import onnxruntime
+
+        self.runtime = onnxruntime
+        self.gpu = gpu
+        self.on_gpu = PROVIDERS[0][0] == "CUDAExecutionProvider"
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = SESSION_OPTIONS["intra_op_num_threads"]
+        options.inter_op_num_threads = SESSION_OPTIONS["inter_op_num_threads"]
+        options.execution_mode = getattr(onnxruntime.ExecutionMode, SESSION_OPTIONS["execution_mode"])
+        level = SESSION_OPTIONS["graph_optimization_level"]
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        for key, value in SESSION_ENTRIES.items():
+            options.add_session_config_entry(key, value)
+        providers = [
+            (name, {**given, "device_id": gpu} if "device_id" in given else given) for name, given in PROVIDERS
+        ]
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        if PROVIDERS[0][0] not in self.session.get_providers():
+            raise SystemExit(f"run.py: ONNX Runtime cannot use {PROVIDERS[0][0]} here, with which it was measured.")
+
+    @property
+    def description(self) -> str:
+        threads = SESSION_OPTIONS["intra_op_num_threads"]
+        where = "on the GPU" if self.on_gpu else f"{threads} thread{'s' if threads != 1 else ''}"
+        return f"ONNX Runtime {self.runtime.__version__}, {where}"
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Arrays of one batch by name → the outputs by name."""
+        names = [output.name for output in self.session.get_outputs()]
+        return dict(zip(names, self.session.run(names, inputs), strict=True))
+
+    def time(self, inputs: dict[str, Any], count: int) -> Any:
+        """Milliseconds of each of `count` inferences; on a GPU with inputs and outputs that stay there."""
+        binding = self._bind(inputs) if self.on_gpu else None
+        samples = []
+        for _ in range(count):
+            start = time.perf_counter()
+            if binding is None:
+                self.session.run(None, inputs)
+            else:
+                self.session.run_with_iobinding(binding)
+                binding.synchronize_outputs()
+            samples.append(1000 * (time.perf_counter() - start))
+        return np.array(samples)
+
+    def _bind(self, inputs: dict[str, Any]) -> Any:
+        binding = self.session.io_binding()
+        for name, array in inputs.items():
+            value = self.runtime.OrtValue.ortvalue_from_numpy(array, "cuda", self.gpu)
+            binding.bind_ortvalue_input(name, value)
+        for output in self.session.get_outputs():
+            binding.bind_output(output.name, "cuda", self.gpu)
+        return binding

@@ -1,0 +1,127 @@
+"""`README.md` of an export: what the engine is, its figures, and how to run it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from studies.judging.standing import Standing
+
+README = "README.md"
+_FILES = {
+    "model.plan": "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
+    "run.py": "runs the engine with its runtime and numpy alone: `python run.py --help`",
+    "model.float.onnx": "your model in float32, with what recovery changed of its weights",
+    "layers.json": "what each layer runs in: `bitfront inspect` shows it",
+    "profile.json": "the time of each layer",
+    "ranges.json": "the calibrated ranges",
+    "calibration.cache": "the same as a calibration cache of TensorRT",
+    "timing.cache": "timings that make other builds with TensorRT quick",
+    "trtexec.txt": "the command of trtexec that builds the engine again",
+    "manifest.json": "everything about this engine as JSON, with the digests of all files",
+    "triton": "a model repository for the Triton Inference Server",
+    "handover": "the mix for other tools",
+}
+
+
+def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names: Collection[str], batch: str) -> str:
+    """The text, in Markdown.
+
+    Args:
+        found: the manifest.
+        now: the study, for its metric.
+        engine_file: name of the engine.
+        names: what else lies in the folder.
+        batch: that the batch is frozen, as a sentence; empty where it is not.
+    """
+    title = f"# {_plain(found['study'])}: trial {found['trial']}"
+    chosen = found["pick"] if found["pick"].startswith("trial") else f"the pick `{found['pick']}`"
+    blocks = [
+        title,
+        f"An engine that bitfront {found['bitfront']} chose and measured, {chosen} of study "
+        f"`{_plain(found['study'])}`. The model was `{_plain(found['model']['path'])}`.",
+        _table("figure", "value", _figures(found, now)),
+        *([] if not found["warnings"] else ["\n".join(f"- **{text}**" for text in found["warnings"])]),
+        "## Run it",
+        _how_to_run(names),
+        *([] if not batch else [f"Mind that {batch}"]),
+        "The latency was measured on the device named above, on an otherwise quiet machine. On another device the "
+        "mix still runs where its operators do, but another mix may be faster there.",
+        "## Files",
+        _table("file", "what it is", _file_rows(engine_file, names)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _figures(found: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
+    latency, target, final = found["latency"], found["target"], found["final"]
+    speedup = latency["speedup_over_fp32"]
+    versions = ", ".join(f"{name} {version}" for name, version in target["versions"].items())
+    options = ", ".join(f"{name} {value}" for name, value in target["options"].items())
+    return [
+        ("latency", f"{latency['value_ms']:.4g} ms for one batch of {_batch(found)} ({latency['statistic']})"),
+        ("speed against FP32", "–" if speedup is None else f"{speedup:.3g} ×"),
+        *_accuracy_rows("search data", found["search"], now),
+        *_accuracy_rows("final data, which the search never saw", final, now),
+        ("limits on the final data", _limits_text(found)),
+        ("precisions", _precisions_text(found["precision"])),
+        ("size of the engine", f"{found['engine_bytes'] / 1e6:.3g} MB"),
+        ("device", _plain(target["device"])),
+        ("measured with", _plain(f"{target['backend']}: {versions}; {options}")),
+    ]
+
+
+def _accuracy_rows(where: str, score: Mapping[str, Any], now: Standing) -> list[tuple[str, str]]:
+    if score.get("loss") is None:
+        return []
+    text, name = now.metric.text, score["metric"]
+    half = (score["loss_high"] - score["loss_low"]) / 2 if score["loss_low"] is not None else None
+    spread = f" ± {text(half, 2)}" if half is not None else ""
+    samples = f"on {score['samples']:,} samples"
+    return [(f"{name} on the {where}", f"{text(score['value'])}, loss {text(score['loss'], 2)}{spread} {samples}")]
+
+
+def _batch(found: Mapping[str, Any]) -> int:
+    inputs = found["model"]["inputs"]
+    return int(inputs[0][2][0])
+
+
+def _limits_text(found: Mapping[str, Any]) -> str:
+    holds = found["final"]["limits_hold"]
+    if holds is None:
+        return "none were given"
+    return f"{found['final']['verdict']}" if holds else "do **not** hold"
+
+
+def _precisions_text(precisions: Mapping[str, str]) -> str:
+    counts = Counter(precisions.values())
+    return ", ".join(f"{count} of {len(precisions)} layers in {label.upper()}" for label, count in counts.most_common())
+
+
+def _how_to_run(names: Collection[str]) -> str:
+    if "run.py" not in names:
+        return "Engines of this backend cannot be run without bitfront."
+    return (
+        "```\npython run.py                                    # random inputs: outputs' shapes and a latency\n"
+        "python run.py --data samples.npz --out out.npz   # your own: one array for each input, samples first\n```\n\n"
+        "The script sets the options that the latency was measured with. `bitfront` is not needed. Copy its class "
+        "`Engine` into your program."
+    )
+
+
+def _file_rows(engine_file: str, names: Collection[str]) -> list[tuple[str, str]]:
+    source = "the engine: an ONNX file" if engine_file == "model.onnx" else "the ONNX file that the plan was built from"
+    about = {"model.onnx": source, **_FILES}
+    return [(f"`{name}`", text) for name, text in about.items() if name in names]
+
+
+def _table(first: str, second: str, rows: list[tuple[str, str]]) -> str:
+    lines = [f"| {first} | {second} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Text that cannot end a table's cell, a line or a code span."""
+    return re.sub(r"[|`\s]+", " ", text)

@@ -1,0 +1,207 @@
+"""`run.py` and `README.md` of an export: they run the engine as it was measured, without bitfront."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluators.backends.kind import Recipe
+from evaluators.backends.onnxruntime.device import OnnxRuntimeDevice
+from evaluators.backends.onnxruntime.session import open_session
+from evaluators.backends.registry import kind_named
+from evaluators.backends.tensorrt.backend import TensorRTBackend
+from evaluators.backends.tensorrt.options import TensorRTOptions
+from search.graph.model import Model, ShapeRequest, load
+from search.values import Precision
+from studies.options.config import SearchConfig
+from studies.options.quantities import ShapeSpec
+from studies.run.session.frozen_batch import frozen_batch_text
+from tests.support.assignments import uniform_and_mixed
+from tests.support.command_line import copy_finished, invoke, three_layers
+from tests.support.networks import feeds, images, loaded, ranged, save
+from tests.support.tensorrt.stand_in import V8, V10, standing_in
+
+ALONE = """
+import runpy, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("bitfront", "studies", "evaluators", "search", "onnx", "optuna"):
+            raise ModuleNotFoundError(name + " is not for run.py")
+sys.meta_path.insert(0, Refuse())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An exported mix, whose engine takes four images at a time, and what exporting it said."""
+    folder = tmp_path_factory.mktemp("exported")
+    copy_finished(folder)
+    storage = f"sqlite:///{folder}/bitfront.db"
+    said = invoke("export", "small", "--trial", 1, "--out", folder / "engine", "--storage", storage)
+    assert said.exit_code == 0, said.output
+    return folder / "engine", said.output
+
+
+def run_alone(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The script in a fresh process that finds neither the repository nor what bitfront needs beside the runtime."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    words = [sys.executable, "-I", "-c", ALONE, str(script), *map(str, arguments)]
+    return subprocess.run(words, cwd=script.parent.parent, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def outputs_of(engine: Path, samples: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """What bitfront's own session of the engine gives, in batches of four, the last one filled up."""
+    device = OnnxRuntimeDevice("cpu", 1)
+    session = open_session(device, engine, device.session_options())
+    filled = np.concatenate([samples, *[samples[-1:]] * (-len(samples) % 4)])
+    parts = [session.run({"image": filled[at : at + 4]}) for at in range(0, len(filled), 4)]
+    session.close()
+    return {name: np.concatenate([part[name] for part in parts])[: len(samples)] for name in parts[0]}
+
+
+@pytest.mark.slow
+def test_the_script_gives_the_outputs_of_the_engine_without_bitfront(exported: tuple[Path, str]) -> None:
+    folder, _ = exported
+    samples = images(10, shape=(3, 8, 8))
+    np.savez(folder.parent / "own.npz", image=samples, labels=np.arange(10))
+    out = folder.parent / "out.npz"
+    done = run_alone(folder / "run.py", "--data", folder.parent / "own.npz", "--out", out, "--repeat", 3)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "output logits: shape 10x10, float32" in done.stdout
+    assert "latency of one batch of 4: median" in done.stdout
+    expected = outputs_of(folder / "model.onnx", samples)
+    with np.load(out) as found:
+        assert set(found) == set(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.slow
+def test_the_script_has_the_options_that_engines_are_measured_with(exported: tuple[Path, str]) -> None:
+    folder, _ = exported
+    script = runpy.run_path(str(folder / "run.py"))
+    measured = OnnxRuntimeDevice("cpu", 1)
+    options = script["Engine"](folder / "model.onnx", 0).session.get_session_options()
+    expected = measured.session_options()
+    for name in ("intra_op_num_threads", "inter_op_num_threads", "execution_mode", "graph_optimization_level"):
+        assert getattr(options, name) == getattr(expected, name)
+    for key in script["SESSION_ENTRIES"]:
+        assert options.get_session_config_entry(key) == expected.get_session_config_entry(key) == "1"
+    assert script["PROVIDERS"] == measured.providers()
+    assert script["INPUTS"]["image"]["measured"] == [4, 3, 8, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"image": images(4, shape=(3, 8, 9))}, "input image: the engine takes 4x3x8x8, and a batch would be 4x3x8x9"),
+        ({"other": images(4, shape=(3, 8, 8))}, "expected arrays image, found other"),
+        ({"image": np.full((4, 3, 8, 8), "x")}, "input image: expected float32, got <U1"),
+        ({"image": images(0, shape=(3, 8, 8))}, "at least one"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    exported: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: Mapping[str, Any], says: str
+) -> None:
+    np.savez(tmp_path / "own.npz", **arrays)
+    monkeypatch.setattr("sys.argv", ["run.py", "--data", str(tmp_path / "own.npz")])
+    with pytest.raises(SystemExit, match=says):
+        runpy.run_path(str(exported[0] / "run.py"), run_name="__main__")
+
+
+@pytest.mark.slow
+def test_a_frozen_batch_is_said_with_the_way_around_it(exported: tuple[Path, str]) -> None:
+    folder, said = exported
+    text = " ".join((folder / "README.md").read_text().split())
+    for shown in (text, " ".join(said.split())):
+        assert "engines take exactly 4 samples at a time and no other number: the model file fixes the batch" in shown
+        assert "--shape image:1x3x8x8:4x3x8x8:8x3x8x8" in shown
+
+
+@pytest.mark.slow
+def test_the_readme_has_the_figures_and_every_file(exported: tuple[Path, str]) -> None:
+    folder, _ = exported
+    text = (folder / "README.md").read_text()
+    assert text.startswith("# small: trial 1\n")
+    for row in ("| latency | ", "| speed against FP32 | ", " layers in INT8", "| device | ", "python run.py --data"):
+        assert row in text
+    for path in folder.iterdir():
+        assert path.name == "README.md" or f"`{path.name}`" in text
+
+
+# -- a batch that stays open -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def open_batch(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = save(three_layers(batch="n"), tmp_path_factory.mktemp("open") / "model.onnx")
+    return load(path, shapes={"image": ShapeRequest((1, 3, 8, 8), (4, 3, 8, 8), (8, 3, 8, 8))})
+
+
+def test_an_engine_of_several_sizes_is_run_at_any_of_them(
+    open_batch: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_batch.save(tmp_path / "model.onnx")
+    recipe = Recipe({}, {}, {"threads": 1}, {}, open_batch.profiles, open_batch.inputs)
+    write_script(tmp_path, "onnxruntime", recipe)
+    monkeypatch.setattr("sys.argv", ["run.py", "--batch", "6", "--repeat", "2"])
+    runpy.run_path(str(tmp_path / "run.py"), run_name="__main__")
+    assert "output logits: shape 6x10" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["run.py", "--batch", "9"])
+    with pytest.raises(SystemExit, match="the engine takes 1x3x8x8 to 8x3x8x8, and a batch would be 9x3x8x8"):
+        runpy.run_path(str(tmp_path / "run.py"), run_name="__main__")
+
+
+def write_script(folder: Path, backend: str, recipe: Recipe) -> None:
+    (folder / "run.py").write_text(kind_named(backend).recipe_files(recipe)["run.py"], encoding="utf-8")
+
+
+def test_what_fixes_the_batch_is_named(open_batch: Model, tmp_path: Path) -> None:
+    assert frozen_batch_text(open_batch, SearchConfig("model.onnx", "data.npz")) == ""
+    path = save(three_layers(batch="n"), tmp_path / "model.onnx")
+    text = frozen_batch_text(load(path, batch=1), SearchConfig("model.onnx", "data.npz", batch=1))
+    assert text.startswith("engines take one sample at a time and no other number: --batch 1 fixes the batch")
+    assert text.endswith("--shape image:1x3x8x8:1x3x8x8:2x3x8x8 instead.")
+    fixed = ShapeSpec("image", *((4, 3, 8, 8),) * 3)
+    shaped = load(path, shapes={"image": ShapeRequest(*((4, 3, 8, 8),) * 3)})
+    assert "--shape image fixes the batch" in frozen_batch_text(
+        shaped, SearchConfig("model.onnx", "data.npz", shapes=(fixed,))
+    )
+
+
+# -- TensorRT, over a stand-in with its own signatures -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [V8, V10])
+def test_a_plan_is_run_and_timed_through_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], version: str
+) -> None:
+    model = loaded("residual")
+    with standing_in(version) as engines:
+        builder = TensorRTBackend("cuda", TensorRTOptions(typing="weak")).builder(model, ranged("residual"))
+        engine = builder.build(builder.lower(uniform_and_mixed(model)[0]), tmp_path / "model.plan")
+        layers = {group.name: Precision.INT8 for group in model.groups}
+        recipe = Recipe({"tensorrt": version}, {}, {}, layers, {}, model.inputs, device="cuda")
+        write_script(tmp_path, "tensorrt", recipe)
+        assert engine.path == tmp_path / "model.plan"
+        np.savez(tmp_path / "own.npz", **feeds(model))
+        words = ["--data", str(tmp_path / "own.npz"), "--out", str(tmp_path / "out.npz"), "--repeat", "5"]
+        monkeypatch.setattr("sys.argv", ["run.py", *words])
+        before = engines.cuda.launched
+        runpy.run_path(str(tmp_path / "run.py"), run_name="__main__")
+        assert engines.cuda.launched - before >= 5
+    assert "latency of one batch of 4: median" in capsys.readouterr().out
+    with np.load(tmp_path / "out.npz") as found:
+        assert {name: found[name].shape for name in found} == {spec.name: spec.shape for spec in model.outputs}
+        assert all((found[name] == 1).all() for name in found)  # what the stand-in's engines give
