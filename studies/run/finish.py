@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from studies.judging.point_lists import front_points
 from studies.judging.standing import Standing
 from studies.run import finalists
 from studies.run.engines import prune
@@ -13,6 +14,8 @@ from studies.run.noise.tie_band import TieBand
 from studies.run.recovery.pick_biases import PickBiases
 from studies.run.work import Work
 from studies.store import suggestions
+from studies.trials.dashboard_notes import write_front_notes, write_study_note
+from studies.trials.ledger import layer_names
 from studies.trials.open_trials import OpenTrials
 from studies.trials.proposals import Proposals
 
@@ -88,7 +91,17 @@ class Finish:
             prune(ledger.store, ledger.artifacts, self._standing(), keep=keep)
             settle_doubts(self._work)
             self._confirm()
+        self._write_notes()
         ledger.store.targets.add_details(ledger.target.id, **{_CONFIRMED_BY: self._work.crew.name})
+
+    def _write_notes(self) -> None:
+        """Say in optuna-dashboard's notes which trials are on the front, and what they run in."""
+        ledger, study = self._work.ledger, self._proposals.study
+        now, names = self._standing(), layer_names(ledger)
+        points = front_points(now)
+        mixes = ledger.store.evaluations.assignments(ledger.target.id, [point.id for point in points])
+        write_front_notes(study, now, points, mixes, names)
+        write_study_note(study, self._proposals.space, names, points)
 
     def _give_back(self) -> None:
         """Give up what lost workers were at; it is proposed again, should the study go on some day."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from search.errors import BitfrontError, InputError, RunError
@@ -26,7 +27,10 @@ from studies.run_clock import begin_search, limit_start
 from studies.store.records import StudyRecord, TargetRecord
 from studies.store.store import Store, close_optuna, optuna_reported, optuna_storage
 from studies.store.target_options import remember
+from studies.trials.dashboard_notes import Notes, write_study_note
+from studies.trials.ledger import layer_names
 from studies.trials.proposals import Proposals
+from studies.trials.trial_labels import trial_labels
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -91,8 +95,8 @@ def _give_up(store: Store, study: StudyRecord) -> None:
 def _proposals(work: Work, database: RDBStorage) -> Proposals:
     from studies.run.guidance.guidance import make_guidance  # takes a while, and other samplers do without
 
-    config, alone = work.problem.config, work.crew.alone
-    return Proposals(
+    config, alone, names = work.problem.config, work.crew.alone, layer_names(work.ledger)
+    proposals = Proposals(
         database,
         work.ledger.target.optuna_study,
         work.problem.space,
@@ -102,7 +106,11 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
         worker="" if alone else work.crew.name,
         rank=work.crew.rank(),
         note=work.events.note,
+        labels=partial(trial_labels, names=names),
     )
+    if not Notes(proposals.study).has():
+        write_study_note(proposals.study, work.problem.space, names)
+    return proposals
 
 
 def _leave(work: Work, state: str | None) -> None:

@@ -61,6 +61,7 @@ class Proposals:
         worker: by name, where others may ask for trials meanwhile; it marks its own.
         rank: how many of the workers now alive came before it.
         note: told of trials that are refused.
+        labels: user attributes of a trial, of the assignment that it asks for.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Proposals:
         worker: str = "",
         rank: int = 0,
         note: Callable[[str], None] = lambda text: None,
+        labels: Callable[[Assignment], Mapping[str, str]] = lambda assignment: {},
     ) -> None:
         import optuna
 
@@ -81,6 +83,7 @@ class Proposals:
         self.space = space
         self.worker = worker
         self._note = note
+        self._labels = labels
         self._states = optuna.trial.TrialState
         self._together = getattr(storage, "together", nullcontext)  # one that keeps trials in memory has no such thing
         self.study = optuna.create_study(
@@ -119,6 +122,8 @@ class Proposals:
         with self._together():
             codes = {v.id: trial.suggest_int(v.id, 0, len(v.precisions) - 1) for v in self.space.variables}
         asked = self.space.assignment(codes)
+        for name, text in self._labels(asked).items():
+            trial.set_user_attr(name, text)
         predicted = self._predicted(trial, asked)
         if predicted is not None:
             trial.set_user_attr(FORECAST, predicted.to_json())

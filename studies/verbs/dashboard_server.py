@@ -38,7 +38,7 @@ def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[lis
         "import os, signal\n"
         "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
         "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-        "import optuna_dashboard\n"
-        f"optuna_dashboard.run_server(os.environ['BITFRONT_STORAGE'], port={port})\n"
+        "from studies.show.dashboard import serve\n"
+        f"serve(os.environ['BITFRONT_STORAGE'], {port})\n"
     )
     return [sys.executable, "-c", start], environment

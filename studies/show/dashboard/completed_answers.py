@@ -1,0 +1,68 @@
+"""A layer around optuna-dashboard's application: what it answers about a study gets the study's own front."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from studies.judging.study_lookup import standing_of
+from studies.show.dashboard.trial_marks import TrialMarks
+from studies.store.store import Store
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_STUDY = re.compile(r"/api/studies/\d+/?")
+
+
+class CompletedAnswers:
+    """A WSGI application. Its `best_trials` are the front and the picks by today's word, not the least values alone.
+
+    optuna-dashboard knows no limits, no noise, and nothing of what was measured again. Studies of Optuna that are not
+    bitfront's are left as they are.
+    """
+
+    def __init__(self, application: Application, store: Store) -> None:
+        self._application = application
+        self._store = store
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "GET" or not _STUDY.fullmatch(environ["PATH_INFO"]):
+            return self._application(environ, start_response)
+        status, headers, body = _ask(self._application, environ)
+        if status.startswith("200"):
+            body = json.dumps(self._complete(json.loads(body), environ)).encode()
+            headers = [pair for pair in headers if pair[0].lower() != "content-length"]
+            headers.append(("Content-Length", str(len(body))))
+        start_response(status, headers)
+        return [body]
+
+    def _complete(self, answer: dict[str, Any], environ: Mapping[str, Any]) -> dict[str, Any]:
+        marks = self._marks(answer["name"])
+        if marks is None:
+            return answer
+        trials = {trial["number"]: trial for trial in answer["trials"]}
+        if not marks.front.keys() <= trials.keys():  # only the newest trials were asked for
+            _, _, whole = _ask(self._application, {**environ, "QUERY_STRING": ""})
+            trials = {trial["number"]: trial for trial in json.loads(whole)["trials"]}
+        marks.link(list(trials))
+        answer["trials"] = [marks.complete(trial) for trial in answer["trials"]]
+        answer["best_trials"] = [marks.complete(trials[number]) for number in marks.front if number in trials]
+        answer["union_user_attrs"] = [*answer["union_user_attrs"], {"key": TrialMarks.KEY, "sortable": False}]
+        return answer
+
+    def _marks(self, optuna_study: str) -> TrialMarks | None:
+        """Of the target whose trials an Optuna study has; None of one that is not ours."""
+        for summary in self._store.studies.summaries():
+            targets = self._store.targets.of_study(self._store.studies.load(summary.name).id)
+            for place, target in enumerate(targets, 1):
+                if target.optuna_study == optuna_study:
+                    return TrialMarks(self._store, standing_of(self._store, summary.name, wanted=str(place)))
+        return None
+
+
+def _ask(application: Application, environ: Mapping[str, Any]) -> tuple[str, Sequence[tuple[str, str]], bytes]:
+    """What an application answers: status, headers, and the whole body."""
+    said: list[tuple[str, Sequence[tuple[str, str]]]] = []
+    body = b"".join(application(dict(environ), lambda status, headers, *_: said.append((status, headers))))
+    return *said[0], body

@@ -1,0 +1,30 @@
+"""Serves optuna-dashboard on a database until the process ends."""
+
+from __future__ import annotations
+
+from wsgiref.simple_server import make_server
+
+from studies.show.dashboard.completed_answers import CompletedAnswers
+from studies.store.store import Store, close_optuna, optuna_storage
+
+
+def serve(url: str, port: int) -> None:
+    """Serve on this machine alone, as optuna-dashboard itself does.
+
+    Args:
+        url: of the database.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    import optuna_dashboard
+
+    with Store.open(url, write=False) as store:
+        storage = optuna_storage(url)
+        try:
+            app = CompletedAnswers(optuna_dashboard.wsgi(storage), store)
+            with make_server("localhost", port, app) as server:
+                print(f"Listening on http://localhost:{port}/; Ctrl-C ends it.", flush=True)  # noqa: T201
+                server.serve_forever()
+        finally:
+            close_optuna(storage)

@@ -1,0 +1,119 @@
+"""Notes of optuna-dashboard: the study's says which layers its parameters stand for, a trial's why it is on the front.
+
+They are kept as optuna-dashboard keeps them, among the system attributes of the study, so that package is not needed
+here. A note that a user has written is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from search.space.choices import Space
+from search.values import Assignment
+from studies.judging.points import Point
+from studies.judging.standing import Standing
+
+if TYPE_CHECKING:
+    import optuna
+
+_SIGNATURE = "_Written by bitfront._"
+_MOST_CHARACTERS = 2045  # of one attribute, as optuna-dashboard splits its notes
+
+
+class Notes:
+    """The notes of one Optuna study."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._storage, self._study_id = study._storage, study._study_id
+        self._attributes: Mapping[str, Any] = self._storage.get_study_system_attrs(self._study_id)
+
+    def write(self, body: str, trial_id: int | None = None) -> None:
+        """Write the note of a trial, or of the study; nothing happens where it is there, or is a user's."""
+        whole, found = f"{body}\n\n{_SIGNATURE}", self._read(trial_id)
+        if self.has(trial_id) and (whole == found or not found.endswith(_SIGNATURE)):
+            return
+        pieces = [whole[at : at + _MOST_CHARACTERS] for at in range(0, len(whole), _MOST_CHARACTERS)]
+        blank = range(len(pieces), self._count(trial_id))
+        # In an order in which the note ends with the signature whenever this is cut off.
+        for place in [*reversed(range(len(pieces))), *blank]:
+            self._set(f"{_piece_key(trial_id)}{place}", pieces[place] if place < len(pieces) else "")
+        self._set(_version_key(trial_id), int(self._attributes.get(_version_key(trial_id), 0)) + 1)
+
+    def has(self, trial_id: int | None = None) -> bool:
+        """Whether there is a note of a trial, or of the study."""
+        return _version_key(trial_id) in self._attributes
+
+    def _set(self, key: str, value: str | int) -> None:
+        self._storage.set_study_system_attr(self._study_id, key, value)
+
+    def _read(self, trial_id: int | None) -> str:
+        places = range(self._count(trial_id))
+        return "".join(str(self._attributes.get(f"{_piece_key(trial_id)}{place}", "")) for place in places)
+
+    def _count(self, trial_id: int | None) -> int:
+        return sum(key.startswith(_piece_key(trial_id)) for key in self._attributes)
+
+
+def _version_key(trial_id: int | None) -> str:
+    return "dashboard:note_ver" if trial_id is None else f"dashboard:{trial_id}:note_ver"
+
+
+def _piece_key(trial_id: int | None) -> str:
+    return "dashboard:note_str:" if trial_id is None else f"dashboard:{trial_id}:note_str:"
+
+
+def write_study_note(study: optuna.Study, space: Space, names: Mapping[str, str], front: Iterable[Point] = ()) -> None:
+    """Write the study's note: what its parameters and their values stand for, and its front.
+
+    Args:
+        names: group id → name of its layer.
+        front: points of the front and picks; none while a search has not ended.
+    """
+    rows = [
+        f"| {variable.id} | {_cell(', '.join(names.get(group, group) for group in variable.groups))} | "
+        f"{', '.join(f'{place} is {p.label.upper()}' for place, p in enumerate(variable.precisions))} |"
+        for variable in space.variables
+    ]
+    table = "\n".join(["| parameter | layers | values |", "|---|---|---|", *rows])
+    best = [f"- trial {point.trial}{_picked_text(point)}: {point.latency_ms:.4g} ms" for point in front]
+    found = ["The front when the search ended:", "\n".join(best)] if best else []
+    Notes(study).write("\n\n".join([*found, "What the parameters of a trial stand for:", table]))
+
+
+def write_front_notes(
+    study: optuna.Study,
+    now: Standing,
+    points: Iterable[Point],
+    mixes: Mapping[int, Assignment],
+    names: Mapping[str, str],
+) -> None:
+    """Write a note for every trial of the front, and correct those of trials that have left it.
+
+    Args:
+        points: front and picks.
+        mixes: evaluation id → assignment, of these points at least.
+        names: group id → name of its layer.
+    """
+    notes, shown = Notes(study), {point.trial: point for point in points if point.trial >= 0}
+    for trial in study.get_trials(deepcopy=False):
+        point = shown.get(trial.number)
+        if point is not None:
+            notes.write(_trial_text(now, point, mixes[point.id], names), trial._trial_id)
+        elif notes.has(trial._trial_id):
+            notes.write("This trial was on bitfront's front in an earlier run, and is not any more.", trial._trial_id)
+
+
+def _trial_text(now: Standing, point: Point, mix: Assignment, names: Mapping[str, str]) -> str:
+    place = "On bitfront's front" if point.on_front else "Picked by bitfront"
+    head = f"**{place}{_picked_text(point)}**: {point.latency_ms:.4g} ms, loss {now.metric.text(point.loss, 2)}."
+    rows = [f"| {_cell(names.get(group, group))} | {precision.label.upper()} |" for group, precision in mix.items()]
+    return "\n".join([head, "", "| layer | precision |", "|---|---|", *rows])
+
+
+def _picked_text(point: Point) -> str:
+    return f" ({', '.join(point.picks)})" if point.picks else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", r"\|").split())
