@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUNS := $(VENV)/.runs
 PEERS := .peers
 WORKERS ?= 2
 
-.PHONY: demo test test-quick test-gpu test-peers docs lint format bench clean
+.PHONY: demo wheel test test-quick test-gpu test-peers docs lint format bench clean
 
-demo: $(READY)  ## search the shipped example, export the best mix, write the report
+demo: $(RUNS)  ## search the shipped example, export the best mix, write the report
 	rm -rf demo
 	$(BIN)/bitfront demo --out demo
+
+wheel: $(RUNS)  ## one file in dist/ that `pip install 'dist/bitfront-….whl[cpu]'` installs elsewhere
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 test: $(READY)  ## the whole test suite, on two cores
 	$(BIN)/python -m pytest -m 'not peers' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -41,10 +46,15 @@ format: $(READY)
 bench: $(READY)  ## every CPU benchmark, as ratios against baselines of the same run
 	$(BIN)/python -m benchmarks.figures.run
 
-$(READY): pyproject.toml
+# What a search needs, and no more: `make demo` does not wait for the tools of the tests.
+$(RUNS): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bitfront needs Python 3.10 or newer; say make PYTHON=/path/to/python3.10")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
+	touch $(RUNS)
+
+$(READY): $(RUNS)
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dashboard,dev]'
 	touch $(READY)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from search.errors import TargetError
+from search.installation import install_command
 from search.values import Precision
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class BackendKind(ABC):
         """Why it cannot run on this machine, as far as shows without importing it; empty where nothing is missing."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return ""
-        return "not installed" + (f", pip install 'bitfront[{self.extra}]'" if self.extra else "")
+        return "not installed" + (f", {install_command(self.extra)}" if self.extra else "")
 
     def gpu_of(self, device: str) -> int | None:
         """CUDA's index of the GPU that a device is; None where it is none. Raises nothing."""

@@ -58,8 +58,8 @@ def choose_backend(name: str) -> str:
     if not usable:
         found = "; ".join(f"{name}: {why}" for name, why in missing.items())
         raise TargetError(
-            f"choosing a backend: none can run here ({found}). Install one of them; 'bitfront[gpu]' is ONNX Runtime "
-            "for a machine with an NVIDIA GPU."
+            f"choosing a backend: none can run here ({found}). Install one of them. The extra gpu instead of cpu "
+            "is ONNX Runtime for a machine with an NVIDIA GPU."
         )
     return usable[0]
 

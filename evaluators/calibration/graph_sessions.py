@@ -18,6 +18,7 @@ from evaluators.calibration.reductions import values_by_name
 from evaluators.data import Batch
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
+from search.installation import install_command
 
 _FLOATS = {
     ir.DataType.FLOAT: "tensor(float)",
@@ -140,7 +141,8 @@ def open_session(graph: ir.Model, threads: int) -> Iterator[Any]:
         import onnxruntime as ort
     except ImportError as error:
         raise TargetError(
-            "calibrating: ONNX Runtime is not installed; install bitfront[cpu] or bitfront[gpu], or give ranges"
+            f"calibrating: ONNX Runtime is not installed ({error}). Install it: {install_command('cpu')}; or give "
+            "ranges."
         ) from error
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads

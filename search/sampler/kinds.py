@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
+from search.installation import install_command
+
 if TYPE_CHECKING:
     from search.sampler.guided import Guidance
 
@@ -87,7 +89,7 @@ class GP(SamplerKind):
     def missing(self) -> str:
         if importlib.util.find_spec("torch") is not None:
             return ""
-        return "it computes with PyTorch, which is not installed: pip install 'bitfront[gp]'"
+        return "it computes with PyTorch, which is not installed: " + install_command("gp")
 
     def make(self, seed: int, finished: int, guidance: Guidance | None) -> BaseSampler:
         with warnings.catch_warnings():

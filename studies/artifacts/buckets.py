@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Protocol
 
 from search.errors import ArtifactError, ConfigError
+from search.installation import install_command
 from studies.options.urls import Bucket
 
 CHUNK_BYTES = 1 << 20
@@ -50,8 +51,7 @@ def open_remote(bucket: Bucket) -> Remote:
     except ImportError as error:
         extra = "s3" if bucket.scheme == "s3" else "gcs"
         raise ConfigError(
-            f"--artifacts {bucket.url}: its package is not installed: {error}. Install it with "
-            f"pip install 'bitfront[{extra}]'."
+            f"--artifacts {bucket.url}: its package is not installed: {error}. Install it: {install_command(extra)}"
         ) from error
 
 

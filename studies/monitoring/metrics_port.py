@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from search.errors import ConfigError
+from search.installation import install_command
 from studies.judging.search_events import SearchEvents
 from studies.monitoring.search_metrics import SearchMetrics
 
@@ -56,6 +57,6 @@ def _import_client() -> Any:
         return importlib.import_module("prometheus_client")
     except ImportError as error:
         raise ConfigError(
-            f"--metrics-port: prometheus_client is not installed ({error}). Install it with pip install "
-            "'bitfront[metrics]', or leave the option out."
+            f"--metrics-port: prometheus_client is not installed ({error}). Install it: "
+            f"{install_command('metrics')}; or leave the option out."
         ) from error

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from search.errors import StudyError
+from search.installation import install_command
 from studies.store.store import Store, default_url
 
 
@@ -30,7 +31,7 @@ def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[lis
     url = storage or default_url()
     Store.open(url, write=False).close()
     if importlib.util.find_spec("optuna_dashboard") is None:
-        raise StudyError("starting the dashboard: it is not installed: pip install 'bitfront[dashboard]'.")
+        raise StudyError(f"starting the dashboard: it is not installed. Install it: {install_command('dashboard')}")
     # Not on the command line, where every user of the machine could read a password in it.
     environment = {**os.environ, "BITFRONT_STORAGE": url}
     # wsgiref answers a Ctrl-C that comes within a request with "server error" and serves on, so nobody may catch it.

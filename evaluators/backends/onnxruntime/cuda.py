@@ -14,6 +14,7 @@ from typing import Any
 
 from evaluators.backends.nvidia import discovery
 from search.errors import TargetError
+from search.installation import install_command
 
 PROVIDER = "CUDAExecutionProvider"
 _LIBRARIES = ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so")
@@ -37,7 +38,7 @@ def require_compiled_in(ort: Any, device: str) -> None:
     if PROVIDER not in ort.get_available_providers():
         raise TargetError(
             f"--device {device}: this onnxruntime has no CUDA provider. Replace it: pip uninstall "
-            "onnxruntime; pip install 'bitfront[gpu]'; or use --device cpu."
+            f"onnxruntime; {install_command('gpu')}; or use --device cpu."
         )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.onnxruntime.cuda import PROVIDER, require_compiled_in
 from search.errors import TargetError
+from search.installation import install_command
 
 NAME = "onnxruntime"
 # ONNX Runtime's own default, written out so that an exported engine can be run with the same.
 SESSION_ENTRIES = {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"}
-_INSTALL = "pip install 'bitfront[cpu]' (or 'bitfront[gpu]' on a machine with an NVIDIA GPU; never both)"
 
 
 class OnnxRuntimeDevice:
@@ -85,7 +85,8 @@ def import_onnxruntime() -> Any:
         import onnxruntime
     except ImportError as error:
         raise TargetError(
-            f"starting backend onnxruntime: the package is not installed ({error}). Install it with {_INSTALL}."
+            f"starting backend onnxruntime: the package is not installed ({error}). Install it: "
+            f"{install_command('cpu')}; on a machine with an NVIDIA GPU the extra gpu instead of cpu, never both."
         ) from error
     onnxruntime.set_default_logger_severity(3)
     return onnxruntime

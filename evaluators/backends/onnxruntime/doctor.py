@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evaluators.backends.kind import Check, Machine
+from search.installation import install_command
 
 
 def package_checks(machine: Machine, packages: Sequence[str]) -> list[Check]:
@@ -19,4 +20,4 @@ def package_checks(machine: Machine, packages: Sequence[str]) -> list[Check]:
         return [Check("onnxruntime", False, "installed twice", advice)]
     if found:
         return []
-    return [Check("onnxruntime", False, "not installed", "pip install 'bitfront[cpu]'; it also calibrates.")]
+    return [Check("onnxruntime", False, "not installed", f"{install_command('cpu')}; it also calibrates.")]

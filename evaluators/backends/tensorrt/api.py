@@ -14,6 +14,7 @@ from evaluators.engine import DeviceError, OutOfMemoryError, RefusedError
 from search.errors import BitfrontError, ConfigError, TargetError
 from search.graph.grouping import Group
 from search.graph.model import Model
+from search.installation import install_command
 from search.values import Precision
 
 _FIRST_STRONG = 10
@@ -62,8 +63,8 @@ def import_tensorrt() -> Any:
         import tensorrt
     except ModuleNotFoundError as error:
         raise TargetError(
-            f"starting backend tensorrt: the package is not installed ({error}). Install it with "
-            "pip install 'bitfront[tensorrt]' on a machine with an NVIDIA GPU and driver."
+            f"starting backend tensorrt: the package is not installed ({error}). Install it on a machine with an "
+            f"NVIDIA GPU and driver: {install_command('tensorrt')}"
         ) from error
     except Exception as error:
         raise TargetError(

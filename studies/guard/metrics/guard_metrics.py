@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from search.installation import install_command
 from studies.guard.agreement import Arrays
 from studies.guard.guard import Guard
 from studies.guard.metrics.layer_errors import LayerErrors
@@ -168,6 +169,6 @@ def _import_client() -> Any:
         return importlib.import_module("prometheus_client")
     except ImportError as error:
         raise GuardError(
-            f"making metrics of a guard: prometheus_client is not installed ({error}). Install it with pip install "
-            "'bitfront[metrics]'."
+            f"making metrics of a guard: prometheus_client is not installed ({error}). Install it: "
+            f"{install_command('metrics')}"
         ) from error

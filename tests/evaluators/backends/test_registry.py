@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.registry import choose_backend, kind_named, open_backend, shipped_kinds
 from evaluators.cores import usable_processors
 from search.errors import TargetError
+from search.installation import install_command
 from tests.support.paths import ROOT
+
+INSTALL = re.escape(install_command("tensorrt"))
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *installed: str, gpu: bool) -> None:
@@ -44,7 +49,10 @@ def test_threads_that_would_wait_for_each_other_are_refused() -> None:
 @pytest.mark.parametrize(
     ("installed", "says"),
     [
-        ((), r"none can run here \(tensorrt: not installed, pip install 'bitfront\[tensorrt\]'; onnxruntime: not"),
+        (
+            (),
+            rf"none can run here \(tensorrt: not installed, {re.escape(install_command('tensorrt'))}; onnxruntime: not",
+        ),
         (("tensorrt",), r"tensorrt: installed, but there is no NVIDIA GPU here .*; onnxruntime: not installed, pip"),
     ],
 )

@@ -792,7 +792,7 @@ def test_errors_of_the_child_arrive_as_what_they_are(kept: Kept, tmp_path: Path)
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("raise ImportError('libonnx.so: cannot open')", r"not installed .*libonnx.so.* Install it with pip install"),
+        ("raise ImportError('libonnx.so: cannot open')", r"not installed .*libonnx.so.* Install it: pip install"),
         ("raise RuntimeError('half an installation')", "starting backend onnxruntime: RuntimeError: half an inst"),
     ],
     ids=["missing", "broken"],

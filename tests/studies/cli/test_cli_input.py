@@ -19,6 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from search.installation import install_command
 from studies.store.store import Store
 from tests.support.command_line import (
     DATABASE,
@@ -162,7 +163,7 @@ def test_model_and_data_missing(here: Path) -> None:
 def test_gp_without_pytorch(here: Path, inputs: Path) -> None:
     if importlib.util.find_spec("torch") is not None:
         pytest.skip("PyTorch is installed")
-    search_refused(inputs, "--sampler", "gp", says=["--sampler gp", "PyTorch", "bitfront[gp]"])
+    search_refused(inputs, "--sampler", "gp", says=["--sampler gp", "PyTorch", install_command("gp")])
 
 
 @pytest.mark.parametrize(
@@ -661,7 +662,7 @@ def test_layers_refuses_as_search_does(here: Path, inputs: Path) -> None:
     model = inputs / "model.onnx"
     refused("layers", here / "none.onnx", says=["there is no file"])
     refused("layers", model, "--keep", "first=fp16", says=["fp16"])
-    refused("layers", model, "--device", "cuda", says=["--device cuda", "bitfront[gpu]"])
+    refused("layers", model, "--device", "cuda", says=["--device cuda", install_command("gpu")])
     refused("layers", model, "--data", "none.npz", says=["none.npz"])
     refused("layers", model, "--granularity", "row", says=["--granularity"])
 

@@ -15,6 +15,7 @@ import prometheus_client
 import pytest
 from numpy.typing import NDArray
 
+from search.installation import install_command
 from search.values import TensorRange
 from studies.guard import Guard, GuardError, GuardOptions
 from studies.guard.metrics import GuardMetrics, LayerErrors
@@ -259,4 +260,4 @@ def test_without_prometheus_client_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True)
     heavy, message = done.stdout.splitlines()
     assert heavy == "[]"
-    assert message.endswith("Install it with pip install 'bitfront[metrics]'.")
+    assert message.endswith(f"Install it: {install_command('metrics')}")

@@ -18,6 +18,7 @@ from evaluators.backends.onnxruntime.kind import OnnxRuntimeKind
 from evaluators.backends.tensorrt.kind import TensorRTKind
 from evaluators.measure import latency
 from search.errors import TargetError
+from search.installation import install_command
 from studies.verbs import host_check
 from studies.verbs.host_check import doctor
 from tests.support.command_line import invoke
@@ -99,7 +100,7 @@ def test_a_gpu_and_what_belongs_to_it(gpu: dict[str, str]) -> None:
         ({"cuda-bindings": None}, "cuda-bindings", "pip install 'cuda-bindings==12.*'"),
         ({"cuda-bindings": "13.0.1"}, "cuda-bindings", "pip install 'cuda-bindings==12.*', or update the driver."),
         ({"tensorrt": None}, "tensorrt package", "pip install 'tensorrt-cu12' 'cuda-bindings==12.*'"),
-        ({"onnxruntime": None}, "onnxruntime", "pip install 'bitfront[cpu]'; it also calibrates."),
+        ({"onnxruntime": None}, "onnxruntime", f"{install_command('cpu')}; it also calibrates."),
         ({"onnxruntime-gpu": "1.23.2"}, "onnxruntime", "pip uninstall onnxruntime onnxruntime-gpu"),
     ],
 )
