@@ -174,6 +174,10 @@ class BackendKind(ABC):
             ConfigError: an option does not fit.
         """
 
+    def open_symmetric(self, device: str, options: Mapping[str, Any]) -> Backend:
+        """Open it so that INT8 activations have the zero point 0, where it can be told so; otherwise as `open` does."""
+        return self.open(device, options)
+
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
         """Open an engine file without the model that it was built from.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from evaluators.backends.kind import BackendKind
 from search.errors import TargetError
 from search.extensions import Extensible
+from search.space.capability_rules import CapabilityRules
 
 if TYPE_CHECKING:
     from evaluators.engine import Backend
@@ -64,17 +65,25 @@ def choose_backend(name: str) -> str:
     return usable[0]
 
 
-def open_backend(name: str, device: str | None, options: Mapping[str, Any]) -> Backend:
+def open_backend(
+    name: str, device: str | None, options: Mapping[str, Any], rules: CapabilityRules | None = None
+) -> Backend:
     """Open a backend on a device.
 
     Args:
         name: as `kind_named` takes it, or `auto`.
         device: in the backend's own spelling; None for its default.
         options: by keyword, as `BackendKind.open` takes them.
+        rules: of a capabilities file, which leave less of what it offers.
 
     Raises:
         TargetError: no such backend, it is not installed, or there is no such device.
-        ConfigError: an option does not fit.
+        ConfigError: an option or the capabilities file does not fit.
     """
     kind = kind_named(choose_backend(name))
-    return kind.open(device or kind.default_device, options)
+    if rules is None:
+        return kind.open(device or kind.default_device, options)
+    from evaluators.backends.capabilities.restricted import RestrictedBackend  # it imports what runs models
+
+    opened = kind.open_symmetric if rules.symmetric else kind.open
+    return RestrictedBackend(opened(device or kind.default_device, options), rules)

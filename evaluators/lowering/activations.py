@@ -79,12 +79,12 @@ class Activations:
     def _insert_q(self, value: ir.Value) -> ir.Value:
         scale, zero = self._scale(value, self._types.of(value))
         node = ir.Node("", "QuantizeLinear", [value, scale, zero], num_outputs=1, name=f"{value.name}/q")
-        integer = ir.DataType.INT8 if self._placement.symmetric else ir.DataType.UINT8
+        integer = ir.DataType.INT8 if self._placement.signed else ir.DataType.UINT8
         return self._edits.insert(node, value, integer)
 
     def _scale(self, value: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
         scale, zero = self._scale_number(value)
-        integer = np.int8 if self._placement.symmetric else np.uint8
+        integer = np.int8 if self._placement.signed else np.uint8
         root = self._plan.root(value).name
         scale_name = f"{root}/scale" + ("16" if dtype is HALF else "")
         return (
@@ -103,7 +103,7 @@ class Activations:
         symmetric = self._placement.symmetric
         # A cache holds magnitudes alone: with minus six to six behind a Relu6 no engine would absorb the Relu6.
         found = cut(found, self._bounds.get(root.name or "", UNBOUNDED))
-        scale, zero = activation_scale(found, signed=symmetric, symmetric=symmetric)
+        scale, zero = activation_scale(found, signed=self._placement.signed, symmetric=symmetric)
         return (float(half_scales(np.asarray(scale, np.float32))) if self._placement.half else scale), zero
 
 

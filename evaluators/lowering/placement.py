@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -41,7 +41,7 @@ class Placement:
 
     Attributes:
         name: part of an evaluation's digest.
-        symmetric: INT8 activations with zero point 0; otherwise UINT8 with a zero point.
+        symmetric: activations with the zero point in the middle of their codes; otherwise anywhere in UINT8.
         quantize_outputs: Q/DQ also behind INT8 ops, Adds and `followers`, because the engine fuses
             only `DQ → op → Q`.
         followers: op types that stay INT8 between INT8 groups when `quantize_outputs`.
@@ -50,6 +50,7 @@ class Placement:
         shared_concat: all inputs of a Concat take its output's scale.
         half: float sides of INT8 groups, and free ops of `HALF_SAFE` between half tensors, are float16.
         weight_bits: 7 on processors whose UINT8×INT8 product saturates in 16 bits.
+        middle_of_uint8: symmetric activations are UINT8 around 128, and not INT8 around 0, which is the same numbers.
     """
 
     name: str
@@ -61,6 +62,12 @@ class Placement:
     followers: frozenset[str] = frozenset()
     float_output: frozenset[str] = frozenset()
     weight_bits: int = 8
+    middle_of_uint8: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """Whether activations are INT8, and not UINT8."""
+        return self.symmetric and not self.middle_of_uint8
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, for a process that lowers for a target it does not have."""
@@ -81,6 +88,10 @@ ONNXRUNTIME_CPU = Placement(
     half=False,
     followers=SAME_SCALE | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid"},
     float_output=frozenset({"Gemm", "MatMul"}),
+)
+# ONNX Runtime rewrites most INT8 activations as UINT8, and runs in float what it then finds between both.
+ONNXRUNTIME_CPU_SYMMETRIC = replace(
+    ONNXRUNTIME_CPU, name="onnxruntime-cpu-u8s8-symmetric", symmetric=True, middle_of_uint8=True
 )
 # Without INT8 kernels: only casts are written.
 ONNXRUNTIME_CUDA = Placement(
@@ -173,12 +184,12 @@ def _quantize_regions(
         anchors = [nodes[name] for name in group.anchors]
         for node in anchors:
             if node.op_type not in placement.float_output:
-                result.stored.add(_behind_clamp(node, group))
+                result.stored.add(_handed_on(node, group, placement))
             elif (last := _last_before_fused(node)) is not None:
-                result.stored.add(_behind_clamp(last, group))
+                result.stored.add(_handed_on(last, group, placement))
         for node in _residual_adds(group, nodes):
             result.reads.update((node, i) for i in float_inputs(node))
-            result.stored.add(_behind_clamp(node, group))
+            result.stored.add(_handed_on(node, group, placement))
     weighted = [nodes[name] for group in groups for name in group.anchors]
     candidates = _candidates(graph, placement, result, weighted)
     for node in reversed(candidates):
@@ -277,10 +288,15 @@ def _store_float_outputs(
     for group in groups:
         for name in group.anchors:
             node = nodes[name]
-            value = _behind_clamp(_added_in_gemm(node) or node, group)
+            value = _handed_on(_added_in_gemm(node) or node, group, placement)
             uses = value.uses()
             if node.op_type in placement.float_output and any(use in result.reads for use in uses):
                 result.stored.add(value)
+
+
+def _handed_on(node: ir.Node, group: Group, placement: Placement) -> ir.Value:
+    """What of an INT8 op is stored quantized: behind its clamp, which an asymmetric range replaces; else its output."""
+    return node.outputs[0] if placement.symmetric else _behind_clamp(node, group)
 
 
 def _behind_clamp(node: ir.Node, group: Group) -> ir.Value:

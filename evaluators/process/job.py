@@ -23,6 +23,7 @@ class Job:
         calibration_select: which calibration samples are used, see `recovery.sample_choice`.
         hand_ranges: `REGEX=LOW:HIGH` each.
         keep: `REGEX=PRECISION` each, of groups that recovery leaves in what the user keeps them in.
+        capabilities: what a capabilities file leaves of what the backend offers, as `CapabilityRules.to_json` gives it.
         folder: where the process may keep files (FP32's outputs, candidates); its own, deleted with the study's run.
         max_samples: of each data set; None for all.
         caches: function that gives data → folder with its samples, read once.
@@ -43,6 +44,7 @@ class Job:
     backend: str = "onnxruntime"
     device: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] | None = None
     metric: str | None = None
     decode: str | None = None
     calibration_data: str | None = None

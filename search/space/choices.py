@@ -157,10 +157,10 @@ def make_space(
 
 
 def _choice(group: Group, precision: Precision, model: Model, capability: Capability, ranges: Ranges | None) -> Choice:
-    reason = ""
-    if precision is not Precision.FP32 and group.op not in capability.ops[precision]:
-        reason = f"the target has no {precision.name} kernel for {group.op}"
-    elif precision is Precision.FP16:
+    reason = capability.why_not(precision, group.op)
+    if reason:
+        return Choice(precision, False, reason)
+    if precision is Precision.FP16:
         reason = _why_not_fp16(group, model, ranges)
     elif precision is Precision.INT8:
         reason = _why_not_int8(group, model, capability, ranges)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from search.values.digest import digest_of
@@ -18,30 +18,54 @@ class Capability:
         ops: op types with a native kernel, per precision below FP32; FP32 runs everything.
         min_channels: fewest input and output channels of a Conv that INT8 is worth on this target.
         min_matmul_size: fewest K and N of a Gemm/MatMul that INT8 is worth.
+        withheld: op types that the target runs natively and that the user's capabilities file takes away.
+        withheld_by: name of that file; empty without one.
     """
 
     ops: Mapping[Precision, frozenset[str]]
     min_channels: int = 1
     min_matmul_size: int = 1
+    withheld: Mapping[Precision, frozenset[str]] = field(default_factory=dict)
+    withheld_by: str = ""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
         return tuple(p for p in sorted(Precision) if p is Precision.FP32 or p in self.ops)
 
+    def why_not(self, precision: Precision, op: str) -> str:
+        """Why an op type cannot run in a precision; empty where it can."""
+        if precision is Precision.FP32 or op in self.ops.get(precision, ()):
+            return ""
+        if op in self.withheld.get(precision, ()):
+            return f"the capabilities file {self.withheld_by} offers no {precision.name} to {op}"
+        return f"the target has no {precision.name} kernel for {op}"
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "ops": {p.label: sorted(ops) for p, ops in sorted(self.ops.items())},
+            "ops": _labelled(self.ops),
             "min_channels": self.min_channels,
             "min_matmul_size": self.min_matmul_size,
+            "withheld": _labelled(self.withheld),
+            "withheld_by": self.withheld_by,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capability:
         return cls(
-            ops={Precision.parse(p): frozenset(ops) for p, ops in data["ops"].items()},
+            ops=_by_precision(data["ops"]),
             min_channels=data["min_channels"],
             min_matmul_size=data["min_matmul_size"],
+            withheld=_by_precision(data["withheld"]),
+            withheld_by=data["withheld_by"],
         )
+
+
+def _labelled(ops: Mapping[Precision, frozenset[str]]) -> dict[str, list[str]]:
+    return {precision.label: sorted(names) for precision, names in sorted(ops.items())}
+
+
+def _by_precision(ops: Mapping[str, list[str]]) -> dict[Precision, frozenset[str]]:
+    return {Precision.parse(label): frozenset(names) for label, names in ops.items()}
 
 
 @dataclass(frozen=True)

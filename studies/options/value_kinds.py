@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from evaluators.backends.kind import BackendOption
@@ -13,6 +15,8 @@ from search.errors import ConfigError
 from search.extensions import registered_names
 from search.references import NESTED_REFERENCE
 from search.sampler.shipped import GROUP, SHIPPED
+from search.space.capability_file import read_capability_file, read_capability_rules
+from search.space.capability_rules import CapabilityRules
 from search.space.range_rules import RangeRule
 from search.space.rules import KeepRule
 from search.space.sample_choice import SampleChoice
@@ -196,6 +200,22 @@ def ranges_from_json(rules: Any) -> tuple[RangeRule, ...]:
     return tuple(RangeRule(rule["pattern"], float(rule["low"]), float(rule["high"])) for rule in rules)
 
 
+def capabilities_from_json(stored: Any) -> CapabilityRules | None:
+    """A capabilities file as a stored configuration has it: its content, as the file may be elsewhere by then."""
+    return None if stored is None else CapabilityRules.from_json(stored)
+
+
+def _read_capabilities(text: str, option: str) -> CapabilityRules:
+    """The file of a path, or the JSON that `_write_capabilities` gives."""
+    if text.lstrip().startswith("{"):
+        return read_capability_rules(text, "given", option)
+    return read_capability_file(Path(text), option)
+
+
+def _write_capabilities(rules: CapabilityRules) -> str:
+    return json.dumps({"name": rules.name, **rules.tables})
+
+
 def shapes_from_json(shapes: Any) -> tuple[quantities.ShapeSpec, ...]:
     """Shapes as a stored configuration has them."""
     sizes = ("minimum", "optimum", "maximum")
@@ -218,6 +238,7 @@ GPUS = ValueKind(read_gpus)
 PORT = whole(least=1, most=65535)
 KEEP = ValueKind(lambda text, _: KeepRule.parse(text), lambda rule: f"{rule.pattern}={rule.precision.label}")
 RANGE = ValueKind(lambda text, _: RangeRule.parse(text))
+CAPABILITIES = ValueKind(_read_capabilities, _write_capabilities)
 SHAPE = ValueKind(quantities.parse_shape, _write_shape)
 DURATION = ValueKind(quantities.parse_duration_s, _write_duration)
 LEASE = ValueKind(_read_lease, _write_duration)

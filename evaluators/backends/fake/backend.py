@@ -18,9 +18,8 @@ from evaluators.engine import Session
 from evaluators.lowering.placement import TENSORRT
 from search.errors import ConfigError, TargetError
 from search.graph.model import Model
+from search.space.capability_file import OP_TYPES
 from search.values import Capability, Precision, Ranges, Target
-
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 class FakeBackend:
@@ -63,7 +62,7 @@ class FakeBackend:
         )
 
     def capability(self) -> Capability:
-        return Capability(dict.fromkeys(self._precisions, _WEIGHTED))
+        return Capability(dict.fromkeys(self._precisions, frozenset(OP_TYPES)))
 
     def knobs(self) -> dict[str, str]:
         return {"seed": str(self.options.seed)}

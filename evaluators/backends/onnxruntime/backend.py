@@ -10,15 +10,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from evaluators.backends.capabilities.shipped import shipped_capability
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.state import GpuState
 from evaluators.backends.onnxruntime.builder import OnnxRuntimeBuilder
 from evaluators.backends.onnxruntime.device import NAME, OnnxRuntimeDevice, cpu_model, has_vnni
 from evaluators.backends.onnxruntime.session import OnnxRuntimeSession, first_line, open_graph
-from evaluators.lowering.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CUDA, Placement
+from evaluators.lowering.placement import ONNXRUNTIME_CPU, ONNXRUNTIME_CPU_SYMMETRIC, ONNXRUNTIME_CUDA, Placement
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
-from search.values import Capability, Precision, Ranges, Target
+from search.values import Capability, Ranges, Target
 
 
 class OnnxRuntimeBackend:
@@ -27,6 +28,7 @@ class OnnxRuntimeBackend:
     Args:
         device: where sessions run.
         threads: intra-op threads; one by default, because two on a shared machine differ by 15 % between processes.
+        symmetric: INT8 activations of the processor have the zero point 0, which costs kernels that fuse a Relu.
 
     Raises:
         TargetError: ONNX Runtime or its CUDA provider is not installed, or there is no such device.
@@ -34,7 +36,8 @@ class OnnxRuntimeBackend:
 
     quick_profile = False
 
-    def __init__(self, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, device: str = "cpu", threads: int = 1, *, symmetric: bool = False) -> None:
+        self._symmetric = symmetric
         self.device = OnnxRuntimeDevice(device, threads)
         index = self.device.index
         self._gpu = None if index is None else GpuState(discovery.gpu_uuid(index) or index)
@@ -60,7 +63,8 @@ class OnnxRuntimeBackend:
     def placement(self) -> Placement:
         if self.cuda:
             return ONNXRUNTIME_CUDA
-        return ONNXRUNTIME_CPU if has_vnni() else replace(ONNXRUNTIME_CPU, weight_bits=7)
+        wanted = ONNXRUNTIME_CPU_SYMMETRIC if self._symmetric else ONNXRUNTIME_CPU
+        return wanted if has_vnni() else replace(wanted, weight_bits=7)
 
     def _device_name(self) -> str:
         index = self.device.index
@@ -76,9 +80,7 @@ class OnnxRuntimeBackend:
         return name
 
     def capability(self) -> Capability:
-        if self.cuda:
-            return Capability({Precision.FP16: frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})})
-        return Capability({Precision.INT8: frozenset({"Conv", "Gemm", "MatMul"})})
+        return shipped_capability("onnxruntime-cuda" if self.cuda else "onnxruntime-cpu")
 
     def knobs(self) -> dict[str, str]:
         return {"placement": self.placement.name, "weight_bits": str(self.placement.weight_bits)}

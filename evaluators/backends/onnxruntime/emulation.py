@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from evaluators.backends.capabilities.restricted import without_rules
 from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
 from evaluators.backends.onnxruntime.cuda import PROVIDER
 from evaluators.backends.onnxruntime.session import first_line
@@ -133,6 +134,7 @@ def beside_others(placement: Placement) -> Iterator[Emulator]:
 
 
 def _on_gpu(backend: Backend, device: str | None, graph: ir.Model) -> Emulator | None:
+    backend = without_rules(backend)
     if isinstance(backend, OnnxRuntimeBackend):
         return Emulator(backend, backend.placement) if backend.cuda else None
     try:

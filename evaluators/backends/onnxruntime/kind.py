@@ -34,6 +34,9 @@ class OnnxRuntimeKind(BackendKind):
             _check_threads(backend.device.threads)
         return backend
 
+    def open_symmetric(self, device: str, options: Mapping[str, Any]) -> Backend:
+        return self.open(device, {**options, "symmetric": True})
+
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
         from evaluators.backends.onnxruntime.backend import OnnxRuntimeBackend
         from evaluators.backends.onnxruntime.engine_file import open_engine_file

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evaluators.backends.capabilities.shipped import shipped_capability
 from evaluators.backends.nvidia import discovery
 from evaluators.backends.nvidia.capability import has_fp16, has_int8
 from evaluators.backends.nvidia.state import GpuState
@@ -21,8 +22,6 @@ from evaluators.lowering.placement import TENSORRT
 from search.errors import ModelError, TargetError
 from search.graph.model import Model
 from search.values import Capability, Precision, Ranges, Target, digest_of
-
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 class TensorRTBackend:
@@ -100,15 +99,11 @@ class TensorRTBackend:
         )
 
     def capability(self) -> Capability:
-        # On an H200, 8.6.0 built no network with an INT8 deconvolution in it ("Assertion engine failed"), neither by
-        # constraints nor by its own choice.
-        refused = frozenset({"ConvTranspose"}) if api.version(self.trt)[0] < 10 else frozenset()
-        # No least number of channels, though NVIDIA's own quantizer leaves convolutions of fewer than 16 in FP16: with
-        # the three channels of its first in INT8, ResNet-18 took 0.293 ms on an H200, without 0.374.
+        older = ("tensorrt-8",) if api.version(self.trt)[0] < 10 else ()
+        found = shipped_capability("tensorrt", *older)
         version = (int(self.properties.major), int(self.properties.minor))
-        ops = {Precision.FP16: _WEIGHTED} if has_fp16(version) else {}
-        ops |= {Precision.INT8: _WEIGHTED - refused} if has_int8(version) else {}
-        return Capability(ops, min_matmul_size=16)
+        native = {Precision.FP16: has_fp16(version), Precision.INT8: has_int8(version)}
+        return replace(found, ops={precision: ops for precision, ops in found.ops.items() if native[precision]})
 
     def knobs(self) -> dict[str, str]:
         return self.builder_knobs.to_json()

@@ -20,6 +20,7 @@ from evaluators.process.tasks.candidate import check_room
 from search.errors import BitfrontError, RunError, TargetError
 from search.graph import model as models
 from search.graph.model import Model
+from search.space.capability_rules import CapabilityRules
 from search.values import Assignment, Ranges, Stage
 
 Report = Callable[[str, Any], None]
@@ -125,7 +126,8 @@ def open_backend_of(job: Job) -> Backend:
     """The backend that a job names; TargetError, or ConfigError, where it cannot be opened."""
     try:
         with _turn_of(job) if job.beside else nullcontext():
-            return open_backend(job.backend, job.device, job.options)
+            rules = None if job.capabilities is None else CapabilityRules.from_json(job.capabilities)
+            return open_backend(job.backend, job.device, job.options, rules)
     except BitfrontError:
         raise
     except Exception as error:

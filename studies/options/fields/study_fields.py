@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from search.space.capability_rules import CapabilityRules
 from studies.options import value_kinds as kinds
 from studies.options.limits import Bound
 from studies.options.option import Verbs, option
@@ -115,6 +116,16 @@ class StudyFields:
         many=True,
         panel="Target",
         from_json=tuple,
+    )
+    capabilities: CapabilityRules | None = option(  # noqa: RUF009 - it makes a field
+        kinds.CAPABILITIES,
+        "File that says what the target runs, where that is less than the backend does.",
+        None,
+        metavar="FILE",
+        verbs=Verbs.ON_HOST,
+        clearable=True,
+        panel="Target",
+        from_json=kinds.capabilities_from_json,
     )
     device: str = option(
         kinds.TEXT,

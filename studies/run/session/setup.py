@@ -202,7 +202,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     check_backend_options(config)
     model = load_model(config)
     if not calibrated:
-        backend = open_backend(config.backend, device_of(config), backend_options(config))
+        backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)
         return model, make_space(model, backend.capability(), None, config.keep, config.granularity), backend.target()
     with checked(config, scored=False) as good:
         ranges = calibrate(good, config.calibration)
@@ -266,6 +266,7 @@ def _job(config: SearchConfig, folder: Path) -> Job:
         backend=choose_backend(config.backend),
         device=device_of(config),
         options=backend_options(config),
+        capabilities=None if config.capabilities is None else config.capabilities.to_json(),
         metric=config.metric,
         decode=config.decode,
         calibration_data=config.calibration_data,

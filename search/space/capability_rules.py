@@ -1,0 +1,86 @@
+"""What a capabilities file says: which ops a target runs in which precision, and from what size on.
+
+The shipped files of the backends and those of users have one form. A shipped file says all that a backend runs; a
+user's file is laid over it and leaves less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search.errors import ConfigError
+from search.values import Capability, Precision, digest_of
+
+OPS, WITHOUT, SYMMETRIC = "ops", "without", "symmetric"
+LEAST_SIZES = ("min_channels", "min_matmul_size")
+
+
+@dataclass(frozen=True)
+class CapabilityRules:
+    """The content of a capabilities file, checked by `read_capability_rules`.
+
+    Attributes:
+        name: of the target that it speaks of, or of the file.
+        tables: label of a precision → its table: `ops` or `without` (lists of op types), and for INT8 also
+            `symmetric` (bool), `min_channels` and `min_matmul_size` (whole numbers).
+    """
+
+    name: str
+    tables: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits of what it says; the name counts for nothing."""
+        return digest_of({"tables": self.tables})
+
+    @property
+    def symmetric(self) -> bool | None:
+        """Whether INT8 activations have the zero point 0; None where nothing is said."""
+        found: bool | None = self._int8.get(SYMMETRIC)
+        return found
+
+    @property
+    def _int8(self) -> Mapping[str, Any]:
+        return self.tables.get(Precision.INT8.label, {})
+
+    def whole(self) -> Capability:
+        """What a target runs of which the file says all: what it does not name is not run."""
+        ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
+        return Capability(ops, **{key: self._int8[key] for key in LEAST_SIZES if key in self._int8})
+
+    def narrowed(self, capability: Capability, target: str) -> Capability:
+        """What is left of a capability: what the file does not name stays as it is.
+
+        Args:
+            target: in words, for messages.
+
+        Raises:
+            ConfigError: the file lists ops that the target does not run in that precision.
+        """
+        ops = dict(capability.ops)
+        withheld = dict(capability.withheld)
+        for label, table in self.tables.items():
+            precision = Precision.parse(label)
+            runs = ops.get(precision, frozenset())
+            if more := sorted(set(table.get(OPS, ())) - runs):
+                native = "only " + ", ".join(sorted(runs)) if runs else "nothing"
+                raise ConfigError(
+                    f"--capabilities {self.name}: [{label}] lists {', '.join(more)}, but {target} runs {native} in "
+                    f"{precision.name}. A file leaves out what the target runs and adds nothing: take "
+                    f"{'it' if len(more) == 1 else 'them'} off the list."
+                )
+            left = frozenset(table[OPS]) if OPS in table else runs - frozenset(table.get(WITHOUT, ()))
+            if left != runs:  # a precision without any op stays, so that the reason is told
+                ops[precision] = left
+                withheld[precision] = withheld.get(precision, frozenset()) | (runs - left)
+        sizes = {key: self._int8.get(key, getattr(capability, key)) for key in LEAST_SIZES}
+        return Capability(ops, **sizes, withheld=withheld, withheld_by=self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "tables": {label: dict(table) for label, table in self.tables.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CapabilityRules:
+        return cls(data["name"], data["tables"])
