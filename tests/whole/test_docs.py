@@ -37,10 +37,11 @@ from tests.support.paths import ROOT
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", *PAGES]
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "development" / "tour.md"]  # for those who carry on
+CAPABILITIES = ROOT / "docs" / "capabilities.md"
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
 TOPICS |= {"recovery", "python", "api", "quickstart", "faq", "glossary", "comparison", "benchmarks-tables"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
-TOPICS |= {"monitoring"}
+TOPICS |= {"monitoring", "capabilities"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
 OTHER_PROGRAMS |= {
     "--scale",
@@ -179,8 +180,11 @@ def test_there_are_command_lines_of_every_verb():
 
 
 @pytest.mark.parametrize(("name", "arguments"), command_lines(), ids=lambda value: value)
-def test_command_lines_parse(name, arguments):
+def test_command_lines_parse(name, arguments, tmp_path, monkeypatch):
     verb, given = parse(arguments)
+    if given.get("capabilities"):  # the file is read at once
+        monkeypatch.chdir(tmp_path)
+        Path(*given["capabilities"]).write_text(blocks(CAPABILITIES, "toml")[0], encoding="utf-8")
     if verb == "search" and given["config"] is not None:
         return
     known = {key: value for key, value in given.items() if key.replace("_", "-") in option_table() and verb != "demo"}
@@ -192,7 +196,7 @@ def test_command_lines_parse(name, arguments):
 
 
 def test_toml_examples_are_configurations(tmp_path):
-    found = [block for path in TEXTS for block in blocks(path, "toml")]
+    found = [block for path in TEXTS if path != CAPABILITIES for block in blocks(path, "toml")]
     assert found
     for block in found:
         file = tmp_path / "study.toml"
