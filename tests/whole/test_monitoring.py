@@ -229,6 +229,14 @@ def test_the_board_asks_the_data_source_that_is_provisioned() -> None:
     assert provider["options"]["path"]
 
 
+def test_every_alert_is_tried_where_it_fires_and_where_it_stays_silent() -> None:
+    rules = yaml.safe_load((FILES / "alerts.yml").read_text(encoding="utf-8"))
+    tries = yaml.safe_load((FILES / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
+    tried = {(row["alertname"], bool(row["exp_alerts"])) for each in tries for row in each["alert_rule_test"]}
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    assert tried == {(alert, fires) for alert in alerts for fires in (True, False)}
+
+
 def test_alerts_and_board_ask_for_metrics_that_the_docs_list() -> None:
     listed = set(re.findall(r"`(bitfront_\w+)[`{]", (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")))
     rules = yaml.safe_load((FILES / "alerts.yml").read_text(encoding="utf-8"))
