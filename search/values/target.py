@@ -41,13 +41,14 @@ class Capability:
         return f"the target has no {precision.name} kernel for {op}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        native = {
             "ops": _labelled(self.ops),
             "min_channels": self.min_channels,
             "min_matmul_size": self.min_matmul_size,
-            "withheld": _labelled(self.withheld),
-            "withheld_by": self.withheld_by,
         }
+        if not self.withheld_by:
+            return native
+        return {**native, "withheld": _labelled(self.withheld), "withheld_by": self.withheld_by}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Capability:
@@ -55,8 +56,8 @@ class Capability:
             ops=_by_precision(data["ops"]),
             min_channels=data["min_channels"],
             min_matmul_size=data["min_matmul_size"],
-            withheld=_by_precision(data["withheld"]),
-            withheld_by=data["withheld_by"],
+            withheld=_by_precision(data.get("withheld", {})),
+            withheld_by=data.get("withheld_by", ""),
         )
 
 
