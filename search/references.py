@@ -65,16 +65,28 @@ def parse_call(text: str, purpose: str) -> Call:
     found = _CALL.fullmatch(text)
     if found is None:
         raise DataError(f"{purpose} {text!r} is not of the form package.module:function or file.py:function")
+    return Call(found["module"], found["function"], parse_arguments(found["arguments"] or "", f"{purpose} {text!r}"))
+
+
+def parse_arguments(text: str, doing: str) -> dict[str, Any]:
+    """Read `name=value&…`.
+
+    Args:
+        doing: begins messages.
+
+    Raises:
+        DataError: an argument has no name, no value, or is given twice.
+    """
     arguments: dict[str, Any] = {}
-    for part in filter(None, (found["arguments"] or "").split("&")):
+    for part in filter(None, text.split("&")):
         name, equals, value = part.partition("=")
         if not (equals and name.isidentifier()) or name in arguments:
             raise DataError(
-                f"{purpose} {text!r}: expected arguments as name=value, each name once, with & between them, got "
-                f"{part!r}. Write it like loaders.py:load?split=val&size=224, in quotes on a command line"
+                f"{doing}: expected arguments as name=value, each name once, with & between them, got {part!r}. Write "
+                "it like loaders.py:load?split=val&size=224, in quotes on a command line"
             )
         arguments[name] = _value(unquote(value))
-    return Call(found["module"], found["function"], arguments)
+    return arguments
 
 
 def _value(text: str) -> Any:

@@ -14,6 +14,7 @@ from evaluators.data.arrays import Cache, as_array
 from evaluators.data.checks import Checker
 from evaluators.data.clusters import CLUSTER_FILE, CLUSTERS, read_cluster_file
 from evaluators.data.dataset import Arrays, Indices
+from evaluators.data.image_presets import PRESETS, make_preset
 from search.errors import DataError
 from search.graph.model import TensorSpec
 from search.references import import_function, short
@@ -28,13 +29,13 @@ class ImageDataset:
     def __init__(self, folder: Path, images: list[Path], inputs: Sequence[TensorSpec], preprocess: str | None) -> None:
         if preprocess is None:
             raise DataError(
-                f"data folder {str(folder)!r} holds images: --preprocess package.module:function is needed to turn "
-                "a file into what the model takes"
+                f"data folder {str(folder)!r} holds images: --preprocess is needed to turn a file into what the model "
+                f"takes; give a preset, {', '.join(PRESETS)}, or a function of yours, file.py:function"
             )
         self._images = images
         self._checker = Checker(inputs)
         self._reference = preprocess
-        self._function = import_function(preprocess, "--preprocess")
+        self._function = make_preset(preprocess, inputs) or import_function(preprocess, "--preprocess")
         self._labels = _folder_labels(folder, images)
         self._clusters = read_cluster_file(folder, [image.relative_to(folder).as_posix() for image in images])
         self._cache = Cache[NDArray[Any]]()

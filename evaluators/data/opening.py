@@ -38,8 +38,9 @@ def open_data(
             gives clusters), or a function that returns what an `.npz` holds or an iterable of such batches:
             `package.module:function` or `file.py:function`, with arguments `?name=value&…` or without.
         inputs: the model's inputs; everything but the leading axis has to match.
-        preprocess: for image folders, `package.module:function`, called with a Path; it returns one sample without
-            the batch axis: an array for a model with one input, or a dict from input name to array.
+        preprocess: for image folders, a preset, see `image_presets`; or `file.py:function` or
+            `package.module:function`, called with a Path, which returns one sample without the batch axis: an array for
+            a model with one input, or a dict from input name to array.
         labels_required: refuse data without labels.
         cache: folder that has the samples of a function, as `write_function` wrote them; where there is none yet they
             are written there. None: the function is called, and its samples stay in memory.

@@ -63,6 +63,11 @@ def _read_function(text: str, option: str) -> str:
     return text
 
 
+def _read_preprocess(text: str, option: str) -> str:
+    """Whether there is a preset of this name is found when the data are opened."""
+    return text if re.fullmatch(r"[a-z0-9]+(\?\S*)?", text) else _read_function(text, option)
+
+
 def _read_metric(text: str, option: str) -> str:
     return _read_function(text, option) if ":" in text else read_text(text, option)
 
@@ -226,7 +231,7 @@ TEXT = ValueKind(read_text)
 STUDY = ValueKind(_read_study)
 STORAGE = ValueKind(_read_storage)
 PLACE = ValueKind(_read_place)
-FUNCTION = ValueKind(_read_function)
+PREPROCESS = ValueKind(_read_preprocess)
 METRIC = ValueKind(_read_metric)
 BACKEND = ValueKind(_read_backend)
 SAMPLER = ValueKind(_read_sampler, choices=tuple(SHIPPED))

@@ -63,8 +63,8 @@ class DataFields:
         panel="Data",
     )
     preprocess: str | None = option(
-        kinds.FUNCTION,
-        "file.py:function or module:function that reads one image file.",
+        kinds.PREPROCESS,
+        "How an image file is read: imagenet, unit, symmetric, file.py:function.",
         None,
         verbs=Verbs.SCORING,
         panel="Data",

@@ -215,7 +215,7 @@ def test_batch_and_shape_must_agree():
         ("study", ""),
         ("study", "a\nb"),
         ("study", "x" * 201),
-        ("preprocess", "prepare"),
+        ("preprocess", "mine.prepare"),
         ("metric", "mine.py:"),
         ("seed", "-1"),
         ("seed", str(2**32)),

@@ -1,0 +1,63 @@
+"""Peak memory of the data: 5,000 samples of ImageNet's size that a generator gives, written once and read in batches.
+
+usage: python -m benchmarks.figures.data_memory FOLDER
+
+FOLDER needs 3 GB, which are removed at the end. The peak is what Linux says of fresh processes (`ru_maxrss`): one that
+only imports what the others import, one that writes the samples, one that opens them and reads all in random order.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SAMPLES, SHAPE, BATCH = 5000, (3, 224, 224), 32
+SOURCE = "benchmarks.figures.data_memory:load"
+INPUT = "image"
+
+
+def load() -> Iterator[tuple[Any, Any]]:
+    """Batches of random images, with labels."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    for start in range(0, SAMPLES, BATCH):
+        size = min(BATCH, SAMPLES - start)
+        yield random.random((size, *SHAPE), np.float32), random.integers(0, 1000, size)
+
+
+def step(what: str, folder: Path) -> None:
+    """What one fresh process does; prints seconds and MB."""
+    import numpy as np
+
+    from evaluators.data import batches, open_data
+    from search.graph.model import TensorSpec
+
+    inputs = [TensorSpec(INPUT, "float32", (BATCH, *SHAPE))]
+    start = time.perf_counter()
+    if what != "import":
+        data = open_data(SOURCE, inputs, cache=folder / "samples")  # the first of both writes the samples
+        if what == "read":
+            order = np.random.RandomState(0).permutation(len(data)).astype(np.int64)
+            assert sum(batch.count for batch in batches(data, order, BATCH)) == SAMPLES
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    print(f"{what}: {time.perf_counter() - start:.0f} s, peak {peak:.0f} MB")
+
+
+def main() -> None:
+    if len(sys.argv) == 3:
+        step(sys.argv[1], Path(sys.argv[2]))
+        return
+    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
+        for what in ("import", "write", "read"):
+            subprocess.run([sys.executable, "-m", "benchmarks.figures.data_memory", what, folder], check=True)
+
+
+if __name__ == "__main__":
+    main()
