@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from search.errors import DataError
 from search.graph.model import TensorSpec
+from search.installation import install_command
 from search.references import parse_arguments
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ class _Reader:
             from PIL import Image
         except ImportError as error:
             raise DataError(
-                f"{doing}: reading images needs Pillow, which is not installed. Install the extra `images`, or Pillow "
-                "itself, `pip install pillow`; or write a function of your own: --preprocess file.py:function"
+                f"{doing}: reading images needs Pillow, which is not installed. Install it: {install_command('images')}; "
+                "or write a function of your own: --preprocess file.py:function"
             ) from error
         self._images = Image
 
