@@ -157,8 +157,8 @@ class _Reader:
             from PIL import Image
         except ImportError as error:
             raise DataError(
-                f"{doing}: reading images needs Pillow, which is not installed. Install it: {install_command('images')}; "
-                "or write a function of your own: --preprocess file.py:function"
+                f"{doing}: reading images needs Pillow, which is not installed. Install it: "
+                f"{install_command('images')}; or write a function of your own: --preprocess file.py:function"
             ) from error
         self._images = Image
 

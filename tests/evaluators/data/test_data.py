@@ -290,7 +290,7 @@ class TestImages:
         assert digest not in others
 
     def test_needs_preprocess(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"holds images: --preprocess package\.module:function is needed"):
+        with pytest.raises(DataError, match=r"holds images: --preprocess is needed.*; give a preset, imagenet"):
             open_data(image_folder(tmp_path, ["a.png", "b.png"]), IMAGE)
 
     def test_refuses_images_beside_classes(self, here: Path) -> None:
