@@ -5,6 +5,7 @@ Another package registers a class by an entry point, `[project.entry-points."GRO
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ from search.errors import BitfrontError
 from search.references import import_function, names_function
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, SelectableGroups
 
 Kind = TypeVar("Kind")
 
@@ -117,6 +118,12 @@ def _shipped(reference: str) -> Any:
 
 
 def _registered(group: str) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # it reads the metadata of every installed package
+    return {point.name: point for point in _installed(tuple(sys.path)).select(group=group)}
 
-    return {point.name: point for point in entry_points(group=group)}
+
+@cache
+def _installed(_path: tuple[str, ...]) -> SelectableGroups:
+    """All entry points that are found on this module path. Finding them reads a file of every installed package."""
+    from importlib.metadata import entry_points
+
+    return entry_points()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import invoke, ok, write_inputs
+from tests.support.command_line import environment, invoke, ok, write_inputs
 from tests.support.extensions import toy_limit, toy_sampler, toy_step
+from tests.support.forks.processes import run_python
 
 FAKE = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 6, "--quiet")
 
@@ -72,7 +73,7 @@ def test_an_installed_package_registers_a_recovery_step(here: Path, monkeypatch:
 def run(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command line in a process that finds what is installed in a folder."""
     start = f"import sys; sys.path.insert(0, {str(site)!r}); from studies.cli.main import main; main()"
-    return subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True)
+    return run_python([sys.executable, "-c", start, *words], env=environment())
 
 
 def test_an_installed_package_adds_a_limit(here: Path) -> None:

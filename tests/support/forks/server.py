@@ -7,6 +7,7 @@ import fcntl
 import gc
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import select
@@ -19,10 +20,15 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
 
+import optuna
+from typer.main import get_command
+
 import evaluators
 import search
 import studies
 from evaluators.late_imports import import_late
+from studies.cli.main import program
+from studies.store.store import Store, close_optuna, optuna_storage
 from tests.support.forks.processes import MESSAGE_BYTES, READY
 from tests.support.optuna_migrations import read_migrations_once
 
@@ -37,6 +43,7 @@ def serve(line_fd: int) -> str:
     """
     line = socket.socket(fileno=line_fd)
     _import_all()
+    _warm_up()
     if len(os.listdir("/proc/self/task")) != 1:
         return ""  # forked processes would lack the threads that some library has started
     line.send(READY)
@@ -78,6 +85,23 @@ def _import_all() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     read_migrations_once()
+
+
+def _warm_up() -> None:
+    """What libraries work out when they are first used, once for all forks: tables of a database, options of verbs."""
+    get_command(program())
+    logging.disable()
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/warm.db"
+        with Store.open(url, create=True) as store:
+            store.studies.summaries()
+        storage = optuna_storage(url)
+        study = optuna.create_study(storage=storage, sampler=optuna.samplers.RandomSampler())
+        trial = study.ask()
+        trial.suggest_int("g000", 0, 1)
+        study.tell(trial, 1.0)
+        close_optuna(storage)
+    logging.disable(logging.NOTSET)
 
 
 def _tell_ends(running: dict[int, int]) -> None:
