@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.support.command_line import DATABASE, invoke, ok, three_layers, write_inputs
+from tests.support.crashes.kill_and_resume import rows as stored_rows
+from tests.support.crashes.kill_and_resume import started, wait_for_end
 from tests.support.networks import save
 
 SAMPLES = 300
@@ -31,8 +35,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.savez("bright.npz", image=images[SAMPLES:], labels=labels[SAMPLES:])
         (folder / "broken.npz").write_bytes(b"PK broken")
         save(three_layers(seed=3), folder / "other.onnx")
+        np.savez("unlabelled.npz", image=images[SAMPLES:])
         words = ["search", "model.onnx", "--data", "data.npz", "--trials", 4, "--sampler", "random", "--quiet"]
         ok(*words, "--study", "s", "--metric", "mse", "--max-memory", "1GB")
+        ok(*words[:4], "--trials", 2, "--quiet", "--study", "labelled", "--backend", "fake")
         (folder / "before.json").write_text(ok("front", "s", "--json"))
         found = invoke("renew", "s", "--data", "bright.npz", "--out", "exported", "--json")
         assert found.exit_code == 0, f"{found.output}\n{found.exception!r}"
@@ -103,6 +109,44 @@ def test_what_does_not_pass_replaces_nothing(here: Path) -> None:
     assert not (here / "nothing").exists()
 
 
+def test_the_best_mixes_are_also_timed_where_a_slowdown_is_bounded(copied: Path) -> None:
+    """The planted clock times both alike; their tie band of 1 % is more than the second limit."""
+    roomy = invoke("renew", "s", "--data", "bright.npz", "--max-slowdown", "20%", "--json")
+    assert roomy.exit_code == 0, roomy.output
+    latency = json.loads(roomy.stdout)["latency"]
+    assert (latency["verdict"], latency["limit"]) == ("holds", 0.2)
+    tight = invoke("renew", "s", "--data", "bright.npz", "--max-slowdown", "0.1%", "--out", "nothing")
+    assert tight.exit_code == 3, tight.output
+    assert "latency: not judged" in tight.stdout
+    assert not (copied / "nothing").exists()
+
+
+def test_a_renewal_that_is_killed_is_gone_on_with_by_the_same_call(copied: Path) -> None:
+    """Whether the kill comes early, late or after the end: the next call ends with the same whole study."""
+    count = "select count(*) from bf_evaluation where status <> 'running'"
+    before = rows(count)[0][0]
+    words = ["renew", "s", "--data", "bright.npz", "--study", "killed"]
+    with started(*words, "--json", cwd=copied) as process:
+        while process.poll() is None and stored_rows(copied, count) in ([], [(before,)]):
+            time.sleep(0.05)
+        left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.kill()
+        process.wait()
+        wait_for_end([child.pid for child in left])
+    again = invoke(*words, "--json")
+    assert again.exit_code == 0, f"{again.output}\n{again.exception!r}"
+    found = json.loads(again.stdout)
+    whole = json.loads((copied / "renewed.json").read_text())
+    assert [mix["trial"] for mix in found["mixes"]] == [mix["trial"] for mix in whole["mixes"]]
+    assert found["verdict"] == "holds"
+    of_study = (
+        "from bf_evaluation e join bf_study_target t on e.study_target_id = t.id join bf_study s on t.study_id = s.id "
+        "where s.name = 'killed'"
+    )
+    assert rows(f"select count(*) {of_study} and e.status = 'running'") == [(0,)]
+    assert rows(f"select count(*) - count(distinct e.digest) {of_study}") == [(0,)]
+
+
 def test_it_is_gone_on_with_by_the_same_call(copied: Path) -> None:
     found = invoke("renew", "s", "--data", "bright.npz", "--json")
     assert found.exit_code == 0, found.output
@@ -126,6 +170,7 @@ def test_the_link_goes_with_the_old_study(copied: Path) -> None:
         (["s", "--data", "same.npz", "--study", "new", "--model", "other.onnx"], "has other content than the study's"),
         (["s", "--data", "same.npz", "--study", "new", "--max-drop", "1%"], "a percentage means nothing"),
         (["s", "--data", "same.npz", "--study", "new", "--out", "exported"], "the folder is not empty"),
+        (["labelled", "--data", "unlabelled.npz"], "Add the labels that the study's data have"),
         (["nobody", "--data", "same.npz"], "There is no study 'nobody'"),
     ],
 )
