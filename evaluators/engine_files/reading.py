@@ -73,6 +73,8 @@ def _read(path: Path, head: bytes, inspect_plan: InspectPlan) -> EngineFile:
         return _listing(path, inspect_plan(path), "TensorRT plan")
     if head.lstrip()[:1] in (b"{", b"["):
         return _read_json(path, _text(path))
+    if not head:
+        raise InputError(f"inspecting {path}: expected {_KINDS}; the file is empty. Write it again.")
     try:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:
@@ -103,8 +105,8 @@ def _listing(path: Path, text: str, kind: str) -> EngineFile:
         layers = tensorrt_layers.read_layers(text)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"inspecting {path}: expected the detailed layer information of a TensorRT engine, got {error}. Build it "
-            "with --profilingVerbosity=detailed, and export with --exportLayerInfo."
+            f"inspecting {path}: as detailed layer information of a TensorRT engine it cannot be read: {error}. Build "
+            "the engine with --profilingVerbosity=detailed, and export with --exportLayerInfo."
         ) from error
     hidden = sum(layer.precision is None and not layer.moves for layer in layers)
     note = f"of {hidden} layers the precision is not told: they are fused regions, or compute no floats"

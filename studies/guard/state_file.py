@@ -39,6 +39,7 @@ class StateKeeper:
         self._tell = tell
         self._lock = Lock()
         self._stamp: tuple[int, int] | None = None
+        self._unsaved = False  # whether memory knows more than the file, which could not be written
         self.breaker = Breaker()
         if path is not None:
             self._file_lock = FileLock(f"{path}.lock", timeout=_LOCK_S)
@@ -57,12 +58,14 @@ class StateKeeper:
         before = self.breaker
         try:
             with self._file_lock:
-                before = self._read(path)
+                if not self._unsaved or _stamp(path) != self._stamp:
+                    before = self._read(path)
                 self.breaker = change(before)
-                if self.breaker != before:
+                if self._unsaved or self.breaker != before:
                     self._write(path)
+                    self._unsaved = False
         except (OSError, Timeout, GuardError) as error:
-            self.breaker = change(self.breaker)
+            self.breaker, self._unsaved = change(before), True
             self._tell(f"keeping the guard's state in {path}: {error}. It is kept in memory for now.")
         return before, self.breaker
 
@@ -73,7 +76,7 @@ class StateKeeper:
         with self._lock:
             try:
                 if _stamp(self._path) != self._stamp:
-                    self.breaker = self._read(self._path)
+                    self.breaker, self._unsaved = self._read(self._path), False
             except (OSError, GuardError) as error:
                 self._tell(f"reading the guard's state in {self._path}: {error}. What was known before holds.")
 

@@ -189,7 +189,7 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:
         (b"\x00\x01 nothing at all", "none of them|without nodes"),
         (b"{broken", "expected JSON"),
         (b'{"Layers": ["names only"]}', "profilingVerbosity=detailed"),
-        (b'{"Layers": [{"Name": "x", "Inputs": [{"Dimensions": ["a"]}]}]}', "expected the detailed layer information"),
+        (b'{"Layers": [{"Name": "x", "Inputs": [{"Dimensions": ["a"]}]}]}', "as detailed layer information"),
     ],
 )
 def test_what_is_no_engine_is_refused_with_one_message(content: bytes, complaint: str, tmp_path: Path) -> None:

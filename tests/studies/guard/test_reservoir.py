@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +17,8 @@ from evaluators.data.opening import open_data
 from search.errors import ConfigError
 from search.graph.model import TensorSpec
 from studies.guard import Guard, Reservoir
+from tests.support.forks.processes import run_python
+from tests.support.paths import ROOT
 
 HOUR_S = 3600.0
 START_S = 1_800_000_000.0
@@ -147,6 +151,34 @@ def test_a_full_disk_is_told_once_and_what_is_mended_again(
         patch.setattr(os, "listdir", full)
         fill(reservoir, [9])
     assert len(said) == 2
+
+
+FILLING = """
+import json, resource, sys
+import numpy as np
+from studies.guard import Reservoir
+said = []
+kept = Reservoir(sys.argv[1], tell=said.append)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for _ in range(3):
+    kept.offer({"image": np.ones((1, 64), np.float32)})
+    kept.drain()
+left = [path.name for path in kept.folder.iterdir()]
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+kept.offer({"image": np.ones((1, 64), np.float32)})
+kept.drain()
+print(json.dumps([said, left, len(list(kept.folder.glob("*.npz")))]))
+"""
+
+
+def test_files_that_the_system_cuts_off_leave_nothing_behind(tmp_path: Path) -> None:
+    """A limit on the size of files cuts writes off as a full disk does, by the system itself."""
+    done = run_python([sys.executable, "-c", FILLING, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    said, left, kept = json.loads(done.stdout)
+    assert len(said) == 1
+    assert "File too large" in said[0]
+    assert (left, kept) == ([], 1)
 
 
 def test_a_request_larger_than_the_bound_is_left_out(tmp_path: Path, clock: Clock, said: list[str]) -> None:

@@ -75,3 +75,23 @@ def test_what_cannot_be_inspected_is_refused(tmp_path: Path) -> None:
         said = invoke("inspect", *arguments)
         assert said.exit_code == 2
         assert said.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "the file is empty"),
+        ('{"Layers": [', "expected JSON, as trtexec writes it"),
+        ("[]", "it cannot be read"),
+        ("{}", "it cannot be read"),
+        ("no engine", "it is none of them"),
+    ],
+)
+def test_a_file_that_is_broken_has_one_message(tmp_path: Path, content: str, says: str) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text(content)
+    for arguments in ((broken,), (LISTING, "--against", broken)):
+        said = invoke("inspect", *arguments)
+        assert (said.exit_code, said.stderr.count("error: ")) == (2, 1)
+        assert str(broken) in said.stderr
+        assert says in said.stderr
