@@ -15,9 +15,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data.checks import LABELS, Checker
+from evaluators.data.checks import Checker
 from evaluators.data.clusters import CLUSTERS, join_ids, read_ids
 from evaluators.data.dataset import Arrays, Indices
+from evaluators.data.label_arrays import join_labels, label_names
 from evaluators.data.reading.read_source import read_function
 from evaluators.data.reading.stored_arrays import (
     RowArrays,
@@ -171,7 +172,7 @@ class ArrayDataset:
         self._starts = np.array(starts, np.int64)
         self._clusters = join_ids(ids, [shard.name for shard in shards]) if ids else None
         self._digest = content.digest(len(self), self._clusters)
-        self._labels = LABELS in content.names and self._checker.takes(LABELS)
+        self._labels = label_names(name for name in content.names if self._checker.takes(name))
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -182,7 +183,7 @@ class ArrayDataset:
 
     @property
     def has_labels(self) -> bool:
-        return self._labels
+        return bool(self._labels)
 
     @property
     def clusters(self) -> NDArray[Any] | None:
@@ -190,14 +191,14 @@ class ArrayDataset:
 
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         rows = self._rows(indices)
-        labels = rows.pop(LABELS) if self._labels else None
-        return rows, labels
+        labels = {name: rows.pop(name) for name in self._labels}
+        return rows, join_labels(labels) if labels else None
 
     def labels(self, indices: Indices) -> NDArray[Any] | None:
-        return self._rows(indices, only=LABELS)[LABELS] if self._labels else None
+        return join_labels(self._rows(indices, only=self._labels)) if self._labels else None
 
-    def _rows(self, indices: Indices, only: str | None = None) -> Arrays:
-        """Rows of all arrays, or of only one."""
+    def _rows(self, indices: Indices, only: Sequence[str] = ()) -> Arrays:
+        """Rows of all arrays, or of some."""
         owners = np.searchsorted(self._starts, indices, side="right") - 1
         rows: Arrays = {}
         # Runs of one shard, so that sorted indices read every shard once.
@@ -205,7 +206,7 @@ class ArrayDataset:
         for start, stop in pairwise(cuts):
             arrays = self._arrays(int(owners[start]))
             local = indices[start:stop] - self._starts[owners[start]]
-            wanted = self._without_clusters(arrays) if only is None else {only: arrays[only]}
+            wanted = {name: arrays[name] for name in only} or self._without_clusters(arrays)
             for name, array in wanted.items():
                 if name not in rows:
                     rows[name] = np.empty((len(indices), *array.shape[1:]), array.dtype.newbyteorder("="))

@@ -16,6 +16,7 @@ from search.errors import DataError
 from search.graph.model import TensorSpec
 
 LABELS = "labels"
+SEVERAL = "labels."  # begins the name of each of several labels
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,17 @@ class Checker:
                 f"{where} lacks the model's input {missing[0]!r}: expected arrays {wanted}, got {sorted(arrays)}; "
                 "name each array as the model names its input"
             )
-        extra = sorted(arrays.keys() - {*wanted, LABELS, CLUSTERS})
+        several = {name for name in arrays if name.startswith(SEVERAL) and name not in wanted}
+        extra = sorted(arrays.keys() - {*wanted, *several - {SEVERAL}, LABELS, CLUSTERS})
         if extra:
             raise DataError(
                 f"{where} has {extra[0]!r}, which is no input of the model: expected arrays {wanted} and perhaps "
                 f"{LABELS!r} and {CLUSTERS!r}; rename it or leave it out"
+            )
+        if several and LABELS in arrays and self.takes(LABELS):
+            raise DataError(
+                f"{where} has both {LABELS!r} and {sorted(several)[0]!r}: expected one array of labels, or several "
+                f"whose names begin with {SEVERAL!r}; give {LABELS!r} a name of its own, say '{SEVERAL}class'"
             )
         if any(array.dtype.hasobject for array in arrays.values()):
             raise DataError(

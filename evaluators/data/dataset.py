@@ -33,6 +33,8 @@ class Dataset(Protocol):
     def batch(self, indices: Indices) -> tuple[Arrays, NDArray[Any] | None]:
         """Rows in the order of `indices`: (len(indices), …) arrays by input name in the model's dtypes, and labels.
 
+        Several labels are one array with a field for each, see `label_arrays`.
+
         Raises:
             DataError: a sample that is only now read does not fit the model, or its file is gone.
         """

@@ -32,9 +32,9 @@ def open_data(
     Arrays are read through once, so whatever is wrong with them is found here; of images only the first is read.
 
     Args:
-        source: an `.npz` file (keys are input names, `labels` and `clusters`), a folder of such files, a `.npy` file
-            with the samples of the only input, a folder of `.npy` files (their names are input names, `labels` and
-            `clusters`), an image folder (class sub-folders, sorted by name, give labels 0, 1, …; a file `clusters.csv`
+        source: an `.npz` file (keys are input names, `labels` or several `labels.NAME`, and `clusters`), a folder of
+            such files, a `.npy` file with the samples of the only input, a folder of `.npy` files (their names are
+            those keys), an image folder (class sub-folders, sorted by name, give labels 0, 1, …; a file `clusters.csv`
             gives clusters), or a function that returns what an `.npz` holds or an iterable of such batches:
             `package.module:function` or `file.py:function`, with arguments `?name=value&…` or without.
         inputs: the model's inputs; everything but the leading axis has to match.

@@ -49,6 +49,9 @@ def is_float(spec: TensorSpec) -> bool:
 
 def _misfit(labels: NDArray[Any], floats: Sequence[TensorSpec]) -> str:
     """Why the labels are not used."""
+    if labels.dtype.names:
+        names = ", ".join(labels.dtype.names)
+        return f"several labels, {names}, are read by a metric of your own (--metric file.py:function)"
     shape = ", ".join(["samples", *map(str, labels.shape[1:])])
     told = f"the labels, {labels.dtype} of shape ({shape}), are not used"
     if labels.dtype.kind in "iu" and labels.ndim == 3 and len(floats) == 1 and len(floats[0].shape) == 4:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.data.checks import LABELS
+from evaluators.data.checks import LABELS, SEVERAL
 from evaluators.data.dataset import Arrays
 from search.errors import DataError
 from search.references import short
@@ -20,7 +20,8 @@ def batches_of(data: Any, names: Sequence[str], what: str = "the data") -> Itera
     Args:
         data: a mapping from name to array, all samples at once; or an iterable of batches. A batch is a mapping, a pair
             (x, y), or x alone. `x` is an array, or a mapping or sequence of as many arrays as the model has inputs; `y`
-            are the labels. Arrays are what NumPy makes an array of, PyTorch tensors on any device included.
+            are the labels: an array, or a mapping from name to array where there are several. Arrays are what NumPy
+            makes an array of, PyTorch tensors on any device included.
         names: of the model's inputs.
         what: the data are, for messages.
 
@@ -56,7 +57,7 @@ def count_samples(batch: Mapping[str, NDArray[Any]]) -> int:
 def _batch(batch: Any, names: Sequence[str], doing: str) -> Arrays:
     """Arrays by name of one batch; `doing` begins messages."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
-        return {**_inputs(batch[0], names, doing), LABELS: _array(batch[1], LABELS, doing)}
+        return {**_inputs(batch[0], names, doing), **_labels(batch[1], doing)}
     if isinstance(batch, tuple | list):
         example = ", ".join(f"{name!r}: …" for name in (*names, LABELS))
         raise DataError(
@@ -77,6 +78,13 @@ def _inputs(x: Any, names: Sequence[str], doing: str) -> Arrays:
             "them: give a dict from name to array."
         )
     return {name: _array(value, name, doing) for name, value in zip(names, values, strict=True)}
+
+
+def _labels(y: Any, doing: str) -> Arrays:
+    """One array of labels, or of a mapping one for each of its names."""
+    if isinstance(y, Mapping):
+        return {f"{SEVERAL}{name}": _array(value, f"{SEVERAL}{name}", doing) for name, value in y.items()}
+    return {LABELS: _array(y, LABELS, doing)}
 
 
 def _mapping(arrays: Mapping[Any, Any], doing: str) -> Arrays:

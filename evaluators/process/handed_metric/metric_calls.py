@@ -29,7 +29,7 @@ class ArrayPlace:
 
     Attributes:
         offset: of its first byte.
-        dtype: as numpy writes it: `<f4`.
+        dtype: as numpy writes it: `<f4`; of several labels their names and dtypes as JSON.
         objects: whether it is one of Python texts, which lies there as one of texts of equal length.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import tempfile
@@ -46,7 +47,7 @@ class ArrayWriter:
         places: list[ArrayPlace] = []
         end = 0
         for given, array in zip(arrays, plain, strict=True):
-            places.append(ArrayPlace(end, list(array.shape), array.dtype.str, given.dtype.hasobject))
+            places.append(ArrayPlace(end, list(array.shape), _write_dtype(array.dtype), given.dtype.hasobject))
             end += -(-array.nbytes // _ALIGNED) * _ALIGNED
         mapped = self._make_room(end)
         for place, array in zip(places, plain, strict=True):
@@ -84,18 +85,30 @@ class ArrayReader:
 
 
 def _view(mapped: mmap.mmap, place: ArrayPlace) -> NDArray[Any]:
-    found: NDArray[Any] = np.ndarray(tuple(place.shape), np.dtype(place.dtype), mapped, place.offset)
+    found: NDArray[Any] = np.ndarray(tuple(place.shape), _read_dtype(place.dtype), mapped, place.offset)
     return found
 
 
+def _write_dtype(dtype: np.dtype[Any]) -> str:
+    """As numpy writes it; of several labels, which are fields, their names and dtypes as JSON."""
+    return json.dumps(dtype.descr) if dtype.names else dtype.str
+
+
+def _read_dtype(text: str) -> np.dtype[Any]:
+    if not text.startswith("["):
+        return np.dtype(text)
+    return np.dtype([(name, kind, *map(tuple, shape)) for name, kind, *shape in json.loads(text)])
+
+
 def _size(place: ArrayPlace) -> int:
-    return int(np.prod(place.shape, dtype=np.int64)) * np.dtype(place.dtype).itemsize
+    return int(np.prod(place.shape, dtype=np.int64)) * _read_dtype(place.dtype).itemsize
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     """The array itself; one of Python texts as one of texts of equal length."""
     found = array.astype(str) if array.dtype.hasobject else array
-    if found.dtype.kind not in _KINDS:
+    kinds = [found.dtype[name].base.kind for name in found.dtype.names or ()] or [found.dtype.kind]
+    if not set(kinds) <= set(_KINDS):
         raise MetricError(
             f"handing outputs to a metric of the calling process: expected numbers or texts, got {found.dtype}. Move "
             "the metric to a module of its own, which the evaluator process can import."
