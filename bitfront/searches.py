@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitfront.columns import Inputs, take_columns
 from bitfront.inputs import InputFiles
 from bitfront.metrics import Metric, OwnMetric, lend, metric_name
 from bitfront.progress import LOG, Callback, Listener, RunningStudy, listening
@@ -43,6 +44,7 @@ def search(
     model: str | Path | onnx.ModelProto,
     data: Any,
     *,
+    inputs: Inputs | None = None,
     trials: int | None = None,
     max_drop: float | str | None = None,
     latency_budget: str | None = None,
@@ -66,8 +68,11 @@ def search(
     Args:
         model: a path, or an `onnx.ModelProto` in float32.
         data: a path or `package.module:function`; a mapping from input name to array, with `labels` where there are
-            any; or an iterable of batches, each such a mapping or a pair (x, y): a PyTorch `DataLoader`, say. Objects
-            are read once and written to files beside the database, which are removed with the study.
+            any; an iterable of batches, each such a mapping or a pair (x, y): a PyTorch `DataLoader`, say; or a
+            Hugging Face data set. Objects are read once and written to files beside the database, which are removed
+            with the study.
+        inputs: of a Hugging Face data set, or of batches that are mappings, the columns that the model reads, named as
+            its inputs are; or input name → column. A column `label` or `labels` is read too, as the labels.
         trials: distinct evaluations in total, baselines included; None for 60.
         max_drop: allowed loss: 0.01 or `1%`.
         latency_budget: with its unit: `2.5ms`.
@@ -102,7 +107,7 @@ def search(
         # Before the data are read, which may take long.
         config = read_config({**given, "model": "model.onnx", "data": "data"})
         with InputFiles(config.study, config.storage, config.max_samples) as files:
-            run = _prepare(config, given, files, (model, data), if_exists)
+            run = _prepare(config, given, files, (model, take_columns(data, inputs)), if_exists)
             with _inputs_taken_back(config):
                 return _run(RunningStudy(config.study, config.storage, metric=own), callbacks, progress, run)
 

@@ -265,6 +265,7 @@ def test_examples_of_the_page_run(small: bf.Study, monkeypatch: pytest.MonkeyPat
     arrays = dict(np.load("data.npz"))
     pairs = [(arrays["image"], arrays["labels"])]
     names = {"bf": bf, "model": three_layers(), "images": pairs[0][0], "classes": pairs[0][1], "loader": pairs}
+    names["dataset"] = [{"image": x, "label": y} for x, y in pairs]  # test_columns.py has data sets of Hugging Face
     found = blocks(ROOT / "docs/python.md", "python")
     assert len(found) >= 4
     for block in found:

@@ -1,0 +1,152 @@
+"""Columns of a data set that are a model's inputs: of a Hugging Face data set, or of batches that are dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluators.data.checks import LABELS
+from search.errors import DataError
+from search.references import short
+
+Inputs = Sequence[str] | Mapping[str, str]
+
+_ROWS = 32  # of a Hugging Face data set, read at a time
+_LABEL_COLUMNS = (LABELS, "label")  # what most data sets call them
+
+
+def take_columns(data: Any, inputs: Inputs | None) -> Any:
+    """The data as `batches_of` reads them, where columns are chosen; else the data themselves.
+
+    Args:
+        data: what the user gives.
+        inputs: columns of the model's inputs, which have their names, or one column for a model of one input; or name
+            of an input → column, with `labels` for the labels. Where it names no labels, a column `labels` or `label`
+            holds them.
+
+    Raises:
+        DataError: the columns cannot be chosen.
+    """
+    if inputs is None and not _is_hugging_face(data):
+        return data
+    if _is_split(data):
+        raise DataError(
+            f"reading the data: expected one data set, got the splits {', '.join(map(str, data))}. Give one of them: "
+            f"data[{next(iter(data))!r}]."
+        )
+    if not inputs:
+        raise DataError(
+            "reading a data set of Hugging Face: expected inputs, the columns that the model reads. Its columns are "
+            f"{_listed(_columns_of(data))}: give inputs=[…]."
+        )
+    if isinstance(data, str | Mapping):
+        raise DataError(f"inputs: expected a data set of Hugging Face or batches, got {type(data).__name__}.")
+    return _Columns(data, _named(inputs))
+
+
+class _Columns:
+    """Batches with the columns that were chosen, under the names of the model's inputs; read as often as the data."""
+
+    def __init__(self, data: Any, chosen: Mapping[str, str]) -> None:
+        self._data = data
+        self._chosen = chosen
+        known = [] if _is_transformed(data) else _columns_of(data)
+        missing = [column for column in chosen.values() if known and column not in known]
+        if missing:
+            raise _no_column(missing[0], known)
+
+    def __len__(self) -> int:
+        """How many batches there are; raises TypeError where nobody knows."""
+        count = len(self._data)
+        return -(-count // _ROWS) if _is_hugging_face(self._data) else count
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._batches()):
+            if not isinstance(batch, Mapping):
+                raise DataError(
+                    f"reading batch {number} of the data: inputs chooses from a dict of columns, got "
+                    f"{type(batch).__name__}. Leave inputs out, or let batches be dicts."
+                )
+            yield self._choose(batch)
+
+    def _batches(self) -> Iterator[Any]:
+        if not _is_hugging_face(self._data):
+            yield from self._data
+            return
+        data = self._data
+        if not _is_transformed(data):
+            data = data.select_columns(self._read_columns()).with_format("numpy")
+        yield from data.iter(batch_size=_ROWS)
+
+    def _read_columns(self) -> list[str]:
+        known = _columns_of(self._data)
+        return list(dict.fromkeys([*self._chosen.values(), *(name for name in _LABEL_COLUMNS if name in known)]))
+
+    def _choose(self, batch: Mapping[str, Any]) -> Any:
+        """Arrays by input name; or x, alone or with its labels, where one column stands for the model's only input."""
+        found = {name: _column(batch, column) for name, column in self._chosen.items()}
+        label = next((name for name in _LABEL_COLUMNS if name in batch), None)
+        if LABELS not in found and label is not None and label not in self._chosen.values():
+            found[LABELS] = _column(batch, label)
+        if "" not in found:
+            return found
+        return (found[""], found[LABELS]) if LABELS in found else found[""]
+
+
+def _named(inputs: Inputs) -> dict[str, str]:
+    """Name of an input → column; the name of a single column is not known."""
+    if isinstance(inputs, Mapping):
+        return {str(name): str(column) for name, column in inputs.items()}
+    if isinstance(inputs, str):
+        raise DataError(f"inputs: expected a list of columns, got {inputs!r}. Give inputs=[{inputs!r}].")
+    columns = [str(column) for column in inputs]
+    return {"": columns[0]} if len(columns) == 1 else {column: column for column in columns}
+
+
+def _column(batch: Mapping[str, Any], column: str) -> Any:
+    if column not in batch:
+        raise _no_column(column, [str(name) for name in batch])
+    value = batch[column]
+    if hasattr(value, "detach"):  # a tensor of PyTorch, which is read later
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"reading the column {column!r}: {short(error)}. {_ADVICE}") from error
+    if array.dtype.hasobject:
+        raise DataError(f"reading the column {column!r}: expected numbers in rows of one shape. {_ADVICE}")
+    return array
+
+
+_ADVICE = "Pad its rows to one length, or turn them into arrays with map()."
+
+
+def _no_column(column: str, known: Sequence[str]) -> DataError:
+    return DataError(f"inputs: expected columns of the data, got {column!r}. There are {_listed(known)}.")
+
+
+def _is_hugging_face(data: Any) -> bool:
+    """Whether data have the methods of `datasets.Dataset` and `datasets.IterableDataset`, or are splits of such."""
+    methods = ("iter", "select_columns", "with_format")
+    return all(callable(getattr(data, name, None)) for name in methods) or _is_split(data)
+
+
+def _is_split(data: Any) -> bool:
+    """Whether this is a `datasets.DatasetDict`."""
+    return isinstance(data, Mapping) and bool(data) and all(hasattr(each, "with_format") for each in data.values())
+
+
+def _is_transformed(data: Any) -> bool:
+    """Whether a transform of the user's makes the columns, and their arrays."""
+    return bool((getattr(data, "format", None) or {}).get("type") == "custom")
+
+
+def _columns_of(data: Any) -> list[str]:
+    """Names of the columns; empty where nobody knows them before they are read."""
+    return [str(name) for name in getattr(data, "column_names", None) or ()]
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(columns) or "not known"
