@@ -49,6 +49,11 @@ class OwnMetric:
     name: str
     function: Callable[..., Any]
 
+    @property
+    def short_name(self) -> str:
+        """The name without the digest, as the user calls the function."""
+        return self.name.partition("@")[0]
+
     @classmethod
     def of(cls, metric: Metric | None) -> OwnMetric | None:
         """What a new study is scored by; None where the process that scores finds the metric by its name."""

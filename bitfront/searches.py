@@ -226,7 +226,8 @@ def _run(
         with interrupts.handled(), listening(study, callbacks, progress) as events:
             done = run(events)
     except KeyboardInterrupt:
-        LOG.warning("interrupted; bitfront.resume(%r) goes on with what was made of the study", study.name)
+        again = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
+        LOG.warning("interrupted; bitfront.resume(%s) goes on with what was made of the study", again)
         raise
     now = done.standing
     LOG.info("%s", done.reason)

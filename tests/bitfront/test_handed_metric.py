@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,13 @@ def test_the_command_line_says_what_to_do(here: Path, words: tuple[str, ...]) ->
 def test_what_scores_nothing_needs_no_metric(here: Path, words: tuple[str, ...]) -> None:
     done = invoke(*words)
     assert done.exit_code == 0, done.output
+
+
+def test_an_interrupted_search_says_what_goes_on_with_it(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interrupt = [lambda study, trial: signal.raise_signal(signal.SIGINT)]
+    with pytest.raises(KeyboardInterrupt):
+        bf.search("model.onnx", "data.npz", metric=make_metric(), study="cut", callbacks=interrupt, **OPTIONS)
+    assert "bitfront.resume('cut', metric=balanced) goes on" in caplog.text
 
 
 def test_several_workers_refuse_it(here: Path) -> None:
