@@ -12,6 +12,7 @@ from studies.judging.standing import Standing
 README = "README.md"
 _FILES = {
     "model.plan": "the engine: a TensorRT plan, for the same TensorRT on the same kind of GPU",
+    "model.onnx.data": "the weights that one ONNX file cannot hold",
     "run.py": "runs the engine with its runtime and numpy alone: `python run.py --help`",
     "model.float.onnx": "your model in float32, with what recovery changed of its weights",
     "layers.json": "what each layer runs in: `bitfront inspect` shows it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sqlite3
 import subprocess
 import time
 import urllib.request
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +29,12 @@ from studies.store.store import Store, optuna_storage
 from tests.support.command_line import DATABASE, command, copy_finished, environment
 from tests.support.servers.databases import free_port
 
-optuna_dashboard = pytest.importorskip("optuna_dashboard")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("optuna_dashboard") is None, reason="optuna-dashboard is not installed"
+    ),
+    pytest.mark.slow,
+]
 WAIT_S = 120
 
 
@@ -184,11 +190,18 @@ def test_what_misses_a_limit_by_now_is_no_best_trial_although_optuna_was_told_ot
                 "(select evaluation_id from bf_trial where number = ?)",
                 [fastest.number],
             )
-        application = optuna_dashboard.wsgi(database)
+        application = dashboard_of(database)
         theirs, ours = (ask(each, "/api/studies/1") for each in (application, CompletedAnswers(application, store)))
     numbers = [{trial["number"] for trial in answer["best_trials"]} for answer in (theirs, ours)]
     assert fastest.number in numbers[0] - numbers[1]
     assert ours["trials"][fastest.number]["constraints"] == [1.0]
+
+
+def dashboard_of(database: optuna.storages.BaseStorage) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what its own imports warn of
+        import optuna_dashboard
+    return optuna_dashboard.wsgi(database)
 
 
 def ask(application: Any, path: str) -> Any:
