@@ -14,10 +14,10 @@ from bitfront.study import Study, Trial
 from search.errors import ConfigError
 from studies.events import Quiet
 from studies.judging.search_events import SearchEvents
-from studies.judging.sentences.evaluations import outcome_text
 from studies.judging.standing import Standing
 from studies.judging.status.study_status import StudyStatus
 from studies.show.progress_display import Display, Lines
+from studies.show.terminal.progress_text import ended_text
 from studies.store.records import EvaluationRecord, FinishedRow
 
 Callback = Callable[[Study, Trial], object]
@@ -53,6 +53,10 @@ class Listener:
         LOG.info("%s", text)
         self._shown.note(text)
 
+    def detail(self, text: str) -> None:
+        LOG.debug("%s", text)
+        self._shown.detail(text)
+
     def step(self, text: str, done: int, total: int) -> None:
         self._shown.step(text, done, total)
 
@@ -61,7 +65,7 @@ class Listener:
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         done = standing.measures.finished_count
-        LOG.info("%d/%d trial %d: %s", done, total, record.trial, outcome_text(record, standing.metric))
+        LOG.info("%d/%d trial %d: %s", done, total, record.trial, ended_text(record, standing))
         self._shown.evaluation(record, standing, total)
         if not self._callbacks:
             return

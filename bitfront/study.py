@@ -23,7 +23,8 @@ from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_ms
 from studies.options.urls import mask_password
-from studies.show.front_table import evaluation_row, front_table
+from studies.show.front_rows import evaluation_row
+from studies.show.terminal.front_table import front_table
 from studies.store.store import Store
 
 if TYPE_CHECKING:  # these are slow to import or may not be installed
@@ -325,9 +326,11 @@ class Study:
         return f"<Study {self.name!r} in {mask_password(self.storage)}: {len(self)} trials, {recommended}>"
 
     def _repr_html_(self) -> str:
-        header, cells = front_table(self._now, self._read.mixes)
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+        table = front_table(self._now, self._read.mixes)
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.header)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
+        )
         on_front = int(self._now.judgement.front.sum())
         title = f"Study {html.escape(self.name)}: {len(self)} trials, {on_front} on the front"
         return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

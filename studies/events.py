@@ -11,6 +11,9 @@ class Events(Protocol):
     def note(self, text: str) -> None:
         """Say something that is worth a line of its own."""
 
+    def detail(self, text: str) -> None:
+        """Say something that explains what happens and that most people can do without."""
+
     def step(self, text: str, done: int, total: int) -> None:
         """Say how far a long step is that comes before the first candidate."""
 
@@ -19,6 +22,8 @@ class Quiet:
     """Says nothing, whatever a command or a search tells."""
 
     def note(self, text: str) -> None: ...
+
+    def detail(self, text: str) -> None: ...
 
     def step(self, text: str, done: int, total: int) -> None: ...
 

@@ -6,40 +6,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from search.errors import ConfigError, EvaluatorError
-from studies.cli.base import err, out, print_cells, print_csv, print_json, print_table, print_texts, progress_for, verb
+from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Csv, Json, Storage, Study, Trial, WhichTarget
-from studies.inspect import comparison
-from studies.inspect import profile as profiles
-from studies.inspect.mix import report as mix_report
-from studies.judging.findings import rescue_table, sensitivity_table
 from studies.options.config import SearchConfig
 from studies.options.diagnosis.thresholds import split_thresholds
 from studies.options.read_options import read_changes, read_config
-from studies.run.noise.remeasurement import change_text
-from studies.show import sensitivity_plot
-from studies.show.layer_table import edge_rows, layer_rows
-from studies.verbs import analyses
+
+if TYPE_CHECKING:  # these take a while to import
+    from studies.inspect import comparison
+    from studies.inspect import profile as profiles
+    from studies.inspect.mix import report as mix_report
+    from studies.judging.findings import sensitivity_table
 
 
 @verb
 def layers(as_json: Json = False, **options: Any) -> None:
     """Groups and edges of a model, what each may run in on this target, and why not."""
+    from studies.cli.printing.output import out, print_json, print_table, say
+    from studies.show.layer_table import edge_rows, layer_rows
+    from studies.verbs import analyses
+
     given = {"data": "-", **{name: value for name, value in options.items() if value is not None}}
     config = read_config(given)
     found = analyses.layers(config if options["data"] else replace(config, data=""))
     rows, edges = layer_rows(found), edge_rows(found)
     if as_json:
-        print_json({"target": found.target.to_json(), "groups": rows, "edges": edges})
+        print_json("layers", {"target": found.target.to_json(), "groups": rows, "edges": edges})
         return
-    cells = [{**row, "why_not": "; ".join(f"{p}: {why}" for p, why in row["why_not"].items())} for row in rows]
-    print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"])
+    cells = [{**row, "why_not": "; ".join(f"no {p}: {why}" for p, why in row["why_not"].items())} for row in rows]
+    print_table(cells, ["group", "node", "op", "block", "shape", "may", "why_not"], notes=["why_not"])
+    out.print()
     print_table(edges, ["source", "target", "tensor", "elements"])
-    out.print(
+    out.print()
+    say(
         f"{len(rows)} groups, {len(edges)} edges, {len(found.space.variables)} decisions, "
         f"{found.space.size:.3g} assignments on {found.target.backend} ({found.target.device})"
     )
@@ -67,6 +71,10 @@ def profile(
     **options: Any,
 ) -> None:
     """What each layer of an engine takes, by group; moves and the rest apart."""
+    from studies.cli.printing.output import print_csv, print_json
+    from studies.inspect import profile as profiles
+    from studies.verbs import analyses
+
     if as_json and as_csv:
         raise ConfigError("printing the profile: --json and --csv were both given; give one.")
     if sort not in profiles.ORDERS:
@@ -87,7 +95,7 @@ def profile(
     delta = profiles.delta_rows(found[0], found[1], sort) if len(found) > 1 else []
     if as_json:
         rows = [one.to_json(sort) for one in found]
-        print_json({**rows[0], **({"against": rows[1], "delta": delta} if delta else {})})
+        print_json("profile", {**rows[0], **({"against": rows[1], "delta": delta} if delta else {})})
     elif as_csv:
         print_csv(delta or found[0].layer_rows(sort))
     elif delta:
@@ -109,6 +117,10 @@ def remeasure(
     **options: Any,
 ) -> None:
     """Measure doubtful latencies again, beside the baseline."""
+    from studies.cli.printing.output import print_json, say
+    from studies.run.noise.remeasurement import change_text
+    from studies.verbs import analyses
+
     changes = read_changes(options, "remeasure")
     with progress_for(False) as events:
         found = analyses.remeasure(
@@ -121,13 +133,13 @@ def remeasure(
             events=events,
         )
     if as_json:
-        print_json([one.to_json() for one in found])
+        print_json("remeasure", {"measured": [one.to_json() for one in found]})
         return
     for one in found:
         name = "an engine built again for an export" if one.trial is None else f"trial {one.trial}"
-        out.print(change_text(name, one), markup=False)
+        say(change_text(name, one))
     if not found:
-        out.print(f"no latency{'' if every else ' that matters'} is doubtful; nothing was measured", markup=False)
+        say(f"No latency{'' if every else ' that matters'} is doubtful; nothing was measured.")
 
 
 @verb
@@ -138,11 +150,17 @@ def compare(
         bool, typer.Option("--groups", help="Compare the output of every group, and name the first that differs.")
     ] = False,
     samples: Annotated[
-        int, typer.Option("--samples", help="How many samples of the final split are compared at most.", metavar="N")
-    ] = comparison.DEFAULT_SAMPLES,
+        int | None,
+        typer.Option(
+            "--samples", help="How many samples of the final split are compared at most. [default: 64]", metavar="N"
+        ),
+    ] = None,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="Mark groups whose SQNR falls by more than this, in dB.", metavar="DB")
-    ] = comparison.DEFAULT_THRESHOLD_DB,
+        float | None,
+        typer.Option(
+            "--threshold", help="Mark groups whose SQNR falls by more than this, in dB. [default: 10]", metavar="DB"
+        ),
+    ] = None,
     outputs: Annotated[
         Path | None,
         typer.Option(
@@ -155,14 +173,18 @@ def compare(
     **options: Any,
 ) -> None:
     """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
+    from studies.cli.printing.output import print_json
+    from studies.inspect import comparison
+    from studies.verbs import analyses
+
     changes = read_changes(options, "compare")
     with progress_for(False) as events:
         found = analyses.compare(
             study,
             trial,
             groups=groups,
-            samples=samples,
-            threshold_db=threshold,
+            samples=comparison.DEFAULT_SAMPLES if samples is None else samples,
+            threshold_db=comparison.DEFAULT_THRESHOLD_DB if threshold is None else threshold,
             outputs=outputs,
             changes=changes,
             storage=storage,
@@ -170,7 +192,7 @@ def compare(
             events=events,
         )
     if as_json:
-        print_json(found.to_json())
+        print_json("compare", found.to_json())
         return
     _print_comparison(found)
 
@@ -189,6 +211,10 @@ def sensitivity(
     **options: Any,
 ) -> None:
     """What each layer alone adds to the error in a lower precision, and why; no engine is built."""
+    from studies.cli.printing.output import print_csv, print_json
+    from studies.show import sensitivity_plot
+    from studies.verbs import analyses
+
     if as_json and as_csv:
         raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
     thresholds, others = split_thresholds(options)
@@ -205,7 +231,7 @@ def sensitivity(
     if plot is not None:
         sensitivity_plot.write_plot(found, plot)
     if as_json:
-        print_json(found.to_json())
+        print_json("sensitivity", found.to_json())
     elif as_csv:
         print_csv(found.table())
     else:
@@ -213,15 +239,18 @@ def sensitivity(
 
 
 def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
+    from studies.cli.printing.output import out, print_table, print_texts, say
+    from studies.judging.findings import sensitivity_table
+
     print_texts(sensitivity_table, found.table(), sensitivity_table.COLUMNS)
-    out.print(found.headline(), markup=False)
+    say(found.headline())
     if rows := found.cause_rows():
         out.print()
         print_table(rows, sensitivity_table.CAUSE_COLUMNS)
     for remedy in found.remedies():
         count = len(remedy.groups)
         out.print()
-        out.print(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}", markup=False)
+        say(f"{remedy.cause.name}, {count} group{'s' * (count > 1)}: {remedy.text}")
 
 
 @verb
@@ -237,17 +266,20 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Build and measure one mix of a model beside FP32, without a search: what is lost, and where."""
+    from studies.cli.printing.output import print_json, warn
+    from studies.verbs import analyses
+
     thresholds, others = split_thresholds(options)
     config = read_config(others)
     measure = partial(analyses.evaluate, thresholds=thresholds)
     with progress_for(as_json) as events:
         found = measure(config, assign, keep_sensitive=keep_sensitive, bisect=bisect, events=events)
     if as_json:
-        print_json(found.to_json())
+        print_json("evaluate", found.to_json())
     else:
         _print_mix(found)
     for text in found.warnings():
-        err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+        warn(text)
     if found.failure is not None:
         raise EvaluatorError(f"evaluating the mix: it failed at {found.failure.stage.value}: {found.failure.message}")
 
@@ -268,8 +300,11 @@ def _without_study(model: str, options: Mapping[str, Any], *, target: str | None
 
 
 def _print_profile(found: profiles.Profile, sort: str) -> None:
+    from studies.cli.printing.output import print_texts, say
+    from studies.inspect import profile as profiles
+
     for line in profiles.headline(found):
-        out.print(line, markup=False)
+        say(line)
     times = ["ms", "scaled_ms", "share"]
     print_texts(profiles, found.layer_rows(sort), ["position", "layer", "kind", "group", "part", *times])
     print_texts(profiles, found.group_rows(sort), ["group", "node", "op", "asked", "got", "kernels", *times])
@@ -277,15 +312,21 @@ def _print_profile(found: profiles.Profile, sort: str) -> None:
 
 
 def _print_delta(found: Sequence[profiles.Profile], rows: Sequence[dict[str, Any]]) -> None:
+    from studies.cli.printing.output import print_texts, say
+    from studies.inspect import profile as profiles
+
     for one in found:
         for line in profiles.headline(one):
-            out.print(line, markup=False)
+            say(line)
     names = ["group", "node", "got", "got_against", "changed", "ms", "ms_against", "delta_ms"]
     print_texts(profiles, rows, names)
 
 
 def _print_comparison(found: comparison.Comparison) -> None:
-    out.print(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split", markup=False)
+    from studies.cli.printing.output import out, print_texts, say
+    from studies.inspect import comparison
+
+    say(f"trial {found.trial}: {found.mix}, on {found.samples} samples of the final split")
     names = ["output", "compared", "max_abs", "mean_abs", "relative", "cosine", "sqnr_db", "agreement", "non_finite"]
     print_texts(comparison, found.output_rows(), names)
     if found.groups is not None:
@@ -293,11 +334,15 @@ def _print_comparison(found: comparison.Comparison) -> None:
         print_texts(comparison, found.group_rows(), ["group", "node", "op", "precision", *levels, "parts"])
     out.print()
     for line in found.verdicts():
-        out.print(line, markup=False)
+        say(line)
 
 
 def _print_mix(found: mix_report.MixReport) -> None:
-    out.print(found.headline(), markup=False)
+    from studies.cli.printing.output import out, print_cells, print_table, say
+    from studies.inspect.mix import report as mix_report
+    from studies.judging.findings import rescue_table
+
+    say(found.headline())
     print_table(found.engine_texts(), mix_report.ENGINE_COLUMNS)
     if cells := found.rescue_cells():
         out.print()
@@ -309,4 +354,4 @@ def _print_mix(found: mix_report.MixReport) -> None:
         print_table(trials, mix_report.TRIAL_COLUMNS)
     out.print()
     for line in found.verdicts():
-        out.print(line, markup=False, soft_wrap=True)
+        say(line)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import out, print_csv, print_json, print_table, progress_for, verb
+from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Csv, Json, Storage, WhichTarget
 from studies.gate.limits import PROCESSES, GateLimits
-from studies.inspect import engine_report
 from studies.options.quantities import parse_drop, parse_tolerance
 from studies.options.read_options import read_changes
 from studies.outputs import check_file
-from studies.verbs import engine_files
 
-if TYPE_CHECKING:  # it takes a while to import
+if TYPE_CHECKING:  # these take a while to import
     from studies.gate.report import GateReport
+    from studies.inspect import engine_report
 
 EXIT_CODES = {"holds": 0, "fails": 1, "not judged": 3}
 
@@ -45,13 +44,16 @@ def inspect(
     as_csv: Csv = False,
 ) -> None:
     """What any engine runs, layer by layer, and why layers are not in INT8."""
+    from studies.cli.printing.output import print_csv, print_json
+    from studies.verbs import engine_files
+
     if as_json and as_csv:
         raise ConfigError("printing the layers: --json and --csv were both given; give one.")
     if against_profile is not None and against is None:
         raise ConfigError("--against-profile is of the engine that --against names: give both.")
     found = engine_files.inspect(file, profile=profile, against=against, against_profile=against_profile)
     if as_json:
-        print_json(found.to_json())
+        print_json("inspect", found.to_json())
     elif as_csv:
         print_csv(_rows(found))
     else:
@@ -113,6 +115,9 @@ def gate(
     **options: Any,
 ) -> None:
     """Hold a candidate engine against a baseline: exit code 0 it holds, 1 it fails, 3 it was not judged."""
+    from studies.cli.printing.output import print_json
+    from studies.verbs import engine_files
+
     changes = read_changes(options, "gate")
     data = changes.pop("data", None)
     if data is None:
@@ -140,7 +145,7 @@ def gate(
         )
     _write_gate(found, junit, markdown)
     if as_json:
-        print_json(found.to_json())
+        print_json("gate", found.to_json())
     else:
         _print_gate(found)
     raise typer.Exit(EXIT_CODES[found.verdict.value])
@@ -155,26 +160,33 @@ def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) ->
 
 
 def _print_gate(found: GateReport) -> None:
-    out.print(found.headline(), markup=False)
+    from studies.cli.printing.output import out, print_table, say
+
+    say(found.headline())
     out.print()
     print_table(list(found.rows()), ("check", "verdict", "estimate", "bounds", "limit", "smallest_detectable"))
     out.print()
     for line in found.sentences():
-        out.print(line, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _rows(found: engine_report.EngineReport) -> list[dict[str, Any]]:
+    from studies.inspect import engine_report
+
     if found.other is not None:
         return engine_report.node_rows(found.engine, found.other)
     return engine_report.layer_rows(found.engine.layers)
 
 
 def _print(found: engine_report.EngineReport) -> None:
+    from studies.cli.printing.output import out, say
+    from studies.inspect import engine_report
+
     for engine in (found.engine, found.other):
         if engine is not None:
-            out.print(f"{engine.path}: {engine.kind}, {len(engine.layers)} layers", markup=False)
+            say(f"{engine.path}: {engine.kind}, {len(engine.layers)} layers")
             for note in engine.notes:
-                out.print(f"note: {note}", markup=False)
+                say(f"note: {note}")
     layers = found.engine.layers
     rows = [_with_texts(row) for row in _rows(found)]
     if found.other is None:
@@ -183,13 +195,16 @@ def _print(found: engine_report.EngineReport) -> None:
         _print_rows(rows, ("node", "precision", "other_precision", "formats", "other_formats", "ms", "other_ms"))
     _print_rows([_with_texts(row) for row in engine_report.precision_rows(layers)])
     if bottlenecks := engine_report.bottleneck_rows(layers):
-        out.print("\nNot in INT8, the costliest first:")
+        out.print()
+        say("Not in INT8, the costliest first:")
         _print_rows(
             [_with_texts(row) for row in bottlenecks], ("layer", "kind", "precision", "ms", "macs", "why_not_int8")
         )
 
 
 def _print_rows(rows: list[dict[str, Any]], names: tuple[str, ...] | None = None) -> None:
+    from studies.cli.printing.output import out, print_table
+
     if rows:
         out.print()
         shown = [name for name in names or rows[0] if any(row[name] not in (None, "", []) for row in rows)]

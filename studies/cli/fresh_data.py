@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.cli.base import out, print_json, print_table, progress_for, verb
+from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Json, Storage, Study, WhichTarget
 from studies.options.quantities import parse_drop, parse_tolerance
 from studies.options.read_options import read_changes
@@ -37,6 +37,7 @@ def drift(
     study: Study, target: WhichTarget = None, storage: Storage = None, as_json: Json = False, **options: Any
 ) -> None:
     """Whether fresh data still are like those that a study was calibrated on."""
+    from studies.cli.printing.output import out, print_json, print_table, say
     from studies.inspect.drift.drift_report import COLUMNS
     from studies.verbs import fresh_data
 
@@ -44,12 +45,12 @@ def drift(
     with progress_for(as_json) as events:
         found = fresh_data.drift(study, changes.pop("data", ""), changes, storage=storage, target=target, events=events)
     if as_json:
-        print_json(found.to_json())
+        print_json("drift", found.to_json())
     else:
         print_table(found.cells(), COLUMNS)
         out.print()
         for line in found.lines():
-            out.print(line, markup=False, soft_wrap=True)
+            say(line)
     raise typer.Exit(_EXIT_CODES[found.verdict.value])
 
 
@@ -66,6 +67,7 @@ def renew(
     **options: Any,
 ) -> None:
     """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old."""
+    from studies.cli.printing.output import out, print_json, print_table, say
     from studies.gate.limits import GateLimits
     from studies.gate.renewed.renewal import COLUMNS
     from studies.verbs import fresh_data
@@ -87,12 +89,12 @@ def renew(
             events=events,
         )
     if as_json:
-        print_json(found.to_json())
+        print_json("renew", found.to_json())
     else:
         print_table(found.cells(), COLUMNS)
         out.print()
         for line in found.lines():
-            out.print(line, markup=False, soft_wrap=True)
+            say(line)
         if found.folder is not None:
-            out.print(f"exported trial {found.best} to {found.folder}", markup=False)
+            say(f"exported trial {found.best} to {found.folder}")
     raise typer.Exit(_EXIT_CODES[found.verdict.value])

@@ -7,47 +7,71 @@ was not judged, 130 interrupted.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
-from evaluators.late_imports import import_late
 from search.errors import BitfrontError, ConfigError
 from studies import __version__, outputs
-from studies.cli.parameters import with_options
-from studies.options.limits import add_installed_limits
-from studies.run_clock import note_command
+from studies.cli.printing.help_panels import WIDEST, PanelCommand, PanelGroup
 
+COMPLETE = "_BITFRONT_COMPLETE"  # set where a shell asks how a line may go on
 GROUP = "bitfront.verbs"  # of entry points, by which other packages add theirs: `verb = "package.module:verb"`
-# Each verb with the module that has it, as `--help` lists them. A process imports that of its own verb alone.
-VERBS = {
-    "search": "studies.cli.search",
-    "resume": "studies.cli.search",
-    "worker": "studies.cli.search",
-    "status": "studies.cli.reading",
-    "front": "studies.cli.reading",
-    "show": "studies.cli.reading",
-    "recover": "studies.cli.recover",
-    "export": "studies.cli.results",
-    "report": "studies.cli.results",
-    "layers": "studies.cli.analyses",
-    "profile": "studies.cli.analyses",
-    "remeasure": "studies.cli.analyses",
-    "compare": "studies.cli.analyses",
-    "sensitivity": "studies.cli.analyses",
-    "evaluate": "studies.cli.analyses",
-    "inspect": "studies.cli.engine_files",
-    "gate": "studies.cli.engine_files",
-    "drift": "studies.cli.fresh_data",
-    "renew": "studies.cli.fresh_data",
-    "studies": "studies.cli.reading",
-    "delete": "studies.cli.results",
-    "doctor": "studies.cli.results",
-    "demo": "studies.cli.results",
-    "dashboard": "studies.cli.results",
+SEARCH, LOOK, DELIVER, DIAGNOSE, KEEP = (
+    "Search",
+    "Look at a study",
+    "Deliver and watch engines",
+    "Look into models and engines",
+    "Housekeeping",
+)
+
+
+@dataclass(frozen=True)
+class VerbRow:
+    """A verb as `--help` lists it.
+
+    Attributes:
+        module: that has its function; a process imports that of its own verb alone.
+        panel: the heading that it stands under.
+        summary: one line; empty for that of its function.
+    """
+
+    module: str
+    panel: str = ""
+    summary: str = ""
+
+
+VERBS: dict[str, VerbRow] = {
+    "search": VerbRow("studies.cli.search", SEARCH, "Search the precisions of a model within your limits."),
+    "resume": VerbRow("studies.cli.search", SEARCH, "Go on with a study that was interrupted, or for longer."),
+    "worker": VerbRow("studies.cli.search", SEARCH, "Work on a study beside other processes and hosts."),
+    "demo": VerbRow("studies.cli.results", SEARCH, "Search the shipped example, export the best, write the report."),
+    "front": VerbRow("studies.cli.reading", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
+    "trials": VerbRow("studies.cli.reading", LOOK, "List all evaluations of a study."),
+    "show": VerbRow("studies.cli.reading", LOOK, "Show one evaluation, layer by layer."),
+    "status": VerbRow("studies.cli.reading", LOOK, "Show who works on a study, how fast, and how far it is."),
+    "report": VerbRow("studies.cli.results", LOOK, "Write one HTML file about a study."),
+    "export": VerbRow("studies.cli.results", DELIVER, "Write the chosen engine to a folder, and check it."),
+    "gate": VerbRow("studies.cli.engine_files", DELIVER, "Judge a new engine against a baseline, in CI for example."),
+    "drift": VerbRow("studies.cli.fresh_data", DELIVER, "Tell whether fresh data still resemble the calibration data."),
+    "renew": VerbRow("studies.cli.fresh_data", DELIVER, "Calibrate a study anew on fresh data."),
+    "recover": VerbRow("studies.cli.recover", DIAGNOSE, "Make INT8 lose less at no cost in latency."),
+    "evaluate": VerbRow("studies.cli.analyses", DIAGNOSE, "Build and measure one given mix beside FP32."),
+    "sensitivity": VerbRow("studies.cli.analyses", DIAGNOSE, "Tell what each layer alone loses in INT8, and why."),
+    "compare": VerbRow("studies.cli.analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
+    "profile": VerbRow("studies.cli.analyses", DIAGNOSE, "Show what each layer of an engine takes."),
+    "remeasure": VerbRow("studies.cli.analyses", DIAGNOSE, "Measure doubtful latencies again."),
+    "layers": VerbRow("studies.cli.analyses", DIAGNOSE, "List a model's layers and what each may run in."),
+    "inspect": VerbRow("studies.cli.engine_files", DIAGNOSE, "Show what any engine file runs, layer by layer."),
+    "studies": VerbRow("studies.cli.reading", KEEP, "List the studies of a database."),
+    "delete": VerbRow("studies.cli.results", KEEP, "Remove a study with its engines."),
+    "doctor": VerbRow("studies.cli.results", KEEP, "Tell what is installed and what is missing."),
+    "dashboard": VerbRow("studies.cli.results", KEEP, "Start optuna-dashboard on a database."),
 }
 
 
@@ -65,24 +89,54 @@ def register_verb(name: str, module: str) -> None:
         ConfigError: there is a verb of this name.
     """
     if name in VERBS:
-        raise ConfigError(f"registering the verb {name}: expected a new name, got one of {VERBS[name]}; choose another")
-    VERBS[name] = module
+        raise ConfigError(
+            f"registering the verb {name}: expected a new name, got one of {VERBS[name].module}; choose another"
+        )
+    VERBS[name] = VerbRow(module)
 
 
-def program(verbs: Iterable[str] = VERBS) -> typer.Typer:
-    """The command line with these verbs: making the options of all takes longer than reading a study."""
+def program(verbs: Iterable[str] | None = None) -> typer.Typer:
+    """The command line.
+
+    Args:
+        verbs: those that are loaded; None for all. Of the others, which take longer to load than a study takes to read,
+            there is what `--help` lists.
+    """
     app = typer.Typer(
         name="bitfront",
+        cls=PanelGroup,
         help=top.__doc__,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"max_content_width": WIDEST},
     )
     app.callback(invoke_without_command=True)(top)
-    for verb in verbs:
-        app.command(verb)(with_options(_load(verb)))
+    loaded = set(VERBS if verbs is None else verbs)
+    for name, row in VERBS.items():
+        whole = name in loaded or not row.summary
+        app.command(
+            name,
+            cls=PanelCommand,
+            help=None if whole else row.summary,
+            short_help=row.summary or None,
+            rich_help_panel=row.panel or None,
+            context_settings={"max_content_width": WIDEST},
+        )(_function_of(name) if whole else _not_loaded)
     return app
+
+
+def _function_of(verb: str) -> Callable[..., None]:
+    """What runs a verb, with its options."""
+    from studies.cli.parameters import with_options  # it imports NumPy, which the list of verbs does without
+    from studies.options.limits import add_installed_limits
+
+    add_installed_limits()
+    return with_options(_load(verb))
+
+
+def _not_loaded() -> None:
+    """Stands for a verb that is only listed."""
 
 
 def _load(verb: str) -> Callable[..., None]:
@@ -91,7 +145,7 @@ def _load(verb: str) -> Callable[..., None]:
     Raises:
         ConfigError: it is one of another package, whose module cannot be imported or has no such function.
     """
-    module = VERBS[verb]
+    module = VERBS[verb].module
     try:
         return getattr(importlib.import_module(module), verb)  # type: ignore[no-any-return]
     except Exception as error:
@@ -104,28 +158,34 @@ def _load(verb: str) -> Callable[..., None]:
 
 
 def program_for(words: Sequence[str]) -> typer.Typer:
-    """The command line with the verb that these words begin with; with all where it is none of them."""
-    if list(words) == ["--version"]:
-        return program(())
-    add_installed_limits()
-    if not words or words[0] not in VERBS:
+    """The command line with the verb that these words name loaded."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    if verb not in VERBS and list(words) != ["--version"]:
         _add_installed()
-    return program([word for word in words[:1] if word in VERBS] or VERBS)
+    return program([verb] if verb in VERBS else ())
 
 
 def _add_installed() -> None:
     """Add the verbs that installed packages have; those of this package keep their names."""
     for point in entry_points(group=GROUP):
-        VERBS.setdefault(point.name, point.module)
+        VERBS.setdefault(point.name, VerbRow(point.module))
+
+
+def _words() -> list[str]:
+    """What was typed; where a shell asks how to complete a line, that line."""
+    if COMPLETE not in os.environ:
+        return sys.argv[1:]
+    return os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
 
 
 def main() -> None:
     """Entry point of the `bitfront` command."""
     outputs.prepare()
-    import_late()
-    note_command()
+    words = _words()
     try:
-        start = program_for(sys.argv[1:])
+        if words[:1] and words[0] in VERBS and "--help" not in words:
+            _begin_run()
+        start = program_for(words)
     except KeyboardInterrupt:  # while modules are imported, which takes a while
         sys.stderr.write("interrupted\n")
         sys.exit(130)
@@ -133,3 +193,12 @@ def main() -> None:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     start()
+
+
+def _begin_run() -> None:
+    """What a verb needs before anything else is imported; help does without."""
+    from evaluators.late_imports import import_late
+    from studies.run_clock import note_command
+
+    import_late()
+    note_command()

@@ -10,6 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from search.errors import BitfrontError
+from studies.cli.printing.help_panels import FOLDED, show_all_help
+from studies.cli.printing.talk import Talk, talking
 from studies.options.option import Option
 from studies.options.table import options_of
 from studies.options.urls import DEFAULT_STORAGE
@@ -19,12 +22,22 @@ _DEFAULTS_OF = ("search", "layers", "evaluate")  # a study that is there has val
 Many = list[str] | None
 
 
+def complete_study(incomplete: str) -> list[str]:
+    """Names of studies in the default database that begin so: what a shell offers."""
+    from studies.verbs import readings
+
+    try:
+        return [study.name for study in readings.studies() if study.name.startswith(incomplete)]
+    except BitfrontError:  # there is no database here
+        return []
+
+
 def _own(name: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(f"--{name}", help=text, metavar=metavar)
 
 
 Storage = Annotated[str | None, _own("storage", f"Study database. [default: {DEFAULT_STORAGE}]", "URL")]
-Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=complete_study)]
 Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
 Picks = Annotated[Many, _own("pick", "Pick by a score too: score:0.6,0.4; repeatable.", "PICK")]
 Quiet = Annotated[bool, _own("quiet", "Print nothing but errors.")]
@@ -37,15 +50,42 @@ WhichTarget = Annotated[
 NewTarget = Annotated[bool, _own("new-target", "Add what this host is to the study's targets.")]
 
 
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", help="Show options of backends too.", is_eager=True, callback=show_all_help),
+]
+# Verbs that run something, and so take time to tell of.
+_RUNNING = (
+    *("search", "resume", "worker", "recover", "export", "profile", "remeasure", "compare", "sensitivity"),
+    *("evaluate", "gate", "drift", "renew", "demo"),
+)
+_TALKING = {
+    "verbose": (
+        (*_RUNNING, "show"),
+        Annotated[bool, typer.Option("--verbose", "-v", help="Tell details too: forecasts, audits, recovery.")],
+        False,
+    ),
+    "log_file": (
+        _RUNNING,
+        Annotated[Path | None, _own("log-file", "Append all that is told to this file.", "FILE")],
+        None,
+    ),
+}
+
+
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb with a parameter for each row of the option table in the place of its `**options`.
 
-    Arguments come first, then the options of the table, then the verb's own.
+    Arguments come first, then the options of the table, then the verb's own. Verbs that take time also have `--verbose`
+    and `--log-file`.
     """
 
     @functools.wraps(verb)
     def run(**given: Any) -> None:
-        verb(**given)
+        given.pop("help_all", None)
+        asked = Talk(given.pop("verbose", False), given.pop("log_file", None))
+        with talking(asked):
+            verb(**given)
 
     run.__signature__ = _signature_of(verb)  # type: ignore[attr-defined]
     return run
@@ -53,14 +93,19 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 def _signature_of(function: Callable[..., None]) -> inspect.Signature:
     signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())
+    own, verb, keyword = list(signature.parameters.values()), function.__name__, inspect.Parameter.KEYWORD_ONLY
+    own += [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (verbs, annotation, default) in _TALKING.items()
+        if verb in verbs
+    ]
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
-        return signature
-    verb = function.__name__
-    keyword = inspect.Parameter.KEYWORD_ONLY
+        return signature.replace(parameters=own)
     named = [each.replace(kind=keyword) for each in own if each.kind is not each.VAR_KEYWORD]
     known = {each.name for each in named}
     rows = [row for row in options_of(verb) if parameter_name(row) not in known]
+    if any(row.panel.startswith(FOLDED) for row in rows):
+        named.append(inspect.Parameter("help_all", keyword, default=False, annotation=HelpAll))
     table = [_parameter(row, verb) for row in rows]
     is_argument = {each.name: _is_argument(each) for each in (*named, *table)}
     ordered = sorted((*table, *named), key=lambda each: not is_argument[each.name])

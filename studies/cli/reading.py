@@ -1,40 +1,25 @@
-"""The verbs that read studies: `status`, `front`, `show`, `studies`. They start quickly, see tests/test_imports.py."""
+"""The verbs that read studies: `status`, `front`, `trials`, `show`, `studies`. They start quickly."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
 
 from search.errors import ConfigError
-from studies.cli.base import (
-    out,
-    print_cells,
-    print_csv,
-    print_front,
-    print_json,
-    print_table,
-    print_warnings,
-    verb,
-)
+from studies.cli.base import verb
 from studies.cli.parameters import Csv, Json, Picks, Storage, Study, WhichTarget
-from studies.judging.status.study_status import StudyStatus
 from studies.options.read_options import read_changes
-from studies.show.front_table import front_csv, front_json
-from studies.show.status_text import blocks, drawing
-from studies.show.trial_text import group_table, trial_json, trial_lines
-from studies.store import target_names
-from studies.store.records import TargetRecord
-from studies.verbs import readings
+
+if TYPE_CHECKING:
+    from studies.judging.status.study_status import StudyStatus
 
 _EVERY_S = 2.0
+_SORTS = ("trial", "latency", "loss")
 Pick = typer.Option(
     "--pick", help="Show this pick instead: best, accurate, fast, knee or score:0.6,0.4.", metavar="PICK"
 )
+Sort = typer.Option("--sort", help="Order of the rows: trial, latency or loss.", metavar="ORDER")
 
 
 @verb
@@ -45,10 +30,13 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Who works on a study, how fast, what failed, and where its front stands."""
+    from studies.cli.printing.output import print_json
+    from studies.verbs import readings
+
     if watch:
         _watch(study, storage, as_json=as_json)
     elif as_json:
-        print_json(readings.status(study, storage=storage).to_json())
+        print_json("status", readings.status(study, storage=storage).to_json())
     else:
         _print_status(readings.status(study, storage=storage))
 
@@ -64,17 +52,56 @@ def front(
     **options: Any,
 ) -> None:
     """The Pareto front of a study, judged by its limits or by those given here."""
+    from studies.cli.printing.output import print_csv, print_json
+    from studies.cli.printing.study_results import print_front, print_warnings
+    from studies.show.front_rows import front_csv, front_json
+    from studies.verbs import readings
+
     limits = read_changes(options, "front")
     found = readings.front(study, limits, storage=storage, target=target, whole=False, picks=pick or ())
     if as_json and as_csv:
         raise ConfigError("printing the front: --json and --csv were both given; give one.")
     if as_json:
-        print_json(front_json(found.standing, found.mixes, found.assignments))
+        print_json("front", front_json(found.standing, found.mixes, found.assignments))
     elif as_csv:
         print_csv(front_csv(found.standing, found.mixes))
     else:
         print_front(found.standing, found.mixes)
     print_warnings(found.standing)
+
+
+@verb
+def trials(
+    study: Study,
+    sort: Annotated[str, Sort] = "trial",
+    target: WhichTarget = None,
+    storage: Storage = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    **options: Any,
+) -> None:
+    """All evaluations of a study, judged by its limits or by those given here."""
+    from studies.cli.printing.output import print_csv, print_json, print_text_table, say
+    from studies.show.front_rows import points_csv, trials_json
+    from studies.show.terminal.front_table import limits_legend
+    from studies.show.terminal.trials_table import sorted_points, trials_table
+    from studies.verbs import readings
+
+    if as_json and as_csv:
+        raise ConfigError("printing the trials: --json and --csv were both given; give one.")
+    if sort not in _SORTS:
+        raise ConfigError(f"--sort {sort}: expected one of {', '.join(_SORTS)}. Give one of these.")
+    found = readings.trials(study, read_changes(options, "trials"), storage=storage, target=target)
+    points = sorted_points(found.standing, sort)
+    if as_json:
+        print_json("trials", trials_json(found.standing, points, found.mixes))
+    elif as_csv:
+        print_csv(points_csv(found.standing, points, found.mixes))
+    else:
+        table = trials_table(found.standing, points, found.mixes)
+        print_text_table(table)
+        if text := limits_legend(table):
+            say(text, style="dim")
 
 
 @verb
@@ -87,12 +114,17 @@ def show(
     as_json: Json = False,
 ) -> None:
     """One evaluation: what was asked and got per group, measures, failure."""
+    from studies.cli.printing.output import print_json, print_table, say
+    from studies.cli.printing.talk import verbose
+    from studies.show.trial_text import group_table, trial_json, trial_lines
+    from studies.verbs import readings
+
     shown = readings.show(study, trial, pick=pick, storage=storage, target=target)
     if as_json:
-        print_json(trial_json(shown))
+        print_json("show", trial_json(shown))
         return
-    for line in trial_lines(shown):
-        out.print(line, markup=False)
+    for line in trial_lines(shown, details=verbose()):
+        say(line, indent="  ")
     columns, rows = group_table(shown)
     print_table(rows, columns)
 
@@ -100,35 +132,39 @@ def show(
 @verb
 def studies(storage: Storage = None, as_json: Json = False) -> None:
     """The studies of a database."""
-    names = ("name", "state", "ok", "failed", "running", "targets", "created_at", "model_path")
+    from studies.cli.printing.output import print_json, print_table, say
+    from studies.show.study_list import STUDY_COLUMNS, study_cells, study_values
+    from studies.verbs import readings
+
     known = readings.targets(storage)
-    rows = [vars(row) | {"targets": known.get(row.name, ())} for row in readings.studies(storage)]
-    found = [{name: row[name] for name in names} for row in rows]
+    rows = [(row, known.get(row.name, ())) for row in readings.studies(storage)]
     if as_json:
-        made = [
-            {"created_at": row["created_at"].isoformat(), "targets": target_names.rows(row["targets"])} for row in found
-        ]
-        print_json([{**row, **more} for row, more in zip(found, made, strict=True)])
-    elif found:
-        texts = [
-            {"created_at": f"{row['created_at']:%Y-%m-%d %H:%M}", "targets": _named(row["targets"])} for row in found
-        ]
-        print_table([{**row, **text} for row, text in zip(found, texts, strict=True)], names)
+        print_json("studies", {"studies": [study_values(*row) for row in rows]})
+    elif rows:
+        print_table([study_cells(*row) for row in rows], STUDY_COLUMNS)
     else:
-        out.print("no study yet")
+        say("There is no study yet.")
 
 
 def _watch(study: str, storage: str | None, *, as_json: bool) -> None:
     """Redraw on a terminal; elsewhere print a line of JSON each time, or the text when something has changed."""
+    import sys
+
+    from rich.live import Live
+
+    from studies.cli.printing.output import out, print_json_line
+    from studies.show.status_text import drawing
+    from studies.verbs import readings
+
     if out.is_terminal and not as_json:
         with Live(console=out, auto_refresh=False) as live:
             for now in readings.watch(study, storage=storage, every_s=_EVERY_S):
-                live.update(drawing(now), refresh=True)
+                live.update(drawing(now, out.width), refresh=True)
         return
     before = None
     for now in readings.watch(study, storage=storage, every_s=_EVERY_S):
         if as_json:
-            sys.stdout.write(json.dumps(now.to_json(), ensure_ascii=False, default=str) + "\n")
+            print_json_line("status", now.to_json())
         elif before != (before := _gist(now)):
             _print_status(now)
         sys.stdout.flush()
@@ -143,14 +179,8 @@ def _gist(now: StudyStatus) -> object:
 
 
 def _print_status(now: StudyStatus) -> None:
-    for block in blocks(now):
-        if isinstance(block, str):
-            out.print(block, markup=False)
-        else:
-            print_cells(block.header, block.rows)
+    from studies.cli.printing.output import out, terminal_width
+    from studies.show.status_text import styled_lines
 
-
-def _named(known: Sequence[TargetRecord]) -> str:
-    """By name, each but the only one with its number."""
-    shown = target_names.names([record.target for record in known])
-    return "; ".join(shown if len(shown) < 2 else [f"{number}: {name}" for number, name in enumerate(shown, 1)])
+    for line in styled_lines(now, terminal_width()):
+        out.print(line, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.cli.base import out, print_json, print_rescue, progress_for, verb
+from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Json
 from studies.options.limits import MetricScale
 from studies.options.read_options import read_config
@@ -23,14 +23,16 @@ def recover(
     **options: Any,
 ) -> None:
     """Make INT8 of a model lose less at no cost in latency, and say what each step won back."""
+    from studies.cli.printing.output import print_json, say
+    from studies.cli.printing.study_results import print_rescue
     from studies.verbs import recovery  # it takes a second to import, which help does without
 
     config = read_config(options)
     with progress_for(as_json) as events:
         found = recovery.recover(config, folder, latency=latency, events=events)
     if as_json:
-        print_json(found.to_json())
+        print_json("recover", found.to_json())
         return
     print_rescue(found.rows, found.notes, MetricScale.of(found.metric))
     if found.folder is not None:
-        out.print(f"wrote model.float.onnx and ranges.json to {found.folder}", markup=False)
+        say(f"Wrote model.float.onnx and ranges.json to {found.folder}.")

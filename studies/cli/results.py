@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import err, out, print_finished, print_json, progress_for, verb
+from studies.cli.base import progress_for, verb
 from studies.cli.parameters import Json, Picks, Quiet, Storage, Study, WhichTarget
-from studies.judging.findings.optimization_levels import compared_levels_text
-from studies.judging.sentences.unrelated_outputs import MARK
-from studies.options.quantities import format_metric, parse_tolerance
+from studies.options.limits import MetricScale
+from studies.options.quantities import parse_tolerance
 from studies.options.read_options import read_changes
+
+if TYPE_CHECKING:  # it takes a while to import
+    from studies.export.export import Export
 
 Tolerance = typer.Option(
     "--latency-tolerance",
@@ -46,15 +48,17 @@ def export(
     target: WhichTarget = None,
     storage: Storage = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     **options: Any,
 ) -> None:
     """Write the chosen engine with its manifest, checked in a fresh process."""
+    from studies.cli.printing.output import print_json
     from studies.export.export import Extras
     from studies.verbs import deliveries
 
     changes = read_changes(options, "export")
     tolerance = None if latency_tolerance is None else parse_tolerance(latency_tolerance, "--latency-tolerance")
-    with progress_for(quiet) as events:
+    with progress_for(quiet or as_json) as events:
         done = deliveries.export(
             study,
             folder,
@@ -68,7 +72,9 @@ def export(
             events=events,
         )
     _print_warnings(done)
-    if not quiet:
+    if as_json:
+        print_json("export", {"folder": str(done.folder), "trial": done.trial, "manifest": done.manifest})
+    elif not quiet:
         _print_exported(done)
 
 
@@ -86,14 +92,19 @@ def report(
     ] = None,
     pick: Picks = None,
     storage: Storage = None,
+    as_json: Json = False,
     **options: Any,
 ) -> None:
     """Write one self-contained HTML file about a study."""
+    from studies.cli.printing.output import print_json, say
     from studies.verbs import deliveries
 
     limits = read_changes(options, "report")
     written = deliveries.report(study, file, limits, storage=storage, targets=target or (), picks=pick or ())
-    out.print(f"wrote {written}", markup=False)
+    if as_json:
+        print_json("report", {"file": str(written)})
+    else:
+        say(f"Wrote {written}.")
 
 
 @verb
@@ -101,16 +112,21 @@ def delete(
     study: Study,
     storage: Storage = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Remove a study with its evaluations and engines."""
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
         typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
+    from studies.cli.printing.output import print_json, say
     from studies.verbs import deletion
 
     deletion.delete(study, storage)
-    out.print(f"deleted study {study!r}", markup=False)
+    if as_json:
+        print_json("delete", {"deleted": study})
+    else:
+        say(f"Deleted study {study!r}.")
 
 
 @verb
@@ -121,16 +137,23 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """What is installed, what can run here, and what is missing."""
+    from rich.text import Text
+
+    from studies.cli.printing.output import out, print_json, terminal_width
+    from studies.show.terminal.wrapping import wrapped
     from studies.verbs import host_check
 
     checks = host_check.doctor(backend)
     if as_json:
-        print_json([vars(check) for check in checks])
+        print_json("doctor", {"checks": [vars(check) for check in checks]})
     else:
         for check in checks:
-            mark = "[green]ok[/green]     " if check.good else "[red]missing[/red]"
-            out.print(mark, end=" ")
-            out.print(f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else ""), markup=False)
+            mark = ("ok      ", "green") if check.good else ("missing ", "red")
+            said = f"{check.name}: {check.found}" + (f". {check.advice}" if check.advice else "")
+            first, *others = wrapped(said, None if (width := terminal_width()) is None else width - 8)
+            out.print(Text.assemble(mark, first), soft_wrap=True)
+            for line in others:
+                out.print(Text(" " * 8 + line), soft_wrap=True)
     if not any(check.good and check.name.startswith("backend") for check in checks):
         raise typer.Exit(1)
 
@@ -140,18 +163,24 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
     trials: Annotated[int, typer.Option("--trials", help="How many mixes are evaluated.", metavar="N")] = 24,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Search the shipped example, export the best and write the report."""
+    from studies.cli.printing.output import print_json, say
+    from studies.cli.printing.study_results import print_finished
     from studies.verbs import example
 
-    with progress_for(quiet) as events:
+    with progress_for(quiet or as_json) as events:
         done = example.demo(folder, trials=trials, events=events)
-    if quiet:
+    if as_json:
+        names = {"storage": done.storage, "folder": str(done.engine.folder), "report": str(done.report)}
+        print_json("demo", {**names, "trial": done.engine.trial})
+    if quiet or as_json:
         return
     print_finished(done.finished, done.storage)
     _print_warnings(done.engine)
     _print_exported(done.engine)
-    out.print(f"report: {done.report}", markup=False)
+    say(f"Report: {done.report}")
 
 
 @verb
@@ -169,26 +198,38 @@ def dashboard(
     os.execve(command[0], command, environment)
 
 
-def _print_warnings(done: Any) -> None:
+def _print_warnings(done: Export) -> None:
     """On stderr, even where nothing else is printed."""
+    from studies.cli.printing.output import warn
+
     for text in (*done.manifest["warnings"], done.warning):
         if text:
-            err.print(f"WARNING: {text}", markup=False, soft_wrap=True)
+            warn(text)
 
 
-def _print_exported(done: Any) -> None:
-    final, limits = done.manifest["final"], {True: "the limits hold", False: "the limits do NOT hold", None: ""}
-    sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
-    tried = f"; {final['tried']} were tried" if final["tried"] > 1 else ""
-    out.print(f"exported trial {done.trial} to {done.folder}", markup=False)
+def _print_exported(done: Export) -> None:
+    from studies.cli.printing.output import say
+    from studies.judging.findings.optimization_levels import compared_levels_text
+
+    say(f"exported trial {done.trial} to {done.folder}")
     if text := compared_levels_text(done.manifest):
-        out.print(text, markup=False, soft_wrap=True)
-    ratio = done.manifest["metric"]["ratio"]
-    unit = done.manifest["metric"]["unit"]
-    low, high = (format_metric(final[key], unit, ratio) for key in ("loss_low", "loss_high"))
-    text = f"on the final split: loss {format_metric(final['loss'], unit, ratio)} [{low}, {high}]"
-    broken = f"; {MARK}, see the warning" if done.manifest["unrelated_to_fp32"] else ""
-    said = f"{limits[done.holds]}{sure}"
-    out.print(f"{text}{tried}{'; ' if said else ''}{said}{broken}", markup=False)
-    if final["disagreement"] is not None:
-        out.print(f"{final['disagreement']['text']}.", markup=False)
+        say(text)
+    say(_final_text(done))
+    if done.manifest["final"]["disagreement"] is not None:
+        say(f"{done.manifest['final']['disagreement']['text']}.")
+
+
+def _final_text(done: Export) -> str:
+    """The loss of an exported engine on the final split, and what that says of the limits."""
+    from studies.judging.sentences.unrelated_outputs import MARK
+    from studies.show.terminal.estimates import estimate_text
+
+    final, metric = done.manifest["final"], done.manifest["metric"]
+    limits = {True: "the limits hold", False: "the limits do NOT hold", None: ""}[done.holds]
+    sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
+    loss = estimate_text(final["loss"], (final["loss_high"] - final["loss_low"]) / 2, MetricScale.of(metric))
+    parts = [f"on the final split: loss {loss}"]
+    parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
+    parts += [f"{limits}{sure}"] if limits else []
+    parts += [f"{MARK}, see the warning"] if done.manifest["unrelated_to_fp32"] else []
+    return "; ".join(parts)

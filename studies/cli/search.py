@@ -6,22 +6,24 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studies.cli.base import err, print_end, print_finished, progress_for, resumable, verb
-from studies.cli.parameters import ConfigFile, NewTarget, Quiet, Storage, Study, WhichTarget
-from studies.fleet import processes as fleet
+from studies.cli.base import progress_for, resumable, verb
+from studies.cli.parameters import ConfigFile, Json, NewTarget, Quiet, Storage, Study, WhichTarget
 from studies.options.read_options import read_changes, read_config
-from studies.run.search_result import SearchResult
-from studies.run.unreachable_limits import UnreachableLimitError
-from studies.show.progress_display import Notes
-from studies.store.database.retries import known_server
+
+if TYPE_CHECKING:  # it takes a while to import
+    from studies.run.search_result import SearchResult
+
+Replace = Annotated[bool, typer.Option("--replace", help="Delete the study of this name first, if there is one.")]
 
 
 @verb
-def search(config: ConfigFile = None, quiet: Quiet = False, **options: Any) -> None:
+def search(
+    config: ConfigFile = None, replace: Replace = False, quiet: Quiet = False, as_json: Json = False, **options: Any
+) -> None:
     """Search the precisions of a model within a latency budget and an allowed loss."""
     from evaluators.backends.registry import choose_backend
     from studies.verbs import searches  # it takes a second to import, which help does without
@@ -30,8 +32,8 @@ def search(config: ConfigFile = None, quiet: Quiet = False, **options: Any) -> N
     with progress_for(asked.quiet) as events:
         events.note(f"checking inputs for backend {choose_backend(asked.backend)}")
         with resumable(asked.study, asked.storage, more=_crew_words(vars(asked))):
-            finished = searches.search(asked, events)
-    print_end(finished, asked.storage, quiet=asked.quiet)
+            finished = searches.search(asked, events, replace=replace)
+    _print_end(finished, "search", asked.storage, quiet=asked.quiet, as_json=as_json)
 
 
 @verb
@@ -41,6 +43,7 @@ def resume(
     new_target: NewTarget = False,
     storage: Storage = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     **options: Any,
 ) -> None:
     """Go on with a study, to where it was going or to a new total of trials."""
@@ -50,7 +53,7 @@ def resume(
     more = [*_crew_words(changes), *(["--target", shlex.quote(target)] if target is not None else [])]
     with progress_for(quiet) as events, resumable(study, storage, more=more):
         finished = searches.resume(study, changes, storage=storage, target=target, new_target=new_target, events=events)
-    print_end(finished, storage, quiet=quiet)
+    _print_end(finished, "resume", storage, quiet=quiet, as_json=as_json)
 
 
 @verb
@@ -60,22 +63,45 @@ def worker(
     new_target: NewTarget = False,
     storage: Storage = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     **options: Any,
 ) -> None:
     """Join a study from this host, and work on it until it is done."""
+    from studies.fleet import processes as fleet
+    from studies.show.progress_display import Notes
+    from studies.store.database.retries import known_server
     from studies.verbs import searches  # it takes a second to import, which help does without
 
     changes = read_changes(options, "worker")
     more = ["--target", shlex.quote(target)] if target is not None else []
     work = partial(searches.worker, study, changes, storage=storage, target=target, new_target=new_target)
     if fleet.follow():
+        from studies.cli.printing.output import err
+
         with resumable(study, storage, "worker", more), known_server():  # to its parent, which has made the study there
             _tell_parent(lambda: work(events=Notes(err)))
         return
     with progress_for(quiet) as events, resumable(study, storage, "worker", more):
         finished = work(events=events)
-    if not quiet:
-        print_finished(finished, storage)
+    _print_end(finished, "worker", storage, quiet=quiet, as_json=as_json, whole=False)
+
+
+def _print_end(
+    finished: SearchResult, verb: str, storage: str | None, *, quiet: bool, as_json: bool, whole: bool = True
+) -> None:
+    """Print how a search ended.
+
+    Args:
+        whole: also warn of picks, and fail where every evaluation failed: of a worker, whoever searches does.
+    """
+    from studies.cli.printing import study_results
+
+    if as_json:
+        study_results.print_result_json(finished, verb)
+    if whole:
+        study_results.print_end(finished, storage, quiet=quiet or as_json)
+    elif not (quiet or as_json):
+        study_results.print_finished(finished, storage)
 
 
 def _crew_words(options: Mapping[str, Any]) -> list[str]:
@@ -88,6 +114,9 @@ def _crew_words(options: Mapping[str, Any]) -> list[str]:
 
 def _tell_parent(work: Callable[[], SearchResult]) -> None:
     """Work for the process that started this one, and tell it why that ended."""
+    from studies.fleet import processes as fleet
+    from studies.run.unreachable_limits import UnreachableLimitError
+
     try:
         sys.stdout.write(f"{fleet.DONE}{work().reason}\n")
     except UnreachableLimitError as error:

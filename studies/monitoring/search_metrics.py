@@ -63,6 +63,9 @@ class SearchMetrics:
     def note(self, text: str) -> None:
         self._events.note(text)
 
+    def detail(self, text: str) -> None:
+        self._events.detail(text)
+
     def step(self, text: str, done: int, total: int) -> None:
         self._events.step(text, done, total)
 

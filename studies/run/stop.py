@@ -64,7 +64,7 @@ class Stop:
         if not in_time:
             return f"the time limit is reached with {done} of {self.trials} evaluations done"
         if patience is not None and _is_stalled(now, patience):
-            return f"the last {patience} evaluations gained no hypervolume; {done} are done"
+            return f"the front did not improve during the last {patience} evaluations; {done} are done"
         return ""
 
 

@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from studies.judging.failure_summary import count_failures
-from studies.judging.sentences.evaluations import failures_text, outcome_text
-from studies.judging.sentences.picks import best_label, best_text
+from studies.judging.measures import FP32
+from studies.judging.point_lists import best_point
+from studies.judging.sentences.evaluations import failures_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
+from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
+from studies.show.terminal.progress_text import ended_text
+from studies.show.terminal.recommendation import point_text
 from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
@@ -23,6 +29,7 @@ if TYPE_CHECKING:  # these import the store
     from studies.store.records import FinishedRow
 
 _LINE_EVERY_S = 5.0
+_BAR_WIDTH = 32
 
 
 def step_text(text: str, done: int, total: int) -> str:
@@ -31,14 +38,23 @@ def step_text(text: str, done: int, total: int) -> str:
 
 
 class Lines:
-    """One plain line for each finished candidate, for logs and pipes."""
+    """One plain line for each finished candidate, for logs and pipes.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        verbose: tell details too.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
+        self._verbose = verbose
         self._last_step = 0.0
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        if self._verbose:
+            self.note(text)
 
     def step(self, text: str, done: int, total: int) -> None:
         if done == total or time.monotonic() - self._last_step > _LINE_EVERY_S:
@@ -48,9 +64,7 @@ class Lines:
     def stage(self, trial: int, stage: str) -> None: ...
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
-        self.note(
-            f"{standing.measures.finished_count}/{total} trial {record.trial}: {outcome_text(record, standing.metric)}"
-        )
+        self.note(f"{standing.measures.finished_count}/{total} trial {record.trial}: {ended_text(record, standing)}")
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import finished_lines
@@ -69,14 +83,21 @@ class Notes(Lines):
 
 
 class Display:
-    """A table that is redrawn in place. A context manager: the terminal is given back at the end."""
+    """A bar with the best so far below it, redrawn in place. A context manager: the terminal is given back at the end.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        verbose: tell details above it too.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
+        self._verbose = verbose
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._start = time.monotonic()
         self._doing = "starting"
-        self._facts: list[tuple[str, str]] = []
+        self._step = (0, 0)
+        self._facts: list[tuple[str, str, str]] = []
+        self._done = (0, 0, "")
         self._ran = 0
 
     def __enter__(self) -> Display:
@@ -89,42 +110,73 @@ class Display:
         self._live.__exit__(kind, error, trace)
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if text.lower().startswith("warning") else ""
+        self._console.print(Text(text, style=style), soft_wrap=False)
+
+    def detail(self, text: str) -> None:
+        if self._verbose:
+            self._console.print(Text(text, style="dim"), soft_wrap=False)
 
     def step(self, text: str, done: int, total: int) -> None:
-        self._doing = step_text(text, done, total)
+        self._doing, self._step = text, (done, total)
         self._draw()
 
     def stage(self, trial: int, stage: str) -> None:
-        self._doing = f"trial {trial}: {stage}"
+        self._doing, self._step = f"trial {trial}: {stage}", (0, 0)
         self._draw()
 
     def evaluation(self, record: EvaluationRecord, standing: Standing, total: int) -> None:
         self._ran += 1
         if self._ran == 1:
             self._start = time.monotonic() - (record.evaluation.total_s or 0.0)
-        rate = self._ran / max(time.monotonic() - self._start, 1e-3)
+        each_s = max(time.monotonic() - self._start, 1e-3) / self._ran
         done = standing.measures.finished_count
-        self._facts = [
-            ("evaluations", f"{done} of {total}"),
-            ("last", f"trial {record.trial}: {outcome_text(record, standing.metric)}"),
-            (best_label(standing), best_text(standing)),
-            ("front", f"{int(standing.judgement.front.sum())} points"),
-            ("rate", f"{60 * rate:.1f} a minute, {format_duration_s(max(0, total - done) / rate)} left"),
-            ("failures", failures_text(count_failures(standing.table))),
-        ]
+        left = f"about {format_duration_s(round(each_s * (total - done)))} left" if done < total else ""
+        self._done = (done, total, left)
+        self._facts = list(_facts(standing, f"trial {record.trial}: {ended_text(record, standing)}"))
         self._draw()
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
         from studies.show.status_text import drawing
 
-        self._live.update(drawing(status))
+        self._live.update(drawing(status, self._console.width))
 
     def wants_end(self) -> bool:
         return False
 
     def _draw(self) -> None:
+        self._live.update(self.drawing())
+
+    def drawing(self) -> RenderableType:
+        """What is shown at the moment."""
+        done, total, left = self._done
+        parts: list[RenderableType] = []
+        if total:
+            parts.append(_bar(f"{done} of {total} evaluations", done, total, left))
+        if self._step[1] > 1:
+            parts.append(_bar(self._doing, *self._step, ""))
         table = Table.grid(padding=(0, 2))
-        for name, value in (*self._facts, ("now", self._doing)):
-            table.add_row(f"[dim]{name}[/dim]", value)
-        self._live.update(table)
+        for name, value, style in self._facts:
+            table.add_row(Text(name, style="dim"), Text(value, style=style))
+        if self._step[1] <= 1:
+            table.add_row(Text("now", style="dim"), self._doing)
+        return Group(*parts, table)
+
+
+def _facts(now: Standing, last: str) -> list[tuple[str, str, str]]:
+    """Names, values and styles of what is known of a study."""
+    facts = []
+    if (base := now.measures.row_of(FP32)) is not None:
+        facts.append(("FP32", point_text(now, now.point(base)), BASELINE_STYLE))
+    best = best_point(now)
+    facts.append(("best", "none yet" if best is None else point_text(now, best), BEST_STYLE))
+    facts.append(("last", last, ""))
+    if failures := count_failures(now.table):
+        facts.append(("failed", failures_text(failures), "yellow"))
+    return facts
+
+
+def _bar(text: str, done: int, total: int, after: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(ProgressBar(total=total, completed=done, width=_BAR_WIDTH), f"{text}{f', {after}' if after else ''}")
+    return grid

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
@@ -17,6 +15,9 @@ from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_duration_s, format_ms
+from studies.show.terminal.estimates import estimate_text, speedup_text, value_text
+from studies.show.terminal.text_table import plain_table
+from studies.show.terminal.wrapping import wrapped
 from studies.store.records import FinishedRow, RunningRecord, WorkerRecord
 
 TIME_COLUMNS = ("seconds", "share", "spent on")
@@ -77,10 +78,12 @@ def rate_text(target: TargetStatus) -> str:
 
 
 def point_text(point: Point, metric: MetricScale) -> str:
-    """One pick: its latency, speed-up and loss, and what the final split says of it."""
-    speedup = "" if point.speedup is None else f", {point.speedup:.2f}x as fast as FP32"
+    """One pick: its latency, speed-up, metric and loss in the search, and what the final split says of it."""
+    speedup = "" if point.speedup is None else f", {speedup_text(point.speedup)} × FP32"
     broken = f", {MARK}" if point.unrelated else ""
-    scores = f"{format_ms(point.latency_ms)}{speedup}, loss {metric.text(point.loss)}"
+    half = (point.loss_high - point.loss_low) / 2
+    value = f"{metric.name} {value_text(point.value, half, metric)}"
+    scores = f"{format_ms(point.latency_ms)}{speedup}, {value}, loss {estimate_text(point.loss, half, metric)}"
     return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 
@@ -92,18 +95,30 @@ def finished_lines(now: StudyStatus, finished: Sequence[FinishedRow]) -> Iterato
         yield f"{number}/{wanted} trial {row.trial} by {row.worker}: {finished_text(row, metric)}"
 
 
-def drawing(now: StudyStatus) -> Group:
+def drawing(now: StudyStatus, width: int) -> Text:
     """The same for a terminal that redraws it."""
-    return Group(*(Text(block) if isinstance(block, str) else _table(block) for block in blocks(now)))
+    return Text("\n").join(styled_lines(now, width))
 
 
-def _table(block: Block) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=bool(block.header), header_style="bold", padding=(0, 2, 0, 0))
-    for name in block.header or [""] * max(map(len, block.rows), default=0):
-        table.add_column(name, overflow="fold")
-    for row in block.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def styled_lines(now: StudyStatus, width: int | None) -> Iterator[Text]:
+    """All lines, within so many characters; None where any width will do."""
+    for block in blocks(now):
+        if isinstance(block, str):
+            yield from (Text(line) for line in wrapped(block, width))
+        elif block.header:
+            fitted = plain_table(block.rows, block.header).fit(width)
+            yield from (Text(line, style=style) for line, style in fitted.lines())
+            yield from (Text(line, style="dim") for text in fitted.sentences() for line in wrapped(text, width))
+        else:
+            yield from _fact_lines(block.rows, width)
+
+
+def _fact_lines(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[Text]:
+    """Names and values; a value that needs more lines has them below its own."""
+    room = max((len(name) for name, _ in rows), default=0) + 2
+    for name, value in rows:
+        for place, line in enumerate(wrapped(value, None if width is None else width - room)):
+            yield Text.assemble(((name if place == 0 else "").ljust(room), "dim"), line)
 
 
 def _worker_cells(target: TargetStatus, worker: WorkerRecord) -> tuple[str, ...]:

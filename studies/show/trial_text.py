@@ -169,8 +169,12 @@ def _short_format(text: str) -> str:
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def trial_lines(shown: TrialDetails) -> list[str]:
-    """One evaluation in sentences, above the table of its groups."""
+def trial_lines(shown: TrialDetails, *, details: bool = True) -> list[str]:
+    """One evaluation in sentences, above the table of its groups.
+
+    Args:
+        details: what was forecast and how many groups the audit found obeyed, too.
+    """
     record, evaluation, metric = shown.record, shown.record.evaluation, shown.standing.metric
     lines = [f"trial {record.trial}: {mix_text(evaluation.assignment)}, {record.status}"]
     if len(record.trials) > 1:
@@ -180,7 +184,7 @@ def trial_lines(shown: TrialDetails) -> list[str]:
     lines += [f"{death_text(death)}; {_again(evaluation, place)}" for place, death in enumerate(evaluation.deaths)]
     if evaluation.failure is not None:
         lines += _failure_lines(evaluation.failure)
-    if shown.forecast is not None:
+    if details and shown.forecast is not None:
         lines.append(_forecast_line(shown.forecast, metric))
     lines += _latency_lines(record)
     lines += [f"exported {final_level_text(each)}" for each in shown.final_levels]
@@ -194,7 +198,7 @@ def trial_lines(shown: TrialDetails) -> list[str]:
         lines.append(f"final: fails, so it is no pick: {record.final_failure}")
     if record.mix_bias is not None:
         lines.append(mix_bias_text(record.mix_bias, metric))
-    lines.append(", ".join(_facts(evaluation)))
+    lines.append(", ".join(_facts(evaluation, details=details)))
     if evaluation.engine is not None:
         lines.append(f"made of {engine_text(evaluation.engine)}")
     return [*lines, *(f"note: {note}" for note in evaluation.notes)]
@@ -284,7 +288,7 @@ def _unrelated(shown: TrialDetails) -> str:
     return "".join(unrelated_text(now, now.point(int(row))) for row in np.flatnonzero(now.table.id == shown.record.id))
 
 
-def _facts(evaluation: Evaluation) -> Iterator[str]:
+def _facts(evaluation: Evaluation, *, details: bool) -> Iterator[str]:
     for name, size in (("engine", evaluation.size_bytes), ("memory", evaluation.memory_bytes)):
         if size is not None:
             yield f"{name} {format_bytes(size)}"
@@ -292,7 +296,8 @@ def _facts(evaluation: Evaluation) -> Iterator[str]:
         if value is not None:
             yield f"{name} {format_duration_s(value)}"
     answers = Counter(row.answer for row in evaluation.audit)
-    yield from (f"{n} group{'s' * (n != 1)} {answer.value}" for answer in Answer if (n := answers[answer]))
+    shown = [answer for answer in Answer if details or answer is not Answer.OBEYED]
+    yield from (f"{n} group{'s' * (n != 1)} {answer.value}" for answer in shown if (n := answers[answer]))
 
 
 def engine_text(engine: EngineSummary) -> str:

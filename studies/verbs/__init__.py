@@ -13,7 +13,7 @@ from typing import Any
 # function: importing it would put it in the function's place.
 _MODULES = {
     **dict.fromkeys(("search", "resume", "worker"), "searches"),
-    **dict.fromkeys(("front", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
+    **dict.fromkeys(("front", "trials", "show", "status", "watch", "studies", "targets", "exists"), "readings"),
     **dict.fromkeys(("layers", "profile", "remeasure", "compare", "sensitivity", "evaluate"), "analyses"),
     **dict.fromkeys(("export", "report"), "deliveries"),
     **dict.fromkeys(("inspect", "gate"), "engine_files"),

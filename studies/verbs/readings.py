@@ -1,4 +1,4 @@
-"""Reading studies: the verbs `front`, `show`, `status` and `studies` as functions. They start quickly."""
+"""Reading studies: the verbs `front`, `trials`, `show`, `status` and `studies` as functions. They start quickly."""
 
 from __future__ import annotations
 
@@ -45,6 +45,20 @@ def front(
         ids = None if whole else [int(now.table.id[row]) for row in table_rows(now)]
         assignments = store.evaluations.assignments(now.target.id, ids)
         return Front(now, Mixes(assignments), assignments)
+
+
+def trials(
+    name: str, limits: LimitChanges = NO_LIMITS, *, storage: str | None = None, target: str | None = None
+) -> Front:
+    """All evaluations of a study, judged by its own limits or those given, as `bitfront trials`.
+
+    Args:
+        limits, storage, target: as of `front`.
+
+    Raises:
+        StudyError, ConfigError: as of `front`.
+    """
+    return front(name, limits, storage=storage, target=target)
 
 
 def show(

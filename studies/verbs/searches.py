@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from studies.run.search_result import SearchResult
 from studies.run.session.data_caches import forget_samples, study_cache
 from studies.run.session.folders import check_artifacts
 from studies.run.session.join import target_of
-from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked
+from studies.run.session.setup import Checked, calibration_cache_of, check_searchable, checked, load_checked
 from studies.run.session.study_rows import create_study
 from studies.run_clock import clocked_run
 from studies.store.store import Store, check_usable, default_url
@@ -36,12 +36,13 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @clocked_run()
-def search(config: SearchConfig, events: SearchEvents | None = None) -> SearchResult:
+def search(config: SearchConfig, events: SearchEvents | None = None, *, replace: bool = False) -> SearchResult:
     """Search a model's precisions, as `bitfront search`.
 
     Args:
         config: what to search; its values are checked first.
         events: told what happens.
+        replace: delete the study of this name first, if there is one, where options, model and files can be used.
 
     Raises:
         InputError: before anything was created; or calibration refused the inputs, and the study was taken back.
@@ -49,11 +50,15 @@ def search(config: SearchConfig, events: SearchEvents | None = None) -> SearchRe
     """
     config, slots = crew_of(check_config(config))
     with monitored(events or Quiet(), config.metrics_port) as shown:
-        return _search(config, slots, shown)
+        return _search(config, slots, shown, replace=replace)
 
 
-def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents) -> SearchResult:
-    more = [partial(check, config) for check in (_refuse_existing, check_artifacts, calibration_cache_of)]
+def _search(config: SearchConfig, slots: Sequence[Slot], shown: SearchEvents, *, replace: bool) -> SearchResult:
+    more: list[Callable[[], object]] = [partial(check, config) for check in (check_artifacts, calibration_cache_of)]
+    if replace and exists(config.study, storage=config.storage):
+        load_checked(config, more)  # a mistake in the command costs no study
+        delete(config.study, config.storage)
+    more.append(partial(_refuse_existing, config))
     cache = study_cache(config)
     inputs = checked(config, more=[*more, partial(_forget_killed, config)], events=shown, cache=cache)
     with as_in(slots), _samples_taken_back(config), _nothing_to_resume(inputs) as good:
@@ -174,5 +179,6 @@ def _refuse_existing(config: SearchConfig) -> None:
             name = shlex.quote(config.study)
             raise StudyError(
                 f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
-                f"`bitfront resume {name}`; or name another with --study, or `bitfront delete {name}`."
+                f"`bitfront resume {name}`; or name another with --study; or begin anew with "
+                "--replace, which deletes it."
             )

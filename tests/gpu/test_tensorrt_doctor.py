@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 def test_the_doctor_names_all_that_a_search_needs_here() -> None:
     result = invoke("doctor", "--backend", "tensorrt", "--json")
-    found = {check["name"]: check for check in json.loads(result.stdout)}
+    found = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert result.exit_code == 0, result.output
     assert "compute capability" in found["gpu"]["found"]
     assert "driver" in found["gpu"]["found"]

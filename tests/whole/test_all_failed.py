@@ -45,7 +45,7 @@ def test_a_search_in_which_nothing_comes_through(here: Path, quiet: bool) -> Non
     assert "nearest" not in result.output
     assert result.output.count("all 4 evaluations failed") == 1
     if not quiet:
-        assert "fp32 baseline" in result.stdout
+        assert "FP32  " in result.stdout
 
 
 def test_it_is_told_wherever_the_nearest_would_be(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_a_backend_named_by_its_class_goes_through_a_search(here: Path) -> None:
 
 def test_the_doctor_and_layers_take_it_too(here: Path) -> None:
     result = invoke("doctor", "--backend", REFERENCE, "--json")
-    lines = {row["name"]: row for row in json.loads(result.stdout)}
+    lines = {row["name"]: row for row in json.loads(result.stdout)["checks"]}
     assert result.exit_code == 0
     assert lines["toy"]["found"] == "runs wherever onnx does"
     assert "native precisions: fp32, int8" in lines["backend toy on cpu"]["found"]

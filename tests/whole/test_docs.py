@@ -39,7 +39,7 @@ TEXTS = [ROOT / "README.md", *PAGES]
 GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "development" / "tour.md"]  # for those who carry on
 CAPABILITIES = ROOT / "docs" / "capabilities.md"
 TOPICS = {"index", "how-it-fits", "tensorrt", "sampler", "data", "metrics", "benchmarks", "calibration-cache", "docker"}
-TOPICS |= {"recovery", "python", "api", "quickstart", "faq", "glossary", "comparison", "benchmarks-tables"}
+TOPICS |= {"recovery", "python", "json", "api", "quickstart", "faq", "glossary", "comparison", "benchmarks-tables"}
 TOPICS |= {"handover", "options", "backends", "workers", "targets", "artifacts", "servers", "kubernetes", "guard"}
 TOPICS |= {"monitoring", "capabilities"}
 OTHER_PROGRAMS = {"--rm", "--gpus", "--build-arg", "--onnx", "--int8", "--calib"}  # docker and trtexec
@@ -133,7 +133,7 @@ def test_index_links_every_page():
 @pytest.mark.parametrize("verb", VERBS)
 def test_page_lists_exactly_the_options_of_its_verb(verb):
     listed = re.findall(r"^\| `(--[a-z0-9-]+)", page(verb), re.MULTILINE)
-    assert sorted(listed) == sorted(options(verb) - {"--help"})
+    assert sorted(listed) == sorted(options(verb) - {"--help", "--help-all"})
     assert all(f"`{metavar}`" in page(verb) for metavar in metavars(verb))
 
 

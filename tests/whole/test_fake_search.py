@@ -126,6 +126,6 @@ def test_options_that_cannot_be_read_are_refused_with_nothing_made(here: Path, g
 
 
 def test_the_doctor_says_that_it_is_there_and_does_not_count_it() -> None:
-    lines = {row["name"]: row for row in json.loads(invoke("doctor", "--json").stdout)}
+    lines = {row["name"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
     assert "invented" in lines["fake"]["found"]
     assert not any(name.startswith("backend fake") for name in lines)

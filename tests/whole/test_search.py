@@ -63,12 +63,12 @@ def test_the_whole_way(here: Path) -> None:
     said = search(here, "--trials", 3, "--study", "way", "--max-drop", "30%")
     assert "3 evaluations are done" in said
     assert "bitfront export way --out engine/" in said
-    assert "audit of every engine built" in said
+    assert "Audit of every engine" not in said
     assert [row["role"] for row in front("way")["rows"] if row["role"]]
 
     said = ok("resume", "way", "--trials", 5)
     assert "5 evaluations are done" in said
-    assert json.loads(ok("studies", "--json"))[0] | {"created_at": "", "targets": 1} == {
+    assert json.loads(ok("studies", "--json"))["studies"][0] | {"created_at": "", "targets": 1} == {
         "name": "way", "state": "done", "ok": 5, "failed": 0, "running": 0, "targets": 1, "created_at": "",
         "model_path": str(here / "in/model.onnx"),
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_the_whole_way(here: Path) -> None:
     assert found["best"] == best
     table = list(csv.DictReader(io.StringIO(ok("front", "way", "--csv"))))
     assert [row["trial"] for row in table] == [str(row["trial"]) for row in found["rows"]]
-    assert "all fp32" in ok("front", "way")
+    assert "all FP32" in ok("front", "way")
 
     shown = json.loads(ok("show", "way", best["trial"], "--json"))
     assert [group["node"] for group in shown["groups"]] == ["first", "second", "fc"]
@@ -95,13 +95,13 @@ def test_the_whole_way(here: Path) -> None:
     said = ok("export", "way", "--out", "engine")
     assert f"exported trial {best['trial']} to engine" in said
     check_export(here / "engine", best["trial"], here / "in/data.npz")
-    assert ok("report", "way", "--out", "way.html") == "wrote way.html\n"
+    assert ok("report", "way", "--out", "way.html") == "Wrote way.html.\n"
     page = Path("way.html").read_text()
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
     assert "first" in page
 
-    assert ok("delete", "way", "--yes") == "deleted study 'way'\n"
-    assert ok("studies") == "no study yet\n"
+    assert ok("delete", "way", "--yes") == "Deleted study 'way'.\n"
+    assert ok("studies") == "There is no study yet.\n"
     assert rows("select count(*) from trials") == [(0,)]
     kept = [path for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"]
     assert kept == []
@@ -149,7 +149,7 @@ def test_limits_are_judged_when_read(studied: Path) -> None:
     fastest = min(row["latency_ms"] for row in everybody["rows"])
     nobody = front("small", "--latency-budget", f"{fastest / 2}ms")
     assert not any(row["on_front"] or row["feasible"] for row in nobody["rows"])
-    assert "misses latency by" in nobody["nearest"][0]
+    assert "× the budget of" in nobody["nearest"][0]
     assert "no evaluation keeps the limits; the nearest:" in ok("front", "small", "--latency-budget", "1ns")
     loose = front("small", "--latency-budget", f"{2 * slowest}ms", "--max-drop", "none")
     assert any(row["on_front"] for row in loose["rows"])
@@ -176,7 +176,7 @@ def test_a_budget_nobody_meets_ends_well(here: Path) -> None:
     write_inputs(here / "in", samples=1000)
     said = search(here, "--trials", 4, "--study", "hard", "--latency-budget", "1ns", "--max-drop", "50%")
     assert "no evaluation keeps the limits; the nearest:" in said
-    assert "misses latency by" in said
+    assert "× the budget of" in said
     stopped = rows("select role, samples = total_samples from bf_evaluation order by id")
     assert stopped[:2] == [("baseline:fp32", 1), ("baseline:int8", 1)]
     assert stopped[2:] == [("", 0), ("", 0)]  # too slow anyway: a small subset was enough
@@ -191,7 +191,7 @@ def test_resume_finds_moved_files(studied: Path) -> None:
     moved = ("--model", "moved/model.onnx", "--data", "moved/data.npz")
     ok("resume", "small", "--trials", 5, *moved)
     # Where they are now is remembered, from whichever folder the next command runs.
-    [study] = json.loads(ok("studies", "--json"))
+    [study] = json.loads(ok("studies", "--json"))["studies"]
     assert study["model_path"] == str(studied / "moved/model.onnx")
     config = json.loads(rows("select config from bf_study")[0][0])
     assert (config["model"], config["data"]) == (

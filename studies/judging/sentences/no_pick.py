@@ -7,6 +7,7 @@ import numpy as np
 from studies.judging.rules.feasibility import Near
 from studies.judging.sentences.evaluations import kind_text, list_text
 from studies.judging.standing import Standing
+from studies.options.limits import Limit, MetricScale
 from studies.store import suggestions
 from studies.store.records import FAILED
 
@@ -49,10 +50,31 @@ def nothing_text(now: Standing) -> str:
 
 
 def nearest_text(now: Standing, near: Near) -> str:
-    """An evaluation that misses limits, and by how much."""
-    misses = ", ".join(f"{name} by {share:.1%}" for name, share in near.misses)
+    """An evaluation that misses limits, and by how much: `trial 3: latency is 9.4 × the budget of 10 ms`."""
+    limits = {limit.word: (limit, bound) for limit, bound in now.limits.rows()}
+    misses = ", ".join(_miss_text(*limits[name], share, now.metric) for name, share in near.misses)
     early = " (stopped early)" if now.measures.stopped[near.row] else ""
-    return f"trial {now.table.trial[near.row]} misses {misses}{early}"
+    return f"trial {now.table.trial[near.row]}: {misses}{early}"
+
+
+def _miss_text(limit: Limit, bound: float, share: float, metric: MetricScale) -> str:
+    """By how much a limit is missed.
+
+    Args:
+        share: how far the measure is beyond the bound, relative to it; the plain difference where the bound is zero.
+    """
+    name, sign = "budget" if limit.unit == "ms" else "limit", limit.sign(metric.higher_is_better)
+    if sign > 0 and bound > 0:
+        return f"{limit.word} is {_times_text(1 + share)} × the {name} of {limit.format(bound, metric)}"
+    measure = bound + sign * share * (abs(bound) or 1.0)
+    return f"{limit.word} is {limit.format(measure, metric)}, the {name} is {limit.format(bound, metric)}"
+
+
+def _times_text(ratio: float) -> str:
+    """Two digits, three close to one: `9.4`, `1.03`, `1,250`."""
+    if ratio >= 100:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.{2 if ratio < 1.95 else 1 if ratio < 10 else 0}f}"
 
 
 def regained_text(now: Standing) -> str:

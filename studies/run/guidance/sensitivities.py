@@ -106,7 +106,7 @@ def _found(
     except ProcessDiedError as death:
         raise EvaluatorError(failure_text(str(death))) from death
     for note in found.notes:
-        progress.note(f"sensitivity: {note}")
+        progress.detail(f"sensitivity: {note}")
     rows = tuple(SensitivityRecord(**asdict(row)) for row in found.rows)
     return rows, tuple(found.notes), tuple(found.not_finite)
 

@@ -85,7 +85,7 @@ class SensitivityBeside:
         if call.failure():
             raise EvaluatorError(sensitivities.failure_text(call.failure()))
         for note in call.result():
-            self._work.events.note(f"sensitivity: {note}")
+            self._work.events.detail(f"sensitivity: {note}")
         return True
 
     def _started(self) -> BackgroundCall:

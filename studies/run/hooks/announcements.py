@@ -15,7 +15,7 @@ from studies.trials.proposals import Proposals
 
 
 class ResolutionNote(Hook):
-    """Says how small a loss the samples can tell, and warns where that is too coarse for the limits."""
+    """Warns where the samples cannot tell losses as small as the limits; the detail is how small a loss they tell."""
 
     def __init__(self, ledger: Ledger, events: SearchEvents) -> None:
         self._ledger = ledger
@@ -26,7 +26,7 @@ class ResolutionNote(Hook):
         found = () if self._told else find_resolutions(self._ledger.store, now)
         if found:
             self._told = True
-            self._events.note(resolution_text(found, now))
+            self._events.detail(resolution_text(found, now))
             for text in coarse_texts(found, now):
                 self._events.note(f"WARNING: {text}")
         return now
@@ -65,10 +65,10 @@ class ForecastNotes(Hook):
         found = self._proposals.quality()
         if found is not None and found.latency is not None:
             good = f"forecasts are good again: {quality_text(found.latency)}"
-            self._events.note(poor_text(found) if self._poor else good)
+            self._events.detail(poor_text(found) if self._poor else good)
 
     def conclude(self) -> None:
         found = self._proposals.quality()
         for name, each in (("latency", found.latency), ("loss", found.loss)) if found is not None else ():
             if each is not None:
-                self._events.note(f"forecasts of the {name}: {quality_text(each)}")
+                self._events.detail(f"forecasts of the {name}: {quality_text(each)}")

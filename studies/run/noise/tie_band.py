@@ -193,7 +193,8 @@ class TieBand(Hook):
         assert band is not None
         noisy = ": the machine is busy or its clock is not steady" if band > NOISY_BAND else ""
         now = work.ledger.standing()
-        work.events.note(f"{band_text(now)}{noisy}")
+        tell = work.events.note if noisy else work.events.detail
+        tell(f"{band_text(now)}{noisy}")
         for text in slower_texts(work.ledger.store, now):
             work.events.note(text)
         return now
@@ -201,4 +202,4 @@ class TieBand(Hook):
     def _tell_provisional(self, now: Standing) -> None:
         if not self._told:
             self._told = True
-            self._work.events.note(band_text(now))
+            self._work.events.detail(band_text(now))

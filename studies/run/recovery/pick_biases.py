@@ -123,7 +123,7 @@ class PickBiases:
     def _correct(self, now: Standing, row: int, seconds: float) -> None:
         record = self._work.ledger.store.evaluations.load(int(now.table.id[row]))
         name = trial_text(now, row)
-        self._work.events.note(f"{name}: correcting biases for its mix")
+        self._work.events.detail(f"{name}: correcting biases for its mix")
         found = self._fit(name, record.evaluation.assignment, seconds)
         step = found if isinstance(found, StepRecord) else found.record.steps[0]
         before = _loss_of(record.evaluation.accuracy)
@@ -137,7 +137,7 @@ class PickBiases:
             self._adopt({})
             self._work.events.note(f"{name}: another worker has corrected its biases meanwhile")
         else:
-            self._work.events.note(f"{name}: {mix_bias_text(bias, now.metric)}")
+            self._work.events.detail(f"{name}: {mix_bias_text(bias, now.metric)}")
 
     def _fit(self, name: str, assignment: Assignment, seconds: float) -> Recovered | StepRecord:
         """The corrections of a mix, or the record of a step that failed: a pick is one without them too."""

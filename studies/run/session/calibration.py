@@ -90,7 +90,7 @@ class _Calibration:
         line = self._good.keeper.ask("calibrating", partial(self._progress.step, "calibrating"))
         found = line.calibrations.calibrate(self._good.config.calibration, self._cache)
         for note in found.notes:
-            self._progress.note(f"calibration: {note}")
+            self._progress.detail(f"calibration: {note}")
         return found.ranges
 
     def _keep(self, ranges: Ranges, key: str | None) -> str:
@@ -133,9 +133,9 @@ def recover(good: Checked, ranges: Ranges, steps: str, progress: Events) -> Reco
     line = good.keeper.ask("recovering INT8", partial(progress.step, "recovering INT8"))
     found = line.calibrations.recover(ranges, good.config.calibration, steps, seconds_for(good.config))
     for step in found.record.steps:
-        progress.note(f"recovery: {step_text(step)}")
+        progress.detail(f"recovery: {step_text(step)}")
     for note in found.record.notes:
-        progress.note(f"recovery: {note}")
+        progress.detail(f"recovery: {note}")
     return found
 
 

@@ -93,7 +93,7 @@ def checked(
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
-    model = _load_checked(config, more)
+    model = load_checked(config, more)
     with work_folder() as folder, ExitStack() as stack:
         place = cache or folder / "samples"
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
@@ -124,7 +124,7 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
         raise ConfigError(". ".join([str(error).rstrip("."), *metric["notes"]])) from error
 
 
-def _load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> Model:
+def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> Model:
     """The model, once all checks that need no evaluator process have passed."""
     loaded: list[Model] = []
     sources = filter(None, (config.data, config.calibration_data, config.final_data))

@@ -636,7 +636,7 @@ def test_what_cannot_be_exported(studied: Path) -> None:
     refused("export", "small", *out, "--trial", -1, says=["--trial -1", "its trials are 0 to"])
     refused("export", "small", *out, "--trial", 1, "--pick", "fast", says=["--pick or --trial"])
     nobody = ("--latency-budget", "1ns")
-    refused("export", "small", *out, *nobody, says=["keeps the limits", "nearest", "misses latency"])
+    refused("export", "small", *out, *nobody, says=["keeps the limits", "nearest", "× the budget"])
     refused("show", "small", 99, says=["no trial 99", "trials 0 to"])
 
 

@@ -58,7 +58,7 @@ def test_a_registered_limit_is_an_option_of_every_verb_that_judges(
     found = json.loads(ok("front", "small", "--json", "--max-size", "1B"))
     assert found["limits"]["max_size_bytes"] == 1
     assert not any(row["feasible"] for row in found["rows"])
-    assert "misses size by" in ok("front", "small", "--max-size", "1B")
+    assert "× the limit of 1 B" in ok("front", "small", "--max-size", "1B")
     refused = invoke("front", "small", "--max-size", "ten")
     assert refused.exit_code == 2
     assert "--max-size: expected a size with its unit" in refused.stderr

@@ -217,7 +217,7 @@ def test_commands_to_copy_are_quoted_for_a_shell(tmp_path: Path, monkeypatch: py
     inputs = finished() / "in"
     options = ("--study", "a; b", "--storage", storage, "--trials", 2, "--max-drop", "90%")
     said = ok("search", inputs / "model.onnx", "--data", inputs / "data.npz", *options)
-    line = next(line for line in said.splitlines() if line.startswith("export it with: "))
+    line = next(line for line in said.splitlines() if line.startswith("Export it: "))
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {line.partition(': ')[2]}"], capture_output=True, text=True)
     *most, where = words.stdout.splitlines()
     assert most == ["bitfront", "export", "a; b", "--out", "engine/", "--storage"]

@@ -16,7 +16,7 @@ import pytest
 from studies import verbs
 from studies.artifacts.folder import Artifacts
 from studies.artifacts.leftovers import kept_engine
-from studies.cli.base import print_finished
+from studies.cli.printing.study_results import print_finished
 from studies.judging.point_lists import front_points
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
@@ -80,10 +80,11 @@ def trials(rows: list[dict[str, Any]], mark: str) -> set[int]:
 
 def test_the_table_has_every_pick_and_says_which_is_not_on_the_front(filled: Store, url: str) -> None:
     printed = ok("front", "s", "--storage", url).splitlines()
-    lines = {line.split()[0]: line.rstrip() for line in printed if line[0].isdigit()}
+    lines = {found[1]: line for line in printed if (found := re.match(r".*?(\d+)  +[\d.]+ ms ", line))}
     assert list(lines) == ["1", "3", "0"], "the best, then fastest first; nothing that is neither front nor pick"
-    assert lines["1"].endswith("int8 baseline, best, fast, knee")
-    assert lines["0"].endswith("not confirmed  all fp32        accurate (ties with trial 2), not on the front")
+    assert lines["1"].startswith("best, fast, knee, INT8 ")
+    assert lines["0"].startswith("accurate  ")
+    assert lines["0"].endswith("all FP32        as accurate it ties with trial 2; not on the front")
     assert "not on the front" not in lines["1"] + lines["3"]
 
 
@@ -110,7 +111,7 @@ def test_json_csv_and_status_agree(filled: Store, url: str) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "label", "best"),
-    [(Limits(), "best, the knee of the front", 1), (Limits(max_drop=0.06), "best within the limits", 3)],
+    [(Limits(), "Best, the knee of the front", 1), (Limits(max_drop=0.06), "Best within the limits", 3)],
 )
 def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
     filled: Store, capsys: pytest.CaptureFixture[str], limits: Limits, label: str, best: int
@@ -118,9 +119,9 @@ def test_a_search_ends_with_a_table_that_has_the_trial_it_calls_best(
     now = judged(filled, limits)
     print_finished(SearchResult(now, "done", Mixes(filled.evaluations.assignments(now.target.id)), {}), None)
     printed = capsys.readouterr().out
-    assert f"{label}: trial {best}:" in printed
-    assert re.search(rf"^{best} .*best", printed, re.MULTILINE)
-    assert re.search(rf"^{PICK} .*accurate .*, not on the front", printed, re.MULTILINE)
+    assert f"{label}: trial {best} takes " in printed
+    assert re.search(rf"^best.* {best} .* ms", printed, re.MULTILINE)
+    assert re.search(rf"^accurate.* {PICK} .*; not on the front", printed, re.MULTILINE)
 
 
 # Engines --------------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def told(*options: Any, samples: int = 60, clusters: bool = False, trials: int =
     if clusters:
         with np.load("data.npz") as stored:
             np.savez("data.npz", **dict(stored), clusters=np.arange(samples) // 2)
-    result = invoke("search", "model.onnx", "--data", "data.npz", "--trials", trials, "--sensitivity-time", "1s",
+    result = invoke("search", "model.onnx", "--data", "data.npz", "--trials", trials, "--sensitivity-time", "1s", "-v",
                     *options)  # fmt: skip
     assert result.exit_code == 0, result.output
     return result.stderr.splitlines()

@@ -25,9 +25,10 @@ from studies.options.limits import Limits
 from studies.run import finalists
 from studies.run.finalists import finalist_rows
 from studies.run.finish import Finish
-from studies.show.front_table import front_json, front_table
+from studies.show.front_rows import front_json
 from studies.show.report.builder import build_report
 from studies.show.report.page import render_report
+from studies.show.terminal.front_table import front_table
 from studies.store.store import Store
 from studies.trials.ledger import Ledger
 from tests.support.command_line import ok
@@ -71,7 +72,7 @@ def lines(store: Store, limits: Limits = LIMIT) -> dict[str, str]:
     """Trial → its row of the front's table as one line, in order."""
     now = judged(store, limits)
     mixes: Any = dict.fromkeys(now.table.id.tolist(), "mix")
-    return {cells[0]: " | ".join(cells) for cells in front_table(now, mixes)[1]}
+    return {cells[1]: " | ".join(cells) for cells in front_table(now, mixes).rows}
 
 
 def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
@@ -81,8 +82,9 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
     assert now.point(3).final.verdict is Verdict.UNCONFIRMED
     assert (now.point(2).not_sure, now.point(3).not_sure) == (True, False)
     assert list(lines(store)) == ["3", "1", "2", "4", "0"], "the best first, then fastest first"
-    assert "not confirmed" in lines(store)["3"]
-    assert lines(store)["2"].endswith("fast, knee, not sure")
+    assert "| unseen |" in lines(store)["3"]
+    assert lines(store)["2"].startswith("fast, knee | 2 ")
+    assert "not sure to keep the limits" in lines(store)["2"]
 
 
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
@@ -102,8 +104,9 @@ def test_the_next_in_line_takes_the_place_of_what_fails_and_its_interval_is_wide
     assert (now.picks.best, now.point(4).final.tries) == (4, 2)
     final = now.point(4).final
     assert final.high - final.low == pytest.approx(0.006 * 2.2365 / 1.95996, rel=1e-3), "95 % of two"
-    assert "(holds surely, 2 tried)" in lines(store)["4"]
-    assert "2 % ± 0.4 % (fails)" in lines(store)["3"]
+    assert "| kept |" in lines(store)["4"]
+    assert lines(store)["4"].endswith("2 were tried on the final samples")
+    assert "| 2.0 ± 0.4 % | missed |" in lines(store)["3"]
 
 
 def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
@@ -148,7 +151,7 @@ def test_one_verdict_for_rows_that_are_no_picks(store: Store) -> None:
 def test_limits_that_are_changed_later_judge_the_scores_that_there_are(store: Store, url: str) -> None:
     score(store, 3, 0.006, 0.004)
     found = json.loads(ok("front", "s", "--storage", url, "--json"))
-    assert (found["best"]["trial"], found["best"]["final"], next(iter(found))) == (3, "holds surely", "best")
+    assert (found["best"]["trial"], found["best"]["final"], list(found)[2]) == (3, "holds surely", "best")
     assert found["best_is"] == "the fastest that keeps the limits"
     found = json.loads(ok("front", "s", "--storage", url, "--json", "--max-drop", "0.5%"))
     assert (found["best"]["trial"], found["best"]["final"]) == (4, "not confirmed")
@@ -185,8 +188,11 @@ def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: 
     other = evaluated((2, 2, 0, 2), 1.5, 0.0, 0.001, got=Precision.FP32.id)
     add(store, target, 9, other, "baseline:fp16")
     for options in ((), ("--max-drop", "none")):
-        [line] = [line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("9 ")]
-        assert line.rstrip().endswith("fp16 baseline, not as asked: g000 ran in FP32 and 2 more")
+        [line] = [
+            line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("FP16 ")
+        ]
+        assert line.split()[1] == "9"
+        assert line.endswith("not as asked: g000 ran in FP32 and 2 more")
     now = verbs.front("s", storage=url).standing
     assert list(now.details.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
 

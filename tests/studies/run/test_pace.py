@@ -58,6 +58,8 @@ class Clock(Quiet):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def detail(self, text: str) -> None: ...
+
     def step(self, text: str, done: int, total: int) -> None:
         self.moved_s += self.steps_s.pop(text, 0.0)
 

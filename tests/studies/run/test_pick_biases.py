@@ -57,7 +57,7 @@ def write_inputs(folder: Path, loud: float) -> None:
 def search(folder: Path, study: str, limit: float) -> list[Any]:
     model, data = folder / "model.onnx", folder / "data.npz"
     words = ["search", model, "--data", data, "--metric", "mse", "--study", study, "--recover", "bias"]
-    return [*words, "--trials", 8, "--accuracy-limit", limit, "--keep-engines", "all"]
+    return [*words, "--trials", 8, "--accuracy-limit", limit, "--keep-engines", "all", "-v"]
 
 
 @pytest.fixture(scope="module")

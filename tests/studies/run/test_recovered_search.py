@@ -146,7 +146,7 @@ def test_sensitivities_and_comparisons_are_of_recovered_int8(here: Path) -> None
 
 def test_summary_and_report_have_the_table_with_the_mix_last(here: Path) -> None:
     printed = (here / "summary.txt").read_text()
-    table = printed[printed.index("what INT8 loses") :].splitlines()
+    table = printed[printed.index("What INT8 loses") :].splitlines()
     assert [line.split()[0] for line in table[2:5]] == ["plain", "balance", "best:"]
     ok("report", "s", "--out", "report.html")
     page = (here / "report.html").read_text()

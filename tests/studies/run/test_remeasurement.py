@@ -67,7 +67,7 @@ def run(*arguments: Any, tries: int = 3) -> Result:
 def remeasured(*arguments: Any) -> list[dict[str, Any]]:
     said = run("remeasure", "small", *arguments, "--json")
     assert said.exit_code == 0, said.output
-    found: list[dict[str, Any]] = json.loads(said.stdout)
+    found: list[dict[str, Any]] = json.loads(said.stdout)["measured"]
     return found
 
 
@@ -131,7 +131,7 @@ def test_all_are_those_that_matter_and_others(here: Path) -> None:
 def test_nothing_doubtful_is_nothing_to_do(here: Path) -> None:
     content = (here / DATABASE).read_bytes()
     said = run("remeasure", "small")
-    assert (said.exit_code, said.stdout) == (0, "no latency that matters is doubtful; nothing was measured\n")
+    assert (said.exit_code, said.stdout) == (0, "No latency that matters is doubtful; nothing was measured.\n")
     assert (here / DATABASE).read_bytes() == content
 
 

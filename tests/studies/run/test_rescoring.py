@@ -19,7 +19,7 @@ from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits
 from studies.run.finalists import finalist_rows
 from studies.run.search_result import Mixes
-from studies.show.front_table import front_json
+from studies.show.front_rows import front_json
 from studies.store.records import LostEvaluationError
 from studies.store.store import Store
 from tests.support.command_line import DATABASE, command, environment, invoke, ok, write_inputs
@@ -83,12 +83,15 @@ def test_regained_is_what_was_stopped_and_may_keep_the_limits(filled: Store, lim
 def test_the_nearest_may_have_been_stopped_early_where_only_the_latency_is_missed(filled: Store) -> None:
     now = judged(filled, Limits(latency_budget_ms=1.9))
     assert [nearest_text(now, near) for near in now.judgement.nearest()] == [
-        "trial 2 misses latency by 5.3% (stopped early)",
-        "trial 6 misses latency by 5.3% (stopped early)",
-        "trial 3 misses latency by 15.8% (stopped early)",
+        "trial 2: latency is 1.05 × the budget of 1.9 ms (stopped early)",
+        "trial 6: latency is 1.05 × the budget of 1.9 ms (stopped early)",
+        "trial 3: latency is 1.16 × the budget of 1.9 ms (stopped early)",
     ]
     texts = [nearest_text(now, near) for near in now.judgement.nearest(early=False)]
-    assert texts == ["trial 1 misses latency by 57.9%", "trial 0 misses latency by 110.5%"]
+    assert texts == [
+        "trial 1: latency is 1.58 × the budget of 1.9 ms",
+        "trial 0: latency is 2.1 × the budget of 1.9 ms",
+    ]
     assert trials(now, finalist_rows(now)) == [1, 0]
     now = judged(filled, Limits(latency_budget_ms=1.9, max_drop=0.04, max_memory_bytes=2000))
     assert [int(now.table.trial[near.row]) for near in now.judgement.nearest()] == [

@@ -255,7 +255,7 @@ def test_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_inputs(tmp_path / "in", mobile_cnn())
     inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--sampler", "random")
     said = ok("search", *inputs, "--trials", 60, "--patience", 3)
-    assert "the last 3 evaluations gained no hypervolume" in said
+    assert "the front did not improve during the last 3 evaluations" in said
     assert 4 <= execute("select count(*) from bf_evaluation")[0][0] < 60
 
 

@@ -22,8 +22,9 @@ from studies.judging.status.study_status import TargetStatus, study_status
 from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.read_options import read_config
 from studies.run.search_result import Mixes
-from studies.show.front_table import front_json, front_table
+from studies.show.front_rows import front_json
 from studies.show.status_text import blocks, finished_lines
+from studies.show.terminal.front_table import front_table
 from studies.store.database import column_types, tables
 from studies.store.database.database import writing
 from studies.store.store import Store
@@ -125,7 +126,7 @@ def test_a_doubtful_latency_is_marked_in_the_front(tmp_path: Path) -> None:
         found = verbs.front("s", storage=url, whole=whole)
         now, mixes = found.standing, found.mixes
         assert [row["warnings"] for row in front_json(now, mixes)["rows"]] == [["unsteady"], []]
-        doubtful, steady = front_table(now, mixes)[1]
+        doubtful, steady = front_table(now, mixes).rows
         assert "latency doubtful" in doubtful[-1]
         assert "doubtful" not in steady[-1]
 

@@ -17,7 +17,7 @@ import pytest
 
 from search.errors import StudyError
 from search.values import Target
-from studies.cli.base import print_cells
+from studies.cli.printing.output import print_cells
 from studies.options.quantities import format_ms
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding
@@ -139,14 +139,14 @@ def test_every_way_to_name_a_target(two: Path) -> None:
 def test_reading_verbs_take_a_target(two: Path) -> None:
     assert (front()["evaluations"], front("--target", 2)["evaluations"]) == (4, 6)
     said = ok("front", "small", "--target", 2)
-    assert said.startswith("target 2: onnxruntime on ")
+    assert said.startswith("Target 2: onnxruntime on ")
     assert ", threads 2; --target shows another" in said
     first, second = (json.loads(ok("show", "small", 0, "--target", n, "--json")) for n in (1, 2))
     assert first["role"] == second["role"] == "baseline:fp32"
     assert first["latency"] != second["latency"]
     refused("show", "small", 5, says=["There is no trial 5"])
     ok("show", "small", 5, "--target", 2)
-    found = json.loads(ok("studies", "--json"))[0]["targets"]
+    found = json.loads(ok("studies", "--json"))["studies"][0]["targets"]
     assert [(row["number"], row["options"]["threads"]) for row in found] == [(1, "1"), (2, "2")]
     assert [row["fingerprint"] for row in found] == fingerprints()
     assert ", threads 1; 2: onnxruntime on " in ok("studies")

@@ -156,7 +156,7 @@ def test_a_database_without_optuna_s_tables_has_none(studied: Path) -> None:
 def test_show_tells_the_forecast(studied: Path) -> None:
     trial, forecast = max(told().items())
     assert json.loads(ok("show", "small", trial, "--json"))["forecast"] == forecast
-    line = next(line for line in ok("show", "small", trial).splitlines() if line.startswith("forecast: "))
+    line = next(line for line in ok("show", "small", trial, "-v").splitlines() if line.startswith("forecast: "))
     latency, loss = line.removeprefix("forecast: ").split(", loss ")
     value, half = (float(part.removesuffix(" ms")) for part in latency.split(" ± "))
     assert value == pytest.approx(forecast["ms"], rel=1e-3)
@@ -225,7 +225,7 @@ def test_search_says_when_forecasts_turn_poor_and_good_again(tmp_path: Path, mon
         "search.forecast.forecasts.is_poor", lambda found, band=0.0: found is not None and 2 <= found.n < 5
     )
     write_inputs(tmp_path / "in", mobile_cnn())
-    search = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 16)
+    search = ("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--trials", 16, "-v")
     lines = [line for line in invoke(*search).stderr.splitlines() if line.startswith("forecasts")]
     assert [line.split(" (")[0].split(":")[0] for line in lines] == [
         "forecasts are poor here",

@@ -54,7 +54,7 @@ def test_here() -> None:
 def test_one_backend_decides_the_exit_code() -> None:
     assert invoke("doctor", "--backend", "onnxruntime").exit_code == 0
     alone = invoke("doctor", "--backend", "tensorrt", "--json")
-    rows = json.loads(alone.stdout)
+    rows = json.loads(alone.stdout)["checks"]
     assert alone.exit_code == (0 if any(row["name"].startswith("backend") and row["good"] for row in rows) else 1)
     assert [row["name"] for row in rows if row["name"].startswith("backend")] == ["backend tensorrt on cuda"]
     refused = invoke("doctor", "--backend", "openvino")

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from search.errors import ConfigError
-from studies.cli.base import out, verb
+from studies.cli.base import verb
+from studies.cli.printing.output import out
 
 
 @verb

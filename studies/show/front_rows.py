@@ -1,29 +1,24 @@
-"""The front with its picks and baselines as rows: for tables, JSON and CSV alike."""
+"""The front with its picks and baselines as plain values: for JSON and CSV."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search.values import Assignment
 from studies.judging.findings.optimization_levels import (
-    final_level_cells,
     final_levels_csv,
     final_levels_json,
     levels_of,
 )
 from studies.judging.point_lists import best_point, table_points
 from studies.judging.points import Point
-from studies.judging.rules.verdicts import Verdict
-from studies.judging.sentences.final_split import disagreement_text, final_notes, final_text
+from studies.judging.sentences.final_split import disagreement_text, final_notes
 from studies.judging.sentences.no_pick import nearest_text
 from studies.judging.sentences.picks import ties_text
-from studies.judging.sentences.unrelated_outputs import MARK, pick_warnings
+from studies.judging.sentences.unrelated_outputs import pick_warnings
 from studies.judging.standing import Standing
-from studies.options.limits import MetricScale
-from studies.options.quantities import format_ms
-from studies.store.records import OK
 
 
 def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -31,13 +26,18 @@ def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
     None stands where nothing was measured.
     """
-    return [evaluation_row(now, point, mixes) for point in _ordered(now)]
+    return [evaluation_row(now, point, mixes) for point in ordered_points(now)]
 
 
 def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     """As `front_rows`, with columns of their own for other optimization levels, none where no export is at one."""
+    return points_csv(now, ordered_points(now), mixes)
+
+
+def points_csv(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The same of some evaluations, in this order."""
     levels, rows = levels_of(now.details.final_levels.values()), []
-    for point in _ordered(now):
+    for point in points:
         row = evaluation_row(now, point, mixes)
         for name in final_levels_json(()):
             del row[name]
@@ -45,7 +45,8 @@ def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _ordered(now: Standing) -> list[Point]:
+def ordered_points(now: Standing) -> list[Point]:
+    """The best, then front, other picks, what the final split ruled out, and baselines, fastest first."""
     best = now.picks.best
     return sorted(table_points(now), key=lambda p: (p.row != best, math.isnan(p.latency_ms), p.latency_ms))
 
@@ -123,73 +124,20 @@ def front_json(
     }
 
 
+def trials_json(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> dict[str, Any]:
+    """The whole answer of `bitfront trials --json`."""
+    return {
+        "study": now.study.name,
+        "state": now.study.state,
+        "target": now.target.target.to_json(),
+        "metric": now.study.metric,
+        "limits": now.limits.to_json(),
+        "rows": [evaluation_row(now, point, mixes) for point in points],
+    }
+
+
 def _assignment(point: Point, assignments: Mapping[int, Assignment] | None) -> dict[str, Any]:
     return {} if assignments is None else {"assignment": assignments[point.id].to_json()}
-
-
-def front_table(now: Standing, mixes: Mapping[int, str]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells for people."""
-    levels = levels_of(now.details.final_levels.values())
-    others = [name for level in levels for name in (f"level {level}", "built in")]
-    header = ["trial", "latency", "× fp32", *others, f"loss ({now.metric.name})", "final loss", "mix", ""]
-    return header, [_cells(now, point, levels, mixes[point.id]) for point in _ordered(now)]
-
-
-def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list[str]:
-    timed = not math.isnan(point.latency_ms)
-    return [
-        str(point.trial),
-        format_ms(point.latency_ms) if timed else point.status,
-        f"{point.speedup:.2f}" if point.speedup is not None and timed else "",
-        *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
-        _loss_text(point, now.metric),
-        final_text(now, point) or (point.final.verdict.value if point.picks else ""),
-        mix,
-        ", ".join(_marks(now, point)),
-    ]
-
-
-def _marks(now: Standing, point: Point) -> Iterator[str]:
-    """What an evaluation is there for, and what is noteworthy of it."""
-    if point.role:
-        yield f"{point.baseline} baseline"
-    if point.unrelated:
-        yield MARK
-    yield from _pick_marks(now, point)
-    if not point.on_front and (why := _why_off(point)):
-        yield why
-    if point.opaque > 0:
-        yield f"{point.opaque} opaque"
-    if point.doubts:
-        yield "latency doubtful"
-
-
-def _pick_marks(now: Standing, point: Point) -> Iterator[str]:
-    """Names of the picks, each with what ties with it, and whether the search alone is sure of the limits."""
-    for name in point.picks:
-        score = now.score(point.row, name)
-        if score is not None:
-            name = f"{name} is {score:.3g}"
-        text = ties_text(now, point, name)
-        yield f"{name} ({text})" if text else name
-    if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
-        yield "not sure"
-
-
-def _why_off(point: Point) -> str:
-    if point.status != OK:
-        return ""
-    if point.picks:
-        return "not on the front"
-    if point.final.failure:
-        return "fails on the final data"
-    return point.mismatch or ("beaten" if point.feasible else "misses the limits")
-
-
-def _loss_text(point: Point, metric: MetricScale) -> str:
-    if math.isnan(point.loss):
-        return ""
-    return f"{metric.text(point.loss)} ± {metric.text((point.loss_high - point.loss_low) / 2, 2)}"
 
 
 def _number(value: float) -> float | None:

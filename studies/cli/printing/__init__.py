@@ -1,0 +1,1 @@
+"""How verbs print: consoles, tables, JSON and CSV, and how a search ended."""

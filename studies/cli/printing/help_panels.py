@@ -1,0 +1,98 @@
+"""Help in panels: options below the headings of the option table, verbs by what they are for. No sentence is cut.
+
+It is drawn here and not by Rich, whose import and layout take as long as all else that `--help` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+FOLDED = "Backend "  # panels that begin so are only named; --help-all shows them
+WIDEST = 100
+_ALL = "bitfront.help_all"
+_BOX, _PLAIN_BOX = "╭╮╰╯─│", "++++-|"
+Rows = Sequence[tuple[str, str]]
+
+
+def show_all_help(context: typer.Context, value: bool) -> None:
+    """What `--help-all` does."""
+    if value:
+        context.meta[_ALL] = True
+        typer.echo(context.get_help(), color=context.color)
+        raise typer.Exit
+
+
+class PanelCommand(TyperCommand):
+    """A verb whose options stand in panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        folded = {} if ctx.meta.get(_ALL) else {name: rows for name, rows in panels.items() if name.startswith(FOLDED)}
+        for name, rows in panels.items():
+            if name not in folded:
+                _write_panel(formatter, name, rows)
+        for name, rows in folded.items():
+            text = f"{len(rows)} options of {name.removeprefix(FOLDED)} are shown by {ctx.command_path} --help-all."
+            formatter.write("\n".join(textwrap.wrap(text, formatter.width)) + "\n")
+
+
+class PanelGroup(TyperGroup):
+    """The program, whose verbs stand in panels."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None) or "Of other packages"
+            panels.setdefault(panel, []).append((name, command.short_help or (command.help or "").split("\n\n")[0]))
+        for name, rows in panels.items():
+            _write_panel(formatter, name, rows)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        PanelCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
+        self.format_commands(ctx, formatter)
+
+
+def _write_panel(formatter: Any, name: str, rows: Rows) -> None:
+    formatter.write("\n" + "\n".join(_panel_lines(name, rows, formatter.width)) + "\n")
+
+
+def _panel_lines(name: str, rows: Rows, width: int) -> Iterator[str]:
+    """A box around two columns; texts are broken between words."""
+    top_left, top_right, bottom_left, bottom_right, across, down = [*_box()]
+    inner = width - 4
+    first = min(max(len(term) for term, _ in rows), inner // 2 - 2)
+    yield f"{top_left}{across} {_coloured(name)} {across * (width - len(name) - 5)}{top_right}"
+    for term, text in rows:
+        room = inner - first - 2
+        texts = textwrap.wrap(text.replace("  [", " ["), room, break_long_words=False) or [""]
+        terms = textwrap.wrap(term, first, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        for at in range(max(len(texts), len(terms))):
+            head, tail = (part[at] if at < len(part) else "" for part in (terms, texts))
+            yield f"{down} {head.ljust(first)}  {tail.ljust(room)} {down}"
+    yield f"{bottom_left}{across * (width - 2)}{bottom_right}"
+
+
+def _box() -> str:
+    """Characters of a box that the output has."""
+    try:
+        _BOX.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return _PLAIN_BOX
+    return _BOX
+
+
+def _coloured(name: str) -> str:
+    """A heading; Click takes colours away where there is no terminal."""
+    return name if os.environ.get("NO_COLOR") else typer.style(name, fg="cyan", bold=True)

@@ -1,0 +1,118 @@
+"""Standard output and standard error: sentences, tables, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from studies.show.terminal.text_table import FittedTable, TextTable, plain_table
+from studies.show.terminal.wrapping import wrapped
+
+JSON_VERSION = 1  # of what --json prints, see docs/json.md; raised when a key is removed or means something else
+out = Console(soft_wrap=True, highlight=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+def terminal_width(console: Console = out) -> int | None:
+    """Characters in a line; None of a pipe, where a row stays one line for scripts to read."""
+    return console.width if console.is_terminal else None
+
+
+def say(text: str, *, style: str = "", indent: str = "", console: Console = out) -> None:
+    """Print a sentence; a terminal breaks it between words, further lines begin with `indent`."""
+    for line in wrapped(text, terminal_width(console), indent):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def say_command(text: str, command: str) -> None:
+    """Print a sentence and a command, which is not broken, so that it can be copied."""
+    width = terminal_width()
+    if width is None or len(text) + len(command) + 1 <= width:
+        out.print(Text(f"{text} {command}"))
+        return
+    say(text)
+    out.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    say(f"WARNING: {text}", style="bold yellow", console=err)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def print_text_table(table: TextTable) -> None:
+    """Print a table that fits the terminal; in a pipe every row is one line with all columns."""
+    print_fitted(table.fit(terminal_width()))
+
+
+def print_fitted(table: FittedTable) -> None:
+    for line, style in table.lines():
+        out.print(Text(line, style=style), soft_wrap=True)
+    for sentence in table.sentences():
+        say(sentence, style="dim")
+
+
+def print_cells(header: Sequence[str], cells: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    """Print rows of texts.
+
+    Args:
+        notes: headers of columns whose texts are sentences.
+    """
+    print_text_table(plain_table(cells, header, notes))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], notes: Sequence[str] = ()) -> None:
+    """Print some values of each row, below their names."""
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    print_cells([name.replace("_", " ") for name in names], cells, [name.replace("_", " ") for name in notes])
+
+
+def print_texts(kind: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    """Print rows as the module `kind` words them, after an empty line."""
+    out.print()
+    print_table([kind.text_of(row) for row in rows], names)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return (", " if value and isinstance(value[0], str) else "×").join(map(str, value))
+    return "" if value is None else str(value)
+
+
+# -- for programs ------------------------------------------------------------------------------------------------------
+
+
+def print_json(verb: str, value: Mapping[str, Any]) -> None:
+    """Print what a verb found, with the version of its form, see docs/json.md."""
+    text = json.dumps(versioned(verb, value), indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write(text + "\n")
+
+
+def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
+    """The same in one line, of what is printed again and again."""
+    sys.stdout.write(json.dumps(versioned(verb, value), ensure_ascii=False, default=str) + "\n")
+
+
+def versioned(verb: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema": f"bitfront.{verb}", "schema_version": JSON_VERSION, **value}
+
+
+def print_csv(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows of the same keys as CSV; the values of a list stand in one cell, separated by a semicolon."""
+    if rows:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows({k: _joined(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Texts in one cell, none of which holds the separator."""
+    return "; ".join(value.replace(";", ",") for value in values)

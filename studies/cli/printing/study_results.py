@@ -1,0 +1,118 @@
+"""A study's front, what recovery won back, and how a search ended, as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from search.errors import RunError
+from studies.cli.printing.output import (
+    out,
+    print_cells,
+    print_fitted,
+    print_json,
+    say,
+    say_command,
+    terminal_width,
+    warn,
+)
+from studies.cli.printing.talk import verbose
+from studies.judging.findings.rescue_table import HEADER, RescueRow, rescue_cells
+from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
+from studies.judging.sentences.evaluations import obedience_text, replaced_text
+from studies.judging.sentences.final_split import final_notes
+from studies.judging.sentences.no_pick import all_failed_text, nearest_text, nobody_text, nothing_text, regained_text
+from studies.judging.sentences.picks import band_text
+from studies.judging.sentences.unrelated_outputs import pick_warnings
+from studies.judging.standing import Standing
+from studies.options.limits import MetricScale
+from studies.run.search_result import SearchResult
+from studies.show.front_rows import front_json
+from studies.show.terminal.front_table import BEST_STYLE, front_table, limits_legend
+from studies.show.terminal.recommendation import recommendation_text
+from studies.store import suggestions
+
+
+def print_end(finished: SearchResult, storage: str | None, *, quiet: bool) -> None:
+    """Print how a search ended, which where every evaluation failed is an error.
+
+    Raises:
+        RunError: every evaluation failed.
+    """
+    if not quiet:
+        print_finished(finished, storage)
+    print_warnings(finished.standing)
+    if finished.standing.details.failures is not None:
+        raise RunError(all_failed_text(finished.standing))
+
+
+def print_finished(finished: SearchResult, storage: str | None) -> None:
+    """Print why a search stopped, its front, what recovery won back, and what to do next."""
+    now = finished.standing
+    say(f"{finished.reason}.")
+    if verbose():
+        say(f"Audit of every engine that was built: {obedience_text(finished.obedience)}.")
+    if text := replaced_text(finished.deaths):
+        say_command(f"{text[:1].upper()}{text[1:]}. More:", suggestions.command("show", now.study.name, "TRIAL"))
+    out.print()
+    print_front(now, finished.mixes, why_none=now.details.failures is None)
+    notes = study_rescue_notes(now) if verbose() else []
+    print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
+    if now.picks.best is None:
+        return
+    out.print()
+    say(recommendation_text(now), style=BEST_STYLE)
+    target = now.details.target_option
+    say_command(
+        "Export it:", suggestions.command("export", now.study.name, "--out", "engine/", *target, storage=storage)
+    )
+
+
+def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = True) -> None:
+    """The table of a front and what is to be said of it.
+
+    Args:
+        why_none: say too why there is nothing to pick.
+    """
+    if now.details.target_name:
+        say(f"Target {now.details.number}: {now.details.target_name}; --target shows another.")
+    table = front_table(now, mixes)
+    print_fitted(table.fit(terminal_width()))
+    if text := limits_legend(table):
+        say(text, style="dim")
+    if now.picks.best is None and why_none:
+        _print_nearest(now)
+    provisional = band_text(now) if now.target.band_is_provisional and table.rows else ""
+    for text in (*final_notes(now), regained_text(now), provisional):
+        if text:
+            say(f"{text}.")
+
+
+def print_result_json(finished: SearchResult, verb: str) -> None:
+    """Print where a study stands at the end of a search, as `front --json` does, and why it stopped."""
+    print_json(verb, {"reason": finished.reason, **front_json(finished.standing, finished.mixes)})
+
+
+def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
+    """Print what recovery won back, and what is to be said of its steps."""
+    if rows:
+        out.print()
+        say("What INT8 loses, and what was won back:")
+        print_cells(HEADER, rescue_cells(rows, metric))
+    for text in notes:
+        say(f"{text}.", style="dim")
+
+
+def print_warnings(now: Standing) -> None:
+    """On stderr, what must not be missed of the picks, however little else is printed."""
+    for text in pick_warnings(now):
+        warn(text)
+
+
+def _print_nearest(now: Standing) -> None:
+    nearest = now.judgement.nearest()
+    if nearest:
+        say(f"{nobody_text(now)}; the nearest:", style="bold yellow")
+        for near in nearest:
+            say(f"  {nearest_text(now, near)}", indent="  ")
+    elif text := nothing_text(now):
+        say(text if now.details.failures is not None else f"{nobody_text(now)}; {text}", style="bold yellow")

@@ -1,0 +1,1 @@
+"""What a terminal shows: tables that fit its width, and the sentences around them."""

@@ -1,0 +1,199 @@
+"""The front with its picks and baselines as a table for people."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from search.values import Precision
+from studies.judging.findings.optimization_levels import final_level_cells, levels_of
+from studies.judging.points import Point
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.sentences.picks import ties_text
+from studies.judging.sentences.unrelated_outputs import MARK
+from studies.judging.standing import Standing
+from studies.show.front_rows import ordered_points
+from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
+from studies.show.terminal.text_table import Column, TextTable
+from studies.store.records import OK
+
+BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
+# What the column `limits` says, with its explanation below the table.
+LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
+    Verdict.SURELY: ("kept", "on the final samples, with their whole interval"),
+    Verdict.HOLDS: ("likely", "kept on the final samples by the estimate, not by its whole interval"),
+    Verdict.FAILS: ("missed", "by the search or on the final samples"),
+    Verdict.UNCONFIRMED: ("unseen", "kept in the search; the final samples were not asked"),
+}
+
+
+_LABELS = [each.label.upper() for each in sorted(Precision, key=lambda each: -each.rank)]
+
+_MIX_LABEL = re.compile("|".join(each.label for each in Precision))
+
+
+def front_table(now: Standing, mixes: Mapping[int, str]) -> TextTable:
+    """The best, then front, other picks, what the final split ruled out, and baselines, fastest first.
+
+    Args:
+        mixes: evaluation id → mix in words.
+    """
+    return points_table(now, ordered_points(now), mixes)
+
+
+def points_table(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> TextTable:
+    """Some evaluations, in this order."""
+    levels = levels_of(now.details.final_levels.values())
+    columns = [
+        Column("pick", shorten=_shorten_picks),
+        Column("trial", right=True),
+        Column("latency", right=True),
+        Column("× FP32", right=True),
+        *(Column(name, right=True, drop=5) for level in levels for name in (f"level {level}", "built in")),
+        Column(now.metric.name, right=True, least=8),
+        Column("loss", right=True, drop=4),
+        Column("final loss", right=True, drop=1),
+        Column("limits", drop=2),
+        Column("mix", drop=3, shorten=_shorten_mixes),
+        Column("notes", note=True),
+    ]
+    rows = [_cells(now, point, levels, mixes[point.id]) for point in points]
+    styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
+    return _without_empty(TextTable(columns, rows, key=1, styles=styles), ("final loss", "limits", "notes"))
+
+
+def limits_legend(table: TextTable) -> str:
+    """What the words in the column `limits` mean; empty where there is none."""
+    if "limits" not in table.header:
+        return ""
+    place = table.header.index("limits")
+    used = {row[place] for row in table.rows}
+    parts = [f"{word} = {meaning}" for word, meaning in LIMIT_WORDS.values() if word in used]
+    return f"limits: {'; '.join(parts)}." if parts else ""
+
+
+def limits_word(now: Standing, point: Point) -> str:
+    """Whether an evaluation keeps the limits, in one word; empty where nothing is known or asked."""
+    if not now.limits or point.status != OK:
+        return ""
+    verdict = point.final.verdict
+    if verdict is Verdict.UNCONFIRMED and not point.feasible:
+        verdict = Verdict.FAILS
+    return LIMIT_WORDS[verdict][0] if verdict in LIMIT_WORDS else ""
+
+
+def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list[str]:
+    timed = not math.isnan(point.latency_ms)
+    half, final = (point.loss_high - point.loss_low) / 2, point.final
+    return [
+        ", ".join(_names(now, point)),
+        str(point.trial),
+        latency_text(point.latency_ms, now.target.band) if timed else point.status,
+        speedup_text(point.speedup) if timed else "",
+        *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
+        value_text(point.value, half, now.metric),
+        estimate_text(point.loss, half, now.metric),
+        _final_cell(now, point, (final.high - final.low) / 2),
+        limits_word(now, point),
+        _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
+        "; ".join(_notes(now, point)),
+    ]
+
+
+def _names(now: Standing, point: Point) -> Iterator[str]:
+    """What an evaluation is picked as, with scores, and which baseline it is."""
+    for name in point.picks:
+        score = now.score(point.row, name)
+        yield name if score is None else f"{name} is {score:.3g}"
+    if point.role:
+        yield point.baseline.upper()
+
+
+def _final_cell(now: Standing, point: Point, half: float) -> str:
+    if now.final.unscorable[point.row]:
+        return "NaN or infinity"
+    return estimate_text(point.final.loss, half, now.metric) if point.final.scored else ""
+
+
+def _notes(now: Standing, point: Point) -> Iterator[str]:
+    """What is noteworthy of an evaluation."""
+    if point.unrelated:
+        yield MARK
+    for name in point.picks:
+        if text := ties_text(now, point, name):
+            yield f"as {name} it {text}"
+    if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
+        yield "not sure to keep the limits"
+    if "best" in point.picks and point.final.tries > 1:
+        yield f"{point.final.tries} were tried on the final samples"
+    if not point.on_front and (why := _why_off(point)):
+        yield why
+    if point.opaque > 0:
+        yield f"{point.opaque} groups are opaque"
+    if point.doubts:
+        yield "latency doubtful"
+
+
+def _why_off(point: Point) -> str:
+    if point.status != OK:
+        return ""
+    if point.picks:
+        return "not on the front"
+    if point.final.failure:
+        return "fails on the final data"
+    return point.mismatch or ("beaten" if point.feasible else "misses the limits")
+
+
+def _style(now: Standing, point: Point) -> str:
+    if "best" in point.picks:
+        return BEST_STYLE
+    if point.role:
+        return BASELINE_STYLE
+    return MISSED_STYLE if limits_word(now, point) == "missed" or point.status != OK else ""
+
+
+def _shorten_picks(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
+    """`best, fast, knee` as `best +2`, `accurate, FP32` as `acc. FP32`: a baseline keeps its name."""
+    return header, [_short_names(cell.replace("accurate", "acc.").split(", ")) for cell in cells]
+
+
+def _short_names(names: Sequence[str]) -> str:
+    first, *others = names
+    if others and others[-1] in _LABELS:
+        return f"{first} {others[-1]}"
+    return f"{first} +{len(others)}" if others else first
+
+
+def _shorten_mixes(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
+    """`20 INT8, 4 FP32` as `20/4` below `INT8/FP32`."""
+    counts = [_mix_counts(cell) for cell in cells]
+    groups = max((sum(each.values()) for each in counts), default=0)
+    found = {label for each in counts for label in each}
+    labels = [label for label in _LABELS if label in found]
+    if not groups or not all(counts) or found - {*_LABELS}:
+        return header, list(cells)
+    whole = [{label: n or groups for label, n in each.items()} for each in counts]
+    return "/".join(labels), ["/".join(str(each.get(label, 0)) for label in labels) for each in whole]
+
+
+def _mix_counts(text: str) -> dict[str, int]:
+    """Label → groups, 0 for all of them; empty where the text is no mix."""
+    found = {}
+    for part in text.split(", "):
+        count, _, label = part.partition(" ")
+        if not label or not (count.isdigit() or count == "all"):
+            return {}
+        found[label] = 0 if count == "all" else int(count)
+    return found
+
+
+def _without_empty(table: TextTable, headers: Sequence[str]) -> TextTable:
+    """Without those of some columns in which no row has anything."""
+    keep = [
+        place
+        for place, column in enumerate(table.columns)
+        if column.header not in headers or any(row[place] for row in table.rows)
+    ]
+    rows = [[row[place] for place in keep] for row in table.rows]
+    return TextTable([table.columns[place] for place in keep], rows, table.key, table.styles)

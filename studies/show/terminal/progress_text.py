@@ -1,0 +1,35 @@
+"""One finished evaluation in a line, for progress and logs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from studies.judging.sentences.evaluations import failure_text
+from studies.judging.standing import Standing
+from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
+from studies.store.records import EvaluationRecord
+
+
+def ended_text(record: EvaluationRecord, now: Standing) -> str:
+    """How an evaluation ended: `0.83 ms, 2.65 × FP32, top1 95.9 %, loss 0.08 ± 0.15 %`, or where it failed."""
+    evaluation = record.evaluation
+    if evaluation.failure is not None:
+        return failure_text(evaluation.failure.stage.value, evaluation.failure.kind.value)
+    accuracy = evaluation.accuracy
+    if evaluation.latency is None or accuracy is None:
+        return record.status
+    half = (accuracy.loss_high - accuracy.loss_low) / 2
+    parts = [latency_text(evaluation.latency.value_ms, now.target.band)]
+    if speedup := speedup_text(_speedup(record, now)):
+        parts.append(f"{speedup} × FP32")
+    parts.append(f"{now.metric.name} {value_text(accuracy.value, half, now.metric)}")
+    parts.append(f"loss {estimate_text(accuracy.loss, half, now.metric)}")
+    if not accuracy.complete:
+        parts.append(f"stopped after {accuracy.samples} of {accuracy.total} samples")
+    name = f" ({record.role.partition(':')[2].upper()} baseline)" if record.role else ""
+    return f"{', '.join(parts)}{name}"
+
+
+def _speedup(record: EvaluationRecord, now: Standing) -> float | None:
+    rows = np.flatnonzero(now.table.id == record.id)
+    return now.measures.speedup(int(rows[0])) if len(rows) else None

@@ -1,0 +1,46 @@
+"""The recommended evaluation in one sentence, beside FP32."""
+
+from __future__ import annotations
+
+import math
+
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.rules.candidates import Aim
+from studies.judging.sentences.unrelated_outputs import MARK
+from studies.judging.standing import Standing
+from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
+
+
+def recommendation_text(now: Standing) -> str:
+    """`Best: trial 22 takes 0.83 ms, 2.65 × FP32; top1 95.9 %, it loses 0.08 ± 0.15 % on the final samples.`
+
+    Empty where nothing is recommended.
+    """
+    best = best_point(now)
+    if best is None:
+        return ""
+    broken = f" {MARK}: see the warning." if best.unrelated else ""
+    return f"{_name(now)}: {point_text(now, best)}.{broken}"
+
+
+def point_text(now: Standing, point: Point) -> str:
+    """One evaluation: its latency, speed-up, metric and loss, of the final samples where it was scored there."""
+    speedup = speedup_text(point.speedup)
+    times = f"trial {point.trial} takes {latency_text(point.latency_ms, now.target.band)}"
+    if speedup:
+        times += f", {speedup} × FP32"
+    half = (point.loss_high - point.loss_low) / 2
+    final = point.final
+    if final.scored and math.isfinite(final.loss):
+        final_half = (final.high - final.low) / 2
+        value = f"{now.metric.name} {value_text(final.value, final_half, now.metric)}"
+        return f"{times}; {value}, loss {estimate_text(final.loss, final_half, now.metric)} on the final samples"
+    value = f"{now.metric.name} {value_text(point.value, half, now.metric)}"
+    return f"{times}; {value}, loss {estimate_text(point.loss, half, now.metric)} on the search samples"
+
+
+def _name(now: Standing) -> str:
+    if now.picks.aim is Aim.KNEE:
+        return "Best, the knee of the front"
+    return "Best within the limits" if now.limits else "Best"

@@ -1,0 +1,106 @@
+"""Help: verbs and options in panels, whole sentences, and options of backends folded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studies import __version__
+from studies.cli import main
+from studies.cli.main import VERBS
+from tests.support.command_line import copy_finished, invoke, ok, write_inputs
+from tests.support.paths import ROOT
+
+HEAVY = ("numpy", "rich", "sqlalchemy", "optuna", "onnx", "scipy")
+
+
+def test_every_verb_stands_in_a_panel_with_its_whole_sentence() -> None:
+    said = ok("--help")
+    for name, row in VERBS.items():
+        [line] = [line for line in said.splitlines() if re.match(rf"│ {name}  ", line)]
+        assert row.summary in line
+        assert row.summary.endswith(".")
+    assert [panel for panel in dict.fromkeys(row.panel for row in VERBS.values()) if f"─ {panel} ─" not in said] == []
+    assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_no_help_of_an_option_is_cut() -> None:
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ok("search", "--help")).split())
+    assert "Longest time of one inference of the whole batch, for example 2.5ms or 800us." in said
+    assert "..." not in said.replace("[ARGS]...", "")
+
+
+def test_options_of_backends_are_folded_until_asked_for() -> None:
+    short, whole = ok("search", "--help"), ok("search", "--help-all")
+    assert "--timing-cache" not in short
+    assert "options of tensorrt are shown by" in " ".join(short.split())
+    assert "--timing-cache" in whole
+    assert "are shown by" not in whole
+
+
+def test_help_of_all_verbs_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['bitfront', '--help']\n"
+        "from studies.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_shell_is_offered_verbs_options_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert complete(monkeypatch, "bitfront fro", 1) == ["front"]
+    assert "--latency-budget" in complete(monkeypatch, "bitfront front --lat", 2)
+    assert complete(monkeypatch, "bitfront front sm", 2) == ["small"]
+
+
+def complete(monkeypatch: pytest.MonkeyPatch, line: str, word: int) -> list[str]:
+    """What the program offers bash for a line; by calling it as its completion script does."""
+    with monkeypatch.context() as patch:
+        patch.setenv(main.COMPLETE, "complete_bash")
+        patch.setenv("COMP_WORDS", line)
+        patch.setenv("COMP_CWORD", str(word))
+        code = "import sys; sys.argv = ['bitfront']; from studies.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+    return done.stdout.split()
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "bitfront", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == f"bitfront {__version__}\n"
+
+
+def test_an_unknown_verb_is_told_its_neighbours() -> None:
+    result = invoke("fornt")
+    assert result.exit_code == 2
+    assert "front" in result.output
+
+
+def test_replace_makes_a_study_anew_and_a_mistake_costs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_finished(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ("--study", "small", "--trials", 2, "--backend", "fake", "--replace")
+    refused = invoke("search", "missing.onnx", "--data", "data.npz", *words)
+    assert refused.exit_code == 2
+    assert len(json.loads(ok("trials", "small", "--json"))["rows"]) == 4
+    write_inputs(tmp_path)
+    found = json.loads(ok("search", "model.onnx", "--data", "data.npz", *words, "--json", "--log-file", "told.log"))
+    assert (found["schema"], found["schema_version"], found["study"]) == ("bitfront.search", 1, "small")
+    assert len(json.loads(ok("trials", "small", "--json"))["rows"]) == 2
+    told = Path("told.log").read_text(encoding="utf-8")
+    assert "2/2 trial 1: " in told
+    assert told.splitlines()[-1].endswith(" ended")
+    shown = ok("trials", "small", "--sort", "latency").splitlines()
+    assert shown[0].split()[:4] == ["pick", "trial", "latency", "×"]
+    assert invoke("trials", "small", "--sort", "size").exit_code == 2

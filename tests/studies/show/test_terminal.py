@@ -1,0 +1,161 @@
+"""Tables on a terminal: at 80 columns no cell is wrapped, and what has no room is told below."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from search.values import Failure, FailureKind, Stage
+from studies.cli.printing import output
+from studies.judging.standing import Standing, standing
+from studies.options.limits import Limits, MetricScale
+from studies.run.search_result import Mixes
+from studies.show.terminal.estimates import decimals_of, estimate_text, latency_text, value_text
+from studies.show.terminal.front_table import front_table, limits_legend
+from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
+from studies.show.terminal.trials_table import sorted_points, trials_table
+from studies.show.terminal.wrapping import wrapped
+from studies.store.store import Store
+from tests.support.study_rows import add, evaluated, make_study
+
+TOP1 = MetricScale("top1", ratio=True)
+SQNR = MetricScale("sqnr", unit="dB")
+LIMITS = Limits(max_drop=0.02)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Standing, Mixes]:
+    """A study of three precisions with baselines, mixes, a failure and an evaluation that beats nothing."""
+    folder = tmp_path_factory.mktemp("terminal")
+    with Store.open(f"sqlite:///{folder / 'a.db'}", create=True) as store:
+        target = make_study(store, max_drop="2%")
+        for trial, (name, code) in enumerate((("fp32", 0), ("fp16", 1), ("int8", 2))):
+            made = evaluated((code,) * 12, 12.5 / (trial + 1), 0.14 * (trial == 2), 0.0123)
+            add(store, target, trial, made, f"baseline:{name}")
+        codes = (2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 0)
+        add(store, target, 3, evaluated(codes, 4.375, 0.0123, 0.0043))
+        add(store, target, 4, evaluated((*codes[:-1], 2), 4.25, 0.0523, 0.0043))
+        broken = Failure(Stage.BUILD, FailureKind.OUT_OF_MEMORY, "no room", "")
+        failed = evaluated((*codes[:-2], 2, 1), 4.25, 0.0523, 0.0043, failure=broken, latency=None, accuracy=None)
+        add(store, target, 5, failed)
+        study = store.studies.load("s")
+        now = standing(store, study, store.targets.of_study(study.id)[0], LIMITS)
+        return now, Mixes(store.evaluations.assignments(target))
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_every_line_fits_and_every_row_is_one(judged: tuple[Standing, Mixes], width: int) -> None:
+    now, mixes = judged
+    for table in (front_table(now, mixes), trials_table(now, sorted_points(now, "trial"), mixes)):
+        fitted = table.fit(width)
+        lines = [line for line, _ in fitted.lines()]
+        assert all(cell_len(line) <= width for line in lines)
+        assert len(lines) == 1 + len(table.rows)
+        for sentence in (*fitted.sentences(), limits_legend(table)):
+            broken = wrapped(sentence, width)
+            assert " ".join(broken) == sentence, "only at spaces, and nothing is lost"
+            assert all(cell_len(line) <= width for line in broken)
+
+
+def test_at_80_columns_a_front_shows_pick_latency_metric_limits_and_mix(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    fitted = front_table(now, mixes).fit(80)
+    header, *rows = [line for line, _ in fitted.lines()]
+    assert header.split()[:2] == ["pick", "trial"]
+    assert {"latency", "top1", "limits", "INT8/FP16/FP32"} <= set(header.split())
+    assert {name for name in ("INT8", "FP16", "FP32") for row in rows if name in row.split()[:2]} == {
+        *("INT8", "FP16", "FP32")
+    }
+    assert [row.startswith("best") for row in rows] == [True, *[False] * (len(rows) - 1)]
+    assert fitted.styles[0] == "bold green"
+
+
+def test_a_pipe_has_all_columns_and_notes_in_the_row(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    fitted = trials_table(now, sorted_points(now, "trial"), mixes).fit(None)
+    lines = [line for line, _ in fitted.lines()]
+    assert "loss" in lines[0]
+    assert lines[0].endswith("notes")
+    assert lines[6].endswith("failed at build (out of memory)")
+    assert not list(fitted.sentences())
+    assert [line[: line.index("  ")].split(", ")[-1] for line in lines[1:4]] == ["FP32", "FP16", "INT8"]
+
+
+def test_sorted_points_put_what_has_no_latency_last(judged: tuple[Standing, Mixes]) -> None:
+    now, _ = judged
+    assert [point.trial for point in sorted_points(now, "latency")] == [2, 4, 3, 1, 0, 5]
+    assert [point.trial for point in sorted_points(now, "loss")][-2:] == [2, 5]
+
+
+def test_notes_without_room_name_their_rows() -> None:
+    table = TextTable(
+        [Column("name"), Column("value", right=True), Column("why", note=True)],
+        [["a", "1", "too slow for it; odd"], ["b", "22", "too slow for it"], ["c", "3", ""]],
+    )
+    fitted = table.fit(20)
+    assert [line for line, _ in fitted.lines()] == ["name  value", "a         1", "b        22", "c         3"]
+    assert list(fitted.sentences()) == ["names a, b: too slow for it.", "name a: odd."]
+    assert [line for line, _ in table.fit(None).lines()][1] == "a         1  too slow for it; odd"
+
+
+def test_columns_without_room_are_named_and_long_names_lose_their_middle() -> None:
+    long = "/backbone/stage3/block7/conv2/Conv"
+    fitted = plain_table([[long, "Conv", "1.25", "kernel of it"]], ["node", "op", "ms", "kernel"]).fit(30)
+    header, row = (line for line, _ in fitted.lines())
+    assert cell_len(row) <= 30
+    assert row.split()[0].startswith("/bac")
+    assert "…" in row
+    assert row.split()[0].endswith("/Conv")
+    assert "No room for:" in next(iter(fitted.sentences()))
+    assert header.split()[0] == "node"
+
+
+def test_a_shortened_text_keeps_both_ends_and_its_width() -> None:
+    for width in range(3, 20):
+        assert cell_len(shorten_middle("abcdefghijklmnopqrst", width)) <= width
+    assert shorten_middle("abcdefghij", 7) == "ab…ghij"
+    assert shorten_middle("short", 5) == "short"
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "metric", "said"),
+    [
+        (0.1427, 0.0058, TOP1, "14.3 ± 0.6 %"),
+        (0.0008333, 0.0015, TOP1, "0.08 ± 0.15 %"),
+        (-0.00009356, 0.00097, TOP1, "-0.01 ± 0.10 %"),
+        (1.234, 0.24, SQNR, "1.23 ± 0.24 dB"),
+        (0.0, 0.0, TOP1, "0 %"),
+        (float("nan"), 0.1, TOP1, ""),
+    ],
+)
+def test_an_estimate_has_the_digits_of_its_interval(value: float, half: float, metric: MetricScale, said: str) -> None:
+    assert estimate_text(value, half, metric) == said
+
+
+def test_values_and_latencies_have_the_digits_that_they_deserve() -> None:
+    assert value_text(0.95873, 0.0058, TOP1) == "95.9 %"
+    assert value_text(50.123, 0.5, SQNR) == "50.1 dB"
+    assert [latency_text(ms, 0.025) for ms in (0.8316, 2.2024, 12.34, 1234.5)] == [
+        "0.83 ms",
+        "2.20 ms",
+        "12.3 ms",
+        "1234 ms",
+    ]
+    assert [decimals_of(half) for half in (0.15, 0.4, 2.0, 40.0)] == [2, 1, 1, 0]
+
+
+def test_no_sentence_is_cut_and_no_word_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "one two " * 30 + "/a/path/that/is/longer/than/a/line/of/the/terminal/and/is/not/broken"
+    lines = wrapped(text.strip(), 40, "  ")
+    assert re.sub(r"\s+", " ", " ".join(lines)) == text
+    output.say(text)
+    assert capsys.readouterr().out == text + "\n", "in a pipe a sentence is one line"
+
+
+def test_styles_do_not_change_the_text() -> None:
+    table = TextTable([Column("a"), Column("b")], [["[red]x", "1"]], styles={0: "green"})
+    [_, (line, style)] = table.fit(80).lines()
+    assert Text(line, style=style).plain == "[red]x  1"
