@@ -42,12 +42,13 @@ from studies.store.store import Store  # noqa: E402
 from tests.support.study_rows import KINDS, SERVERS, STUDY, TARGET, fresh_url  # noqa: E402
 from tests.support.tensorrt.gpu_turns import pytest_runtest_protocol  # noqa: E402, F401
 
-# Files whose tests take half a minute and more. Handed out last, one of them is all that a core has left to do while
-# the other has nothing.
+# Files whose tests take ten seconds of a processor and more, the longest first. Handed out last, one of them is all
+# that a core has left to do while the other has nothing.
 SLOWEST = (
-    "workers killed search fleet repair process export cli_input rescoring sensitivity retries compose server_tables "
-    "server_search chaos leases tensorrt_strong shipping cli_worker targets replay replay_simulator status runner pace "
-    "refusals store store_processes unrelated tensorrt_cli repeatability trial_storage clusters_cli benchmark_trust"
+    "workers killed process sensitivity repair compose search fleet rescoring chaos tensorrt_strong builders "
+    "server_tables export simulator retries leases door samplers status server_search cli_worker shipping guided "
+    "solver store cli_input tensorrt_cli targets unrelated refusals imports benchmark_trust repeatability pace "
+    "recovered_search runner store_processes trial_storage clusters_cli tensor_ranges interrupts pick_biases"
 ).split()
 
 

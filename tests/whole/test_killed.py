@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import DATABASE, child, command, environment, tree, write_inputs
+from tests.support.command_line import DATABASE, command, environment, invoke, tree, write_inputs
 from tests.support.crashes import worker_processes
 from tests.support.crashes.kill_and_resume import evaluator_of, rows, started, stored, survive, untold, wait_for_end
 from tests.support.networks import mobile_cnn, residual_cnn
@@ -51,6 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("here", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
 
@@ -72,8 +73,8 @@ def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str], sec
 
 def resumed(folder: Path, total: int) -> None:
     """Resume to the end; nothing may be left open or untold."""
-    done = child("resume", "s", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = invoke("resume", "s")
+    assert done.exit_code == 0, done.stderr
     assert len(stored(folder)) == total
     assert rows(folder, "select count(*) from trials where state = 'RUNNING'") == [(0,)]
     assert rows(folder, "select count(*) from bf_lease") == [(0,)]
@@ -83,7 +84,7 @@ def resumed(folder: Path, total: int) -> None:
 def test_kill_9_at_random_moments(here: Path) -> None:
     """The short version of benchmarks/crashes_and_load/kills.py."""
     write_inputs(here / "in", mobile_cnn())
-    story = survive(here, options("--trials", 12, "--quiet"), "s", kills=4, trials=12, seed=int(time.time()))
+    story = survive(here, options("--trials", 12, "--quiet"), "s", kills=4, trials=12, seed=1)
     assert story.main + story.evaluator == 4
     assert (story.lost, story.changed, story.duplicated, story.running_left, story.untold) == (0, 0, 0, 0, 0), story
     assert (story.evaluations, story.front_equal) == (12, True), story
@@ -180,7 +181,7 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
     assert screen.rfind("\x1b[?25h") > screen.rfind("\x1b[?25l")  # the cursor is shown again
     assert rows(here, "select state from bf_study") == [("interrupted",)]
     assert rows(here, "select count(*) from bf_evaluation where status = 'running'") == [(0,)]
-    assert child("resume", "s", "--trials", 6, "--quiet", cwd=here).returncode == 0
+    assert invoke("resume", "s", "--trials", 6, "--quiet").exit_code == 0
     assert untold(here) == []
 
 
@@ -217,14 +218,14 @@ def test_two_processes_cannot_run_or_delete_one_study_at_once(here: Path) -> Non
     with started("search", *options("--trials", 100, "--metric", "slow:score"), cwd=here) as process:
         wait_until(lambda: len(stored(here)) >= 1, process)
         for arguments in (["resume", "s", "--trials", 110], ["delete", "s", "--yes"]):
-            done = child(*arguments, cwd=here)
-            assert (done.returncode, "another process" in done.stderr) == (2, True), done
-        assert json.loads(child("front", "s", "--json", cwd=here).stdout)["state"] == "running"
+            done = invoke(*arguments)
+            assert (done.exit_code, "another process" in done.stderr) == (2, True), done
+        assert json.loads(invoke("front", "s", "--json").stdout)["state"] == "running"
         assert json.loads(rows(here, "select config from bf_study")[0][0])["trials"] == 100
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=300)
-    done = child("delete", "s", "--yes", cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = invoke("delete", "s", "--yes")
+    assert done.exit_code == 0, done.stderr
 
 
 def test_a_metric_that_fails_midway(here: Path) -> None:
@@ -234,8 +235,8 @@ def test_a_metric_that_fails_midway(here: Path) -> None:
     for verb, mode, says in ((searching, "raise", "the scorer broke"), (("resume", "s"), "nan", "nan")):
         (here / "mode").write_text(mode)
         (here / "calls").unlink(missing_ok=True)
-        done = child(*verb, cwd=here)
-        assert done.returncode == 1, done
+        done = invoke(*verb)
+        assert done.exit_code == 1, done
         assert "mine:score" in done.stderr
         assert says in done.stderr
         assert "bitfront resume s" in done.stderr
@@ -261,8 +262,8 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_while_engines_are_kept(here: Path, tiny_disk: Path) -> None:
     write_inputs(here / "in", residual_cnn(channels=8))
     kept = ("--artifacts", tiny_disk / "engines", "--keep-engines", "all")
-    done = child("search", *options("--trials", 10, *kept), cwd=here)
-    assert done.returncode == 1, done
+    done = invoke("search", *options("--trials", 10, *kept))
+    assert done.exit_code == 1, done
     assert "No space left" in done.stderr
     assert "bitfront resume s" in done.stderr
     assert "Traceback" not in done.stderr
@@ -270,8 +271,8 @@ def test_a_disk_that_fills_up_while_engines_are_kept(here: Path, tiny_disk: Path
     held = {digest for (digest,) in rows(here, "select digest from bf_artifact")}
     files = {name for name in tree(tiny_disk / "engines") if not name.endswith(".lock")}
     assert files == held  # nothing half-written
-    again = child("resume", "s", cwd=here)
-    assert (again.returncode, "No space left" in again.stderr) == (1, True)
+    again = invoke("resume", "s")
+    assert (again.exit_code, "No space left" in again.stderr) == (1, True)
     subprocess.run(["mount", "-o", "remount,size=8m", str(tiny_disk)], check=True)
     resumed(here, 10)
 
@@ -281,15 +282,15 @@ def test_a_disk_that_fills_up_under_the_database(here: Path, tiny_disk: Path) ->
     subprocess.run(["mount", "-o", "remount,size=1400k", str(tiny_disk)], check=True)
     storage = ("--storage", f"sqlite:///{tiny_disk / DATABASE}")
     elsewhere = ("--artifacts", here / "engines")
-    done = child("search", *options("--trials", 60, *storage, *elsewhere), cwd=here)
-    assert done.returncode == 1, done
+    done = invoke("search", *options("--trials", 60, *storage, *elsewhere))
+    assert done.exit_code == 1, done
     assert "full" in done.stderr
     assert "Traceback" not in done.stderr
     before = stored(tiny_disk)
     subprocess.run(["mount", "-o", "remount,size=32m", str(tiny_disk)], check=True)
     total = len(before) + 2
-    done = child("resume", "s", "--trials", total, *storage, cwd=here)
-    assert done.returncode == 0, done.stderr
+    done = invoke("resume", "s", "--trials", total, *storage)
+    assert done.exit_code == 0, done.stderr
     after = stored(tiny_disk)
     assert len(after) == total
     assert {digest: after[digest] for digest in before} == before
