@@ -175,8 +175,8 @@ class GuidedSampler(BaseSampler):
         band = self.guidance.latency_band() or 0.0
         return forecast_quality(trials, history.repaired, float(worst) or None, band)
 
-    def foretold(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
-        """What is predicted of a mix that was enqueued; None of uniform ones, and before one of these was measured."""
+    def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
+        """The forecast of an enqueued mix; None for uniform assignments, and before one of these was measured."""
         if asked in self.layout.space.baselines().values():
             return None
         history = self.history(trials, self.guidance.unbuildable())

@@ -66,7 +66,7 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
 
 
 def trial_text(now: Standing, row: int) -> str:
-    """The trial that a row answers, or what it is where no trial asked for it."""
+    """The name of the trial that a row answers, or a description of the row if no trial asked for it."""
     trial = int(now.table.trial[row])
     return f"trial {trial}" if trial >= 0 else "the engine built again for this export"
 

@@ -84,9 +84,9 @@ def _search(store: Store, study: StudyRecord, work: Work) -> SearchResult:
 
 
 def _give_up(store: Store, study: StudyRecord) -> None:
-    """Say that nobody goes on with a study whose last worker ended before it had begun to search.
+    """Mark a study as interrupted whose last worker ended before it had begun to search.
 
-    Those that were searching have left that to it, for it was there.
+    Workers that searched left this to the last one, because it was still running.
     """
     if store.studies.load(study.name).state == "running" and not at_work(store, study):
         store.studies.update(study.id, state="interrupted")

@@ -11,7 +11,7 @@ from studies.trials.ledger import Ledger
 
 
 def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: Stop, events: SearchEvents) -> str:
-    """Evaluate until the study has what it is to have; why it stopped, in words.
+    """Evaluate until the study has all evaluations that it wants. Returns why it stopped, in words.
 
     Killing this process at any moment loses at most the evaluations in flight, and Ctrl-C gives all of them back. What
     is in flight when no more are wanted is finished.

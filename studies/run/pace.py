@@ -58,7 +58,7 @@ class Pace:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the time limit, less what it takes to end; infinite without one."""
+        """Seconds until the time limit, less the time that ending takes; infinite without a limit."""
         return math.inf if self.limit_s is None else self.limit_s - _END_S - self.passed_s
 
     @property

@@ -133,13 +133,13 @@ class Proposals:
     def _predicted(self, trial: optuna.Trial, asked: Assignment) -> Predicted | None:
         """By the guided sampler, of what it proposed or somebody enqueued; None of what was tried before."""
         sampler: Any = self.study.sampler
-        if not hasattr(sampler, "foretold"):
+        if not hasattr(sampler, "forecast_mix"):
             return None
         predicted: Predicted | None = sampler.predicted.pop(trial.number, None)
         if predicted is not None:
             return predicted
         others = [t for t in self.study.get_trials(deepcopy=False) if t.number != trial.number]
-        return None if any(self.asked_by(t) == asked for t in others) else sampler.foretold(others, asked)
+        return None if any(self.asked_by(t) == asked for t in others) else sampler.forecast_mix(others, asked)
 
     def guide(self, informed: Callable[[Guidance], Guidance]) -> None:
         """Let the guided sampler know more from now on; other samplers are told nothing."""

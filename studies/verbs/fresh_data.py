@@ -111,7 +111,7 @@ def renew(
 ) -> Renewal:
     """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old, as `bitfront renew`.
 
-    The old study stays as it is. A renewal that was interrupted is gone on with by the same call.
+    The old study stays as it is. The same call continues a renewal that was interrupted.
 
     Args:
         data: the fresh data, in any form that `search` takes.

@@ -70,7 +70,7 @@ class RegainedClaims:
         self._told = bool(count or self._claimed)
 
     def _hold(self, number: int) -> _Held | None:
-        """None where another worker is at it, or has just completed it."""
+        """None where another worker evaluates it, or has just completed it."""
         with ExitStack() as task:
             if not task.enter_context(self._work.crew.try_hold(f"scoring {number}")):
                 return None
@@ -112,7 +112,7 @@ class RegainedClaims:
         self._tell_again(found)
 
     def _tell_again(self, record: EvaluationRecord) -> None:
-        """Let a further trial tell Optuna of it, the one enqueued for it: one that was told is never changed.
+        """Tell Optuna the result in the trial that was enqueued for it, because a finished trial cannot be changed.
 
         Those that a killed worker left before it in line are told first, and what is no repetition is put back.
         """

@@ -50,7 +50,7 @@ class SensitivityBeside:
 
     @time_spent("sensitivities")
     def wait(self) -> bool:
-        """Wait for the pass a moment, the first time; whether the sampler can be told of it.
+        """Wait for the pass a moment, the first time. Returns whether the sampler can use its result.
 
         Raises:
             EvaluatorError: ONNX Runtime cannot run the model, or the process that measures dies.
@@ -66,7 +66,7 @@ class SensitivityBeside:
         return True
 
     def close(self) -> None:
-        """End the process where it is still at it; another worker, or a later run, begins anew."""
+        """End the process if it is still measuring; another worker, or a later run, begins again."""
         call, self._call = self._call, None
         if call is not None:
             call.close()

@@ -156,7 +156,7 @@ class TieBand(Hook):
             call.close()
 
     def _prepare(self, now: Standing) -> None:
-        """Start the fresh process that is needed next while the search goes on, where the target is a GPU.
+        """Start the next fresh process while the search continues, if the target is a GPU.
 
         On a target that is the processor itself, starting one would disturb what is measured meanwhile.
         """
@@ -180,7 +180,7 @@ class TieBand(Hook):
     # -- the band --------------------------------------------------------------------------------------------------
 
     def _settled(self) -> Standing:
-        """Store the band that the repetitions show, and say what it is."""
+        """Store the tie band that the repetitions show, and report it."""
         work = self._work
         repeats = work.ledger.store.targets.repeats(work.ledger.target.id)
         now = work.ledger.standing()

@@ -146,7 +146,7 @@ class ParallelPipeline:
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Start the threads; every process starts with what it is first asked for."""
+        """Start the threads. Each process is started by its first request."""
         bench = self._bench
         for number in range(self._builders):
             folder = bench.folder / f"builder{number}"

@@ -171,7 +171,7 @@ class PickBiases:
         return bias
 
     def _most_ms(self, now: Standing, row: int) -> float:
-        """The latency of a pick with all that is a tie, but no more than a budget that it keeps."""
+        """The latency of a pick plus its tie band, but no more than a latency budget that the pick keeps."""
         ms, budget_ms = float(now.measures.latency_ms[row]), now.limits.most(LATENCY_MS)
         most_ms = ms * (1 + now.target.band)
         return min(most_ms, budget_ms) if budget_ms is not None and ms <= budget_ms else most_ms

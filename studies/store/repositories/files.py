@@ -112,7 +112,7 @@ class Files:
             return artifacts.drop_artifact(connection, digest, remove)
 
     def unused(self, age_s: float) -> frozenset[str]:
-        """Digests whose files are to be removed, by `forget`: what was cut off before it was.
+        """Digests whose files `forget` has to remove: removals that were interrupted before.
 
         Args:
             age_s: of what was put and never recorded; before it is so old somebody may be about to.

@@ -127,14 +127,14 @@ def test_a_block_that_is_enqueued_bars_what_only_its_other_codes_give():
     assert codes.tolist() == [[2, 0], [2, 1], [2, 2]]
 
 
-def test_mixes_that_were_enqueued_whole_are_foretold_but_uniform_ones_are_not():
+def test_mixes_that_were_enqueued_whole_have_a_forecast_but_uniform_ones_are_not():
     problem = make_problem()
     search = Search(problem)
     sampler = search.study.sampler
     mix = problem.layout.assignment([i % 3 for i in range(14)])
     search.run(6)
-    assert sampler.foretold(search.study.trials, problem.layout.space.uniform(FP16)) is None
-    found = sampler.foretold(search.study.trials, mix)
+    assert sampler.forecast_mix(search.study.trials, problem.layout.space.uniform(FP16)) is None
+    found = sampler.forecast_mix(search.study.trials, mix)
     assert found.how == "asked"
     assert found.ms == pytest.approx(problem.truth(mix)[0], rel=0.2)
 

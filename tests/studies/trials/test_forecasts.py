@@ -99,7 +99,7 @@ def test_a_repair_has_no_forecast_nor_a_loss_that_was_stopped_early(studied: Pat
 
 
 @pytest.mark.slow
-def test_a_mix_that_a_script_enqueued_is_foretold(studied: Path) -> None:
+def test_a_mix_that_a_script_enqueued_has_a_forecast(studied: Path) -> None:
     with Store.open(URL, write=False) as store:
         study = optuna.load_study(storage=URL, study_name=target_of(store).optuna_study)
     tried = {tuple(trial.params.values()) for trial in study.trials}
