@@ -62,6 +62,7 @@ USERS_OWN = (
     "handover/",
     "engine",
     "demo",
+    "site/",
     "bitfront.db",
     "photos",
     "nvcr.io/",
