@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DATABASE, child, copy_finished, invoke, write_inputs
+from tests.support.command_line import DATABASE, copy_finished, invoke, write_inputs
 from tests.support.crashes.kill_and_resume import started, stored
 from tests.support.crashes.shared_study import assert_whole, finished, rows, until
 from tests.support.crashes.worker_processes import METRIC
@@ -25,6 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     write_inputs(tmp_path / "here" / "in", residual_cnn(channels=8))
     (tmp_path / "here" / "slow.py").write_text(METRIC)
+    monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
 
@@ -53,22 +54,22 @@ def test_a_worker_joins_a_search_and_is_interrupted(here: Path) -> None:
     assert "8 evaluations are done." in output
     assert_whole(url, 8)
     assert [state for (state,) in rows(url, "select state from bf_worker order by id")] == ["ended", "ended"]
-    again = child("worker", "s", cwd=here, env={"BITFRONT_STORAGE": url})
-    assert (again.returncode, "8 evaluations are done." in again.stdout) == (0, True), again
+    again = invoke("worker", "s", "--storage", url)
+    assert (again.exit_code, "8 evaluations are done." in again.stdout) == (0, True), again
     assert finished(url) == 8
 
 
 def test_on_sqlite_one_process_at_a_time(here: Path) -> None:
     with started("search", *OPTIONS, "--trials", 40, cwd=here) as first:
         until(lambda: len(stored(here)) >= 2)
-        done = child("worker", "s", cwd=here)
-        assert done.returncode == 2, done
+        done = invoke("worker", "s")
+        assert done.exit_code == 2, done
         assert "another process" in done.stderr
         first.send_signal(signal.SIGTERM)
         first.communicate(timeout=60)
     total = len(stored(here)) + 1
-    done = child("worker", "s", "--trials", total, "--quiet", cwd=here)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = invoke("worker", "s", "--trials", total, "--quiet")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     assert len(stored(here)) == total
 
 
