@@ -226,8 +226,7 @@ def _run(
         with interrupts.handled(), listening(study, callbacks, progress) as events:
             done = run(events)
     except KeyboardInterrupt:
-        again = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
-        LOG.warning("interrupted; bitfront.resume(%s) goes on with what was made of the study", again)
+        LOG.warning("interrupted; %s", _advice(study))
         raise
     now = done.standing
     LOG.info("%s", done.reason)
@@ -236,6 +235,14 @@ def _run(
     if now.details.failures is not None:
         raise RunError(all_failed_text(now))
     return Study(study.name, study.storage, target=study.target, metric=study.metric)
+
+
+def _advice(study: Study) -> str:
+    """How to go on after an interruption."""
+    if not verbs.exists(study.name, storage=study.storage):
+        return "nothing was made yet"
+    given = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
+    return f"bitfront.resume({given}) goes on with what was made of the study"
 
 
 @contextmanager

@@ -97,6 +97,23 @@ def test_an_interrupted_search_says_what_goes_on_with_it(here: Path, caplog: pyt
     assert "bitfront.resume('cut', metric=balanced) goes on" in caplog.text
 
 
+def test_an_interruption_inside_the_metric_ends_the_search(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first call comes before the study is made."""
+    with pytest.raises(KeyboardInterrupt):
+        bf.search("model.onnx", "data.npz", metric=interrupt_itself, study="never", **OPTIONS)
+    assert "interrupted; nothing was made yet" in caplog.text
+    with pytest.raises(StudyError, match="never"):
+        bf.load("never")
+
+
+def interrupt_itself(outputs: dict[str, NDArray[Any]], labels: NDArray[Any]) -> NDArray[Any]:
+    signal.raise_signal(signal.SIGINT)
+    raise AssertionError("the signal is handled first")
+
+
+interrupt_itself.__module__ = "__main__"  # as where a script or a notebook defines it
+
+
 def test_several_workers_refuse_it(here: Path) -> None:
     with pytest.raises(ConfigError, match="expected a metric that every worker process can import, got balanced@"):
         bf.search("model.onnx", "data.npz", metric=make_metric(), study="crew", workers=2, **OPTIONS)
