@@ -229,9 +229,19 @@ def test_many_threads_lose_no_request(fast: Engine, safe: Engine) -> None:
     assert answered == [True] * 400
 
 
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected share from 0 to 1, got 2"):
-        GuardOptions(share=2)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"share": 2}, "expected share from 0 to 1, got 2"),
+        ({"share": float("nan")}, "expected share from 0 to 1, got nan"),
+        ({"window": 0}, "expected window from 1 to inf, got 0"),
+        ({"windows": 0}, "expected windows from 1 to inf, got 0"),
+        ({"compensate": -1}, "expected compensate from 0 to inf, got -1"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        GuardOptions(**options)
 
 
 def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:
