@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
+from search.values import Answer, Assignment, AuditRow, EngineSummary, Target, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
-from studies.judging.findings.rescue_table import rescue_cells
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.judging.findings.study_rescue import study_rescue, study_rescue_notes
-from studies.judging.point_lists import front_points, pick_points
+from studies.judging.point_lists import best_point, front_points, pick_points
 from studies.judging.points import Point
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.evaluations import mix_text, replaced_text
@@ -26,9 +25,20 @@ from studies.judging.sentences.unrelated_outputs import pick_warnings, unrelated
 from studies.judging.standing import Standing
 from studies.judging.status.time_table import time_rows, time_table, times_text
 from studies.options.diagnosis.thresholds import Thresholds
-from studies.options.limits import MetricScale
 from studies.options.quantities import format_bytes, format_duration_s, format_ms, format_percent
-from studies.show.report.rows import EvaluationRow, FailureRow, GroupRow, Metric, Mismatch, PickRow, ReportData
+from studies.show.report.deployment import build_deployment
+from studies.show.report.layers import layer_reasons
+from studies.show.report.rows import (
+    EvaluationRow,
+    FailureRow,
+    GroupRow,
+    LayerReason,
+    Metric,
+    Mismatch,
+    PickRow,
+    ReportData,
+)
+from studies.show.report.story import build_story
 from studies.show.report.target_figures import side_by_side
 from studies.store.records import FAILED, OK, EvaluationRecord, GroupRecord
 from studies.store.store import Store
@@ -51,9 +61,10 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     counts = Counter(row.answer for _, row in audits)
     shown = {point.row: store.evaluations.load(point.id) for point in front_points(now)}
     points, unbuildable = now.points(range(len(now.table))), store.spaces.unbuildable(now.target.id)
+    diagnosis = _diagnosis(store, now, groups)
     return ReportData(
         study=now.study.name,
-        target=_target_text(now),
+        target=_target_text(now.target.target),
         metric=Metric.of(now.study.metric),
         limits=now.limits,
         model=now.study.model_path,
@@ -73,16 +84,31 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         failures=_failures(store, now),
         hypervolume=_hypervolume(now),
         forecasts=forecasts.compared(store, now),
-        environment={key: _plain(value) for key, value in flatten(now.study.environment).items()},
+        environment=_environment(now),
         notes=_notes(store, now),
         beside=side_by_side(store, [now, *others]) if others else None,
-        diagnosis=_diagnosis(store, now, groups),
-        rescue=rescue_cells(study_rescue(now), MetricScale.of(now.study.metric)),
-        rescue_notes=[f"{text[0].upper()}{text[1:]}." for text in study_rescue_notes(now)],
+        diagnosis=diagnosis,
+        story=build_story(now),
+        warnings=_warnings(store, now),
+        reasons=_reasons(store, now, assignments, diagnosis),
+        deployment=None if now.picks.best is None else build_deployment(now, store.url, shared=store.shared),
+        rescue=study_rescue(now),
+        rescue_notes=[f"{_sentence(text)}." for text in study_rescue_notes(now)],
         time_spent=time_rows(times),
         time_text=times_text(times),
         seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),
     )
+
+
+def _reasons(
+    store: Store, now: Standing, assignments: Mapping[int, Assignment], diagnosis: Sensitivities | None
+) -> list[LayerReason]:
+    """Why layers of the recommended mix stayed in a higher precision; empty where nothing is recommended."""
+    best = best_point(now)
+    if best is None:
+        return []
+    groups, choices = store.studies.groups(now.study.id), store.spaces.choices(now.target.id)
+    return layer_reasons(assignments[best.id], groups, choices, diagnosis)
 
 
 def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Sensitivities | None:
@@ -93,11 +119,19 @@ def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Se
     return Sensitivities(now.study.name, rows, by_id, Thresholds(), recovery=now.target.recovery)
 
 
-def _target_text(now: Standing) -> str:
+def _target_text(target: Target) -> str:
+    """Where it was measured and what counts as latency; versions and options are told with the environment."""
+    version = target.versions.get(target.backend, "")
+    percent = target.statistic.removeprefix("p")
+    statistic = f"{percent}th percentile of many runs" if percent.isdigit() else target.statistic
+    return f"{target.backend} {version}".rstrip() + f" on {target.device}; latency is the {statistic}"
+
+
+def _environment(now: Standing) -> dict[str, str]:
+    """Versions and options of the target, and the machine that the study was made on."""
     target = now.target.target
-    options = ", ".join(f"{key} {value}" for key, value in target.options.items())
-    versions = ", ".join(f"{key} {value}" for key, value in target.versions.items())
-    return f"{target.backend} on {target.device} ({versions}; {options}); latency is the {target.statistic}"
+    known = {"target": {**target.versions, **target.options}, **now.study.environment}
+    return {key: _plain(value) for key, value in flatten(known).items()}
 
 
 def _evaluation(now: Standing, point: Point, assignment: Assignment, record: EvaluationRecord | None) -> EvaluationRow:
@@ -183,6 +217,8 @@ def _pick(store: Store, now: Standing, name: str, point: Point) -> PickRow:
         trial=point.trial,
         latency_ms=point.latency_ms,
         search_loss=point.loss,
+        search_low=point.loss_low,
+        search_high=point.loss_high,
         final_value=final.value if final.scored else None,
         final_loss=final.loss if final.scored else None,
         final_low=final.low if final.scored else None,
@@ -224,28 +260,33 @@ def _done(now: Standing, row: int) -> bool:
     return str(now.table.status[row]) in (OK, FAILED) and now.table.trial[row] >= 0
 
 
-def _notes(store: Store, now: Standing) -> Sequence[str]:
-    notes = [f"WARNING: {text[0].upper()}{text[1:]}" for text in pick_warnings(now)]
-    notes += [f"{text[0].upper()}{text[1:]}." for text in now.study.metric.get("notes", ())]
-    resolutions = find_resolutions(store, now)
-    notes += [f"WARNING: {text[0].upper()}{text[1:]}." for text in coarse_texts(resolutions, now)]
-    notes += [f"{resolution_text(resolutions, now)}."] if resolutions else []
-    if len(now.table):
-        notes.append(f"L{band_text(now)[1:]}.")
-    notes += [f"{text}." for text in level_texts(now.target)]
-    notes += [f"{text[0].upper()}{text[1:]}." for text in slower_texts(store, now)]
-    if now.picks.best is not None:
-        notes.append(f"{best_label(now)}: {best_text(now)}.")
-    else:
+def _warnings(store: Store, now: Standing) -> list[str]:
+    """What is to be known before all else: that something is broken, or that there is nothing to pick, and why."""
+    coarse = coarse_texts(find_resolutions(store, now), now)
+    texts = [f"WARNING: {_sentence(text)}" for text in (*pick_warnings(now), *coarse)]
+    texts += [_sentence(text) for text in final_notes(now)]
+    if now.picks.best is None:
         near, nothing = [nearest_text(now, near) for near in now.judgement.nearest()], nothing_text(now)
-        nobody = nobody_text(now)
-        notes.append(f"{nobody[0].upper()}{nobody[1:]}. " + ("; ".join(near) or nothing[:1].upper() + nothing[1:]))
-    notes += [
-        f"{text[0].upper()}{text[1:]}."
-        for text in (*final_notes(now), regained_text(now), replaced_text(store.statistics.deaths(now.target.id)))
-        if text
-    ]
-    return notes
+        texts.append(f"{_sentence(nobody_text(now))}. " + ("; ".join(near) or _sentence(nothing)))
+    texts.append(_sentence(regained_text(now)))
+    return [f"{text.rstrip('. ')}." for text in texts if text]
+
+
+def _notes(store: Store, now: Standing) -> list[str]:
+    """What else the study says of itself, one sentence each."""
+    resolutions = find_resolutions(store, now)
+    texts = list(now.study.metric.get("notes", ()))
+    texts += [resolution_text(resolutions, now)] if resolutions else []
+    texts += [band_text(now)] if len(now.table) else []
+    texts += [*level_texts(now.target), *slower_texts(store, now)]
+    texts += [f"{best_label(now)}: {best_text(now)}"] if now.picks.best is not None else []
+    texts.append(replaced_text(store.statistics.deaths(now.target.id)))
+    return [f"{_sentence(text)}." for text in texts if text]
+
+
+def _sentence(text: str) -> str:
+    """With a capital first, and without its full stop."""
+    return text[:1].upper() + text[1:].removesuffix(".")
 
 
 def _plain(value: Any) -> str:

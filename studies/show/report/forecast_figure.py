@@ -1,4 +1,4 @@
-"""Predicted against measured as a figure: latency on the left, loss on the right."""
+"""Predicted against measured as a figure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import numpy as np
 
 from search.forecast.forecasts import RECENT
 from studies.show.plots import BLUE, GREY, Figure, frame, widened
-from studies.show.report.rows import Metric
-from studies.trials.forecasts import Compared, Forecasts
+from studies.trials.forecasts import Compared
 
 _EARLIER = "#8fb8dc"
 
 
-def forecast_figure(found: Forecasts, metric: Metric) -> Figure:
-    """Points with their 90 % intervals around the diagonal; losses of a ratio in percentage points."""
-    figure = frame("measured latency (ms)", "predicted latency (ms)", height=400)
-    other = frame(f"measured {metric.axis_title}", f"predicted {metric.axis_title}", height=400)
-    figure.update(showlegend=False, xaxis2=other["xaxis"], yaxis2=other["yaxis"])
-    figure["yaxis2"]["anchor"] = "x2"
-    figure["xaxis2"]["anchor"] = "y2"
-    panels = [(found.latency, "", 1.0, [0.0, 0.44]), (found.loss, "2", metric.axis_factor, [0.56, 1.0])]
-    traces = []
-    for part, axis, factor, domain in panels:
-        ends = _ends(part, factor)
-        figure[f"xaxis{axis}"].update(range=ends, domain=domain)
-        figure[f"yaxis{axis}"]["range"] = ends
-        traces += [{**trace, "xaxis": f"x{axis}", "yaxis": f"y{axis}"} for trace in _traces(part, factor, ends)]
-    return {"data": traces, "layout": figure}
+def forecast_figure(found: Compared, title: str, factor: float) -> Figure:
+    """Points with their 90 % intervals around the diagonal.
+
+    Args:
+        title: of what is forecast, with its unit.
+        factor: what values are multiplied by, 100 for percentage points.
+    """
+    layout = frame(f"measured {title}", f"predicted {title}", height=380)
+    ends = _ends(found, factor)
+    layout["showlegend"] = False
+    layout["xaxis"]["range"] = layout["yaxis"]["range"] = ends
+    return {"data": _traces(found, factor, ends), "layout": layout}
 
 
 def _ends(part: Compared, factor: float) -> list[float] | None:

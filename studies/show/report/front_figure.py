@@ -1,66 +1,135 @@
-"""Loss against latency of all evaluations of a study, with its front, its baselines and the limits."""
+"""Loss against latency of all evaluations of a study, with its front, its picks, its baselines and the limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
+from studies.show.report.label_places import Mark, place_labels
 from studies.show.report.rows import EvaluationRow, ReportData
+from studies.show.rounding import estimate_text, latency_text
+
+_LIGHT_BLUE = "#8fb8dc"
+_FAR = 2.5  # how many times the height of the near view all losses may take before they get a strip of their own
+_NEAR_DOMAIN, _FAR_DOMAIN = [0.0, 0.72], [0.8, 1.0]
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class View:
+    """What the axes show: every measured evaluation has a place.
+
+    Attributes:
+        latency: in milliseconds.
+        near: losses of the front, the picks and the limit, on the metric's axis.
+        far: losses beyond them, in a strip above on a scale of its own; None where one scale shows all.
+    """
+
+    latency: Range
+    near: Range
+    far: Range | None
+
+    def axis_of(self, loss: float) -> str:
+        """The axis that a loss is drawn on, by Plotly's name."""
+        return "y2" if self.far is not None and loss > self.near[1] else "y"
 
 
 def front_figure(data: ReportData) -> Figure:
-    """Loss against latency of every measured evaluation, with the front, the baselines and the limits."""
+    """Loss against latency of every measured evaluation, with front, picks, baselines and limits."""
     rows = [row for row in data.evaluations if row.measured]
-    others = [row for row in rows if not row.on_front and not row.baseline]
-    good, bad = [row for row in others if row.feasible], [row for row in others if not row.feasible]
-    traces = [
-        _points(data, bad, "misses a limit", {"color": GREY, "size": 5, "symbol": "x"}, bars=False),
-        _points(data, good, "keeps the limits", {"color": "#8fb8dc", "size": 7}, bars=False),
-        _front_line(data),
-        _points(data, data.front, "front", {"color": BLUE, "size": 9}, bars=True),
-        _baseline_points(data, [row for row in rows if row.baseline]),
+    if not rows:
+        return {"data": [], "layout": frame("latency (ms)", data.metric.axis_title, height=460)}
+    view = view_of(data)
+    missed = [row for row in rows if not row.feasible]
+    cross, ring = {"color": GREY, "size": 6, "symbol": "x"}, {"color": GREY, "size": 6, "symbol": "circle-open"}
+    groups = [
+        ("stopped early", [row for row in missed if not row.complete], ring, False),
+        ("misses a limit", [row for row in missed if row.complete], cross, False),
+        ("keeps the limits", [row for row in rows if row.feasible], {"color": _LIGHT_BLUE, "size": 7}, False),
+        ("rest of the front", [row for row in data.front if not row.picked], {"color": BLUE, "size": 9}, True),
+        ("baselines", [row for row in rows if row.baseline], {"color": ORANGE, "size": 11, "symbol": "diamond"}, True),
+        ("picks", [row for row in data.shown if row.picked], {"color": BLUE, "size": 16, "symbol": "star"}, True),
     ]
-    view = first_view(data)
-    layout = frame("latency (ms)", data.metric.axis_title, height=460)
-    layout["xaxis"]["range"], layout["yaxis"]["range"] = view
-    layout["shapes"], layout["annotations"] = _limit_lines(data)
-    return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
+    drawn: set[int] = set()
+    traces = []
+    for name, some, marker, bars in reversed(groups):  # what is drawn last lies on top, and nothing is drawn twice
+        rest = [row for row in some if id(row) not in drawn or name == "baselines"]
+        drawn.update(id(row) for row in rest)
+        traces.append([*_points(data, view, rest, name, marker, bars=bars)])
+    ordered = [trace for some in reversed(traces) for trace in some]
+    layout = _layout(data, view)
+    layout["annotations"] = _labels(data, view)
+    return {"data": [_front_line(data), *ordered], "layout": layout}
+
+
+def view_of(data: ReportData) -> View:
+    """Ranges of the axes. There is at least one measured evaluation.
+
+    The near view shows the front, the picks and the limits. What loses much more, all INT8 as a rule, would press them
+    into one line, so it is shown in a strip above.
+    """
+    rows = [row for row in data.evaluations if row.measured]
+    xs = [row.latency_ms or 0.0 for row in rows]
+    if (budget := data.limits.most(LATENCY_MS)) is not None:
+        xs.append(budget)
+    every = [y for row in rows if (y := data.metric.axis_value(row.loss)) is not None]
+    near = [*_near_losses(data), 0.0]
+    low, high = min(near), max(near)
+    room = high + 0.3 * (high - low)
+    baselines = [data.metric.axis_value(row.loss_low) for row in rows if row.baseline]
+    top, bottom = max(every), min([low, *every, *(end for end in baselines if end is not None)])
+    if high == low or top - bottom <= _FAR * (room - bottom):
+        return View(_pair(widened(min(xs), max(xs))), _pair(widened(bottom, max(top, room))), None)
+    far = room, top + 0.3 * (top - room)  # labels of the farthest fit too
+    return View(_pair(widened(min(xs), max(xs))), _pair((widened(bottom, room)[0], room)), far)
+
+
+def _near_losses(data: ReportData) -> Iterator[float]:
+    """The losses of the front and the picks with their intervals, and the one that is allowed."""
+    values = [y for row in data.shown for y in (row.loss, row.loss_low, row.loss_high)]
+    for value in (*values, data.limits.most(LOSS)):
+        if (loss := data.metric.axis_value(value)) is not None:
+            yield loss
+
+
+def _pair(ends: Sequence[float]) -> Range:
+    return ends[0], ends[1]
 
 
 def _points(
-    data: ReportData, rows: Sequence[EvaluationRow], name: str, marker: dict[str, Any], *, bars: bool
-) -> Figure:
-    trace: Figure = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"{name} ({len(rows)})",
-        "x": [row.latency_ms for row in rows],
-        "y": [data.metric.axis_value(row.loss) for row in rows],
-        "text": [hover_text(data, row) for row in rows],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": marker,
-    }
-    if bars:
-        trace["error_y"] = _error_bars(data, rows)
-    return trace
+    data: ReportData, view: View, rows: Sequence[EvaluationRow], name: str, marker: dict[str, Any], *, bars: bool
+) -> Iterator[Figure]:
+    """A trace for each axis that some rows are on; the legend names them once."""
+    named = False
+    for axis in ("y", "y2"):
+        some = [row for row in rows if view.axis_of(_loss(data, row)) == axis]
+        if not some:
+            continue
+        trace: Figure = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{name} ({len(rows)})",
+            "legendgroup": name,
+            "showlegend": not named,
+            "x": [row.latency_ms for row in some],
+            "y": [_loss(data, row) for row in some],
+            "text": [hover_text(data, row) for row in some],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": marker,
+            "yaxis": axis,
+            "cliponaxis": False,
+            **({"error_y": _error_bars(data, some)} if bars else {}),
+        }
+        named = True
+        yield trace
 
 
-def _baseline_points(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
-    trace = _points(data, rows, "uniform baselines", {"color": ORANGE, "size": 10, "symbol": "diamond"}, bars=True)
-    labels = [plain(row.label or row.role.partition(":")[2] or row.role) for row in rows]
-    # Labels point inward, so that the frame does not cut the one of the slowest.
-    slowest = max((row.latency_ms or 0.0 for row in data.evaluations if row.measured), default=0.0)
-    sides = ["top left" if (row.latency_ms or 0.0) > 0.85 * slowest else "top right" for row in rows]
-    texts = {
-        "texttemplate": "%{customdata}",
-        "customdata": labels,
-        "textposition": sides,
-        "textfont": {"color": ORANGE},
-    }
-    return {**trace, **texts, "mode": "markers+text"}
+def _loss(data: ReportData, row: EvaluationRow) -> float:
+    return data.metric.axis_value(row.loss) or 0.0
 
 
 def _front_line(data: ReportData) -> Figure:
@@ -73,7 +142,7 @@ def _front_line(data: ReportData) -> Figure:
         "type": "scatter",
         "mode": "lines",
         "x": [row.latency_ms for row in steps],
-        "y": [data.metric.axis_value(row.loss) for row in steps],
+        "y": [_loss(data, row) for row in steps],
         "line": {"shape": "hv", "color": BLUE, "width": 1.5},
         "hoverinfo": "skip",
         "showlegend": False,
@@ -82,11 +151,7 @@ def _front_line(data: ReportData) -> Figure:
 
 def _error_bars(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
     def reach(row: EvaluationRow, end: float | None) -> float:
-        return (
-            abs((data.metric.axis_value(end) or 0.0) - (data.metric.axis_value(row.loss) or 0.0))
-            if finite(end)
-            else 0.0
-        )
+        return abs((data.metric.axis_value(end) or 0.0) - _loss(data, row)) if finite(end) else 0.0
 
     return {
         "type": "data",
@@ -98,62 +163,76 @@ def _error_bars(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
     }
 
 
-def _limit_lines(data: ReportData) -> tuple[list[Figure], list[Figure]]:
-    """Dashed lines, with their names, at the latency budget and at the greatest loss allowed."""
-    dash = {"color": RED, "width": 1.2, "dash": "dash"}
-    note = {"showarrow": False, "font": {"color": RED, "size": 12}}
-    shapes: list[Figure] = []
-    notes: list[Figure] = []
+def _layout(data: ReportData, view: View) -> Figure:
+    layout = frame("latency (ms)", data.metric.axis_title, height=460)
+    layout["xaxis"]["range"], layout["yaxis"]["range"] = list(view.latency), list(view.near)
+    layout["shapes"] = _limit_lines(data, view)
+    if view.far is not None:
+        layout["yaxis"]["domain"] = _NEAR_DOMAIN
+        axis = {name: value for name, value in layout["yaxis"].items() if name != "title"}
+        layout["yaxis2"] = {**axis, "domain": _FAR_DOMAIN, "range": list(view.far), "anchor": "x", "nticks": 3}
+    return layout
+
+
+def _limit_lines(data: ReportData, view: View) -> list[Figure]:
+    """Lines at the latency budget and at the greatest loss allowed; the legend names them."""
+    lines: list[Figure] = []
     budget, allowed = data.limits.most(LATENCY_MS), data.limits.most(LOSS)
     drop = data.metric.axis_value(allowed)
     if budget is not None:
-        shapes.append({"type": "line", "yref": "paper", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "line": dash})
-        corner = {"x": budget, "y": 0, "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-        notes.append({**note, **corner, "text": f"budget {format_ms(budget)}"})
+        line = {"color": RED, "width": 1.5, "dash": "dash"}
+        at = {"yref": "paper", "x0": budget, "x1": budget, "y0": 0, "y1": 1}
+        lines.append({"type": "line", **at, "line": line, "name": f"budget {format_ms(budget)}", "showlegend": True})
     if drop is not None:
-        shapes.append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": drop, "y1": drop, "line": dash})
-        text = f"allowed loss {data.metric.text(allowed)}"
-        notes.append(
-            {**note, "x": 1, "xref": "paper", "y": drop, "xanchor": "right", "yanchor": "bottom", "text": text}
-        )
-    return shapes, notes
+        line = {"color": RED, "width": 1.5, "dash": "dot"}
+        at = {"xref": "paper", "x0": 0, "x1": 1, "yref": view.axis_of(drop), "y0": drop, "y1": drop}
+        name = f"allowed loss {data.metric.text(allowed)}"
+        lines.append({"type": "line", **at, "line": line, "name": name, "showlegend": True})
+    return lines
 
 
-def first_view(data: ReportData) -> tuple[list[float] | None, list[float] | None]:
-    """Axis ranges that show the front, the picks and the limits; None (all) when there is neither.
+def _labels(data: ReportData, view: View) -> list[Figure]:
+    """Numbers of the picks and names of the baselines, where they cover no marker and no other label."""
+    shown = {row.trial: row for row in data.shown}
+    picks = [(shown[pick.trial], str(pick.number), BLUE) for pick in data.numbered_picks if pick.trial in shown]
+    bases = [row for row in data.evaluations if row.measured and row.baseline]
+    named = [*picks, *((row, row.role.partition(":")[2].upper(), ORANGE) for row in bases)]
+    marks = [Mark(text, *_place(view, row.latency_ms or 0.0, _loss(data, row))) for row, text, _ in named]
+    return [
+        {
+            "x": row.latency_ms,
+            "y": _loss(data, row),
+            "yref": view.axis_of(_loss(data, row)),
+            "text": f"<b>{plain(text)}</b>",
+            "font": {"color": colour, "size": 14},
+            "ax": offset[0],
+            "ay": offset[1],
+            "showarrow": True,
+            "arrowhead": 0,
+            "arrowwidth": 1,
+            "arrowcolor": colour,
+            "standoff": 6,
+        }
+        for (row, text, colour), offset in zip(named, place_labels(marks), strict=True)
+    ]
 
-    A few ruined evaluations would otherwise press everything of interest into one line.
-    """
-    xs = [row.latency_ms or 0.0 for row in data.evaluations if row.measured]
-    ys = [y for row in data.shown for y in (row.loss, row.loss_low, row.loss_high) if finite(y)]
-    ys.append(data.limits.most(LOSS))
-    if (budget := data.limits.most(LATENCY_MS)) is not None:
-        xs.append(budget)
-    losses = [y for y in (data.metric.axis_value(y) for y in ys) if y is not None]
-    if not losses or min(losses) == max(losses):
-        return (widened(min(xs), max(xs)) if xs else None), None
-    low, high = min([*losses, 0.0]), max(losses)
-    return widened(min(xs), max(xs)), widened(low, high + 0.6 * (high - low))
 
-
-def count_outside(data: ReportData, view: tuple[list[float] | None, list[float] | None]) -> int:
-    """How many measured evaluations the front figure does not show at first."""
-    losses = view[1]
-    if losses is None:
-        return 0
-    shown = (data.metric.axis_value(row.loss) or 0.0 for row in data.evaluations if row.measured)
-    return sum(not losses[0] <= loss <= losses[1] for loss in shown)
+def _place(view: View, latency_ms: float, loss: float) -> tuple[float, float]:
+    """Where a point lies in the figure: shares of its width and height, from the upper left."""
+    left, right = view.latency
+    axis = view.axis_of(loss)
+    ends = view.far if axis == "y2" and view.far is not None else view.near
+    domain = [0.0, 1.0] if view.far is None else _FAR_DOMAIN if axis == "y2" else _NEAR_DOMAIN
+    height = domain[0] + (domain[1] - domain[0]) * (loss - ends[0]) / (ends[1] - ends[0])
+    return (latency_ms - left) / (right - left), 1 - height
 
 
 def hover_text(data: ReportData, row: EvaluationRow) -> str:
     lines = [f"<b>trial {row.trial}</b> {plain(row.label)}"]
     if finite(row.latency_ms):
-        lines.append(f"latency {format_ms(row.latency_ms or 0.0)}")
+        lines.append(f"latency {latency_text(row.latency_ms)}")
     if finite(row.loss):
-        interval = (
-            f" ({data.metric.text(row.loss_low)} … {data.metric.text(row.loss_high)})" if finite(row.loss_low) else ""
-        )
-        lines.append(f"loss {data.metric.text(row.loss)}{interval}")
+        lines.append(f"loss {estimate_text(row.loss, row.loss_low, row.loss_high, data.metric)}")
     lines += [] if row.complete else ["accuracy stopped early"]
     lines += [f"{row.not_obeyed} groups not obeyed"] if row.not_obeyed > 0 else []
     lines += [f"{row.opaque} groups opaque"] if row.opaque > 0 else []

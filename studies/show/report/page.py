@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from markupsafe import Markup
+
+from search.values import LossEstimate
 from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
-from studies.judging.findings.rescue_table import HEADER
-from studies.options.quantities import format_ms, format_percent
+from studies.options.limits import MetricScale
+from studies.options.quantities import format_percent
 from studies.outputs import check_file
 from studies.show.html_file import write_page
-from studies.show.plots import colour_of
-from studies.show.report.figures import figures, labels_of
-from studies.show.report.front_figure import count_outside, first_view
-from studies.show.report.rows import ReportData
+from studies.show.plots import BLUE, ORANGE, RED, colour_of
+from studies.show.report.figures import figures
+from studies.show.report.front_figure import view_of
+from studies.show.report.layers import labels_of, precision_map
+from studies.show.report.rows import PickRow, ReportData
+from studies.show.rounding import estimate_text, latency_text, value_text
 from studies.trials.forecasts import error_text, ranks_text
 
 
@@ -31,7 +36,9 @@ def render_report(data: ReportData) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(ms=_ms, percent=_percent, metric=data.metric.text, ranks=ranks_text, error=error_text)
+    scale = data.metric
+    environment.filters["breakable"] = _breakable
+    environment.filters.update(ms=latency_text, percent=_percent, metric=scale.text, ranks=ranks_text, error=error_text)
     # A closing tag inside the library would end the script; none is there today.
     library = get_plotlyjs().replace("</script", "<\\/script")
     template = environment.get_template("report.html.jinja")
@@ -39,18 +46,38 @@ def render_report(data: ReportData) -> str:
         data=data,
         figures=figures(data),
         plotly=library,
+        inks={BLUE: "--accent", RED: "--red", ORANGE: "--warn"},
         limits=limit_texts(data),
+        map=precision_map(data),
         swatches={label: colour_of(label) for label in labels_of(data)},
-        hidden=count_outside(data, first_view(data)),
+        estimate=lambda value, low, high: estimate_text(value, low, high, scale),
+        final_value=lambda pick: value_text(pick.final_value, _half(pick), scale),
         beyond=len(data.shown) - len(data.front),
         device_header=device_header(data.metric),
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
-        rescue_header=HEADER,
+        strip=any(row.measured for row in data.evaluations) and view_of(data).far is not None,
+        loss_text=lambda found: _loss_text(found, scale),
         levels=levels_of(row.final_levels for row in data.shown),
         level_cells=final_level_cells,
         shows_moves=any(row.moves for row in data.shown),
-        shows_remarks=any(row.remarks for row in data.shown),
     )
+
+
+def _loss_text(found: LossEstimate | None, scale: MetricScale) -> str:
+    """A loss with half of its interval; a dash where it is not known."""
+    return "–" if found is None else estimate_text(found.loss, found.low, found.high, scale)
+
+
+def _breakable(name: str) -> Markup:
+    """A node's name, which may be broken behind each of its slashes."""
+    return Markup("/<wbr>").join(name.split("/"))
+
+
+def _half(pick: PickRow) -> float:
+    """Half of the interval of a pick's loss on the final data; NaN where it was not scored."""
+    if pick.final_low is None or pick.final_high is None:
+        return math.nan
+    return (pick.final_high - pick.final_low) / 2
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -67,10 +94,6 @@ def write_report(data: ReportData, path: Path) -> None:
 def limit_texts(data: ReportData) -> list[str]:
     """The limits in words, such as `latency ≤ 2.5 ms`."""
     return [limit.text(bound, data.metric) for limit, bound in data.limits.rows()]
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else format_ms(value)
 
 
 def _percent(value: float | None) -> str:

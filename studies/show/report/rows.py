@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from studies.judging.findings.rescue_table import RescueRow
 from studies.judging.findings.sensitivity_table import Sensitivities
 from studies.options.limits import Limits, MetricScale
+from studies.show.report.deployment import Deployment
+from studies.show.report.story import Story
 from studies.show.report.target_figures import SideBySide
 from studies.store.records import FinalLevel
 from studies.trials.forecasts import Forecasts
@@ -86,6 +89,7 @@ class PickRow:
 
     Attributes:
         unrelated: whether its outputs have nothing in common with FP32's.
+        search_low, search_high: 95 % interval of the loss of the search.
         final_low, final_high: 95 % interval that allows for how many were tried there.
         holds: whether the limits hold there; None when not scored, or where there are no limits.
         verdict: the same in words, say `holds surely`.
@@ -113,6 +117,51 @@ class PickRow:
     opaque: int = 0
     unrelated: bool = False
     flips: Sequence[str] = ()
+    search_low: float | None = None
+    search_high: float | None = None
+
+
+@dataclass(frozen=True)
+class NumberedPick:
+    """An evaluation that is picked, by the number that figures and tables know it by.
+
+    Attributes:
+        picks: the same evaluation under each of its names; at least one.
+    """
+
+    number: int
+    picks: tuple[PickRow, ...]
+
+    @property
+    def trial(self) -> int:
+        return self.picks[0].trial
+
+    @property
+    def names(self) -> list[str]:
+        return [pick.name for pick in self.picks]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of it in sentences: what it ties with, and how sure it is."""
+        first = self.picks[0]
+        ties: dict[str, list[str]] = {}
+        for pick in self.picks:
+            if pick.ties:
+                ties.setdefault(pick.ties, []).append(pick.name)
+        found = [f"As {' and '.join(names)} it {text}." for text, names in ties.items()]
+        found += [f"{first.tries} candidates were tried on the final data before it was taken."] * (first.tries > 1)
+        found += ["The search alone is not sure that it keeps the limits."] * first.not_sure
+        found += [f"Its engine does not tell what {first.opaque} of its layers run in."] * (first.opaque > 0)
+        return found + ["Its outputs are unrelated to FP32's."] * first.unrelated
+
+
+@dataclass(frozen=True)
+class LayerReason:
+    """Why one layer of the recommended mix is in a higher precision than others."""
+
+    name: str
+    precision: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -162,11 +211,15 @@ class ReportData:
         hypervolume: (trial, volume) after each finished evaluation, in order.
         forecasts: predicted against measured; None where nothing was predicted.
         environment: name → value, flat.
-        notes: sentences to show first: a budget nobody met, warnings.
+        notes: further sentences about the study.
         beside: this target beside others of the study; None where it is shown alone.
         diagnosis: what groups do alone in lower precisions, and why; None where it was not measured.
-        rescue: cells of the rescue table, below `rescue_table.HEADER`; empty where recovery tried nothing.
+        rescue: plain INT8, each recovery step that was kept, and the best mix; empty where recovery tried nothing.
         rescue_notes: what goes with it, one sentence each.
+        story: what was found, at a glance.
+        warnings: what a reader has to know before all else, one sentence each.
+        reasons: why layers of the recommended mix are in a higher precision than others, in the order of the graph.
+        deployment: how the recommended mix is exported and run; None where there is none.
         time_spent: seconds, share and what they were spent on, in words, the most first.
         time_text: whose time that is, in words.
         seconds: kind of work → seconds, the most first; for the figure.
@@ -194,8 +247,12 @@ class ReportData:
     notes: Sequence[str] = ()
     beside: SideBySide | None = None
     diagnosis: Sensitivities | None = None
-    rescue: Sequence[tuple[str, ...]] = ()
+    rescue: Sequence[RescueRow] = ()
     rescue_notes: Sequence[str] = ()
+    story: Story = field(default_factory=Story)
+    warnings: Sequence[str] = ()
+    reasons: Sequence[LayerReason] = ()
+    deployment: Deployment | None = None
     time_spent: Sequence[tuple[str, str, str]] = ()
     time_text: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -210,3 +267,11 @@ class ReportData:
         """The evaluations on the front and the picks, fastest first."""
         rows = [row for row in self.evaluations if (row.on_front or row.picked) and row.measured]
         return sorted(rows, key=lambda row: (row.latency_ms or 0.0, row.loss or 0.0, row.trial))
+
+    @property
+    def numbered_picks(self) -> list[NumberedPick]:
+        """The picks in their order, those of one evaluation together, numbered from 1."""
+        by_trial: dict[int, list[PickRow]] = {}
+        for pick in self.picks:
+            by_trial.setdefault(pick.trial, []).append(pick)
+        return [NumberedPick(number, tuple(picks)) for number, picks in enumerate(by_trial.values(), 1)]

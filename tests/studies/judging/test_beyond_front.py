@@ -23,7 +23,7 @@ from studies.options.limits import Limits
 from studies.run.engines import prune
 from studies.run.search_result import Mixes, SearchResult
 from studies.show.report.builder import build_report
-from studies.show.report.figures import figures
+from studies.show.report.layers import precision_map
 from studies.show.report.page import render_report
 from studies.show.report.target_figures import side_by_side
 from studies.store.store import Store
@@ -158,7 +158,8 @@ def test_the_report_shows_the_pick_among_the_front(filled: Store) -> None:
     [row] = [row for row in data.evaluations if row.trial == PICK]
     assert (row.on_front, row.picked, row.remarks[0]) == (False, True, "picked: accurate; not on the front")
     assert not any("not on the front" in remark for other in data.front for remark in other.remarks)
-    assert figures(data)["precisions"]["data"][0]["x"] == ["#1", "#3", "#0"]
+    titles = [(column.number, column.title, column.trial) for column in precision_map(data).columns]
+    assert titles == [(1, "best · fast · knee", 1), (2, "accurate", 0), (None, "#3", 3)]
     page = render_report(data)
     assert "The 2 on the front and 1 pick that is not, fastest first" in page
     assert "picked: accurate; not on the front" in page

@@ -135,7 +135,7 @@ def test_the_report_tells_it(here: Path, tmp_path: Path) -> None:
     ok("report", "s", "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "WARNING: Trial" in page
-    assert "outputs unrelated to FP32" in page
+    assert "Its outputs are unrelated to FP32" in page
 
 
 def test_a_metric_that_gives_one_always_hides_nothing(here: Path, tmp_path: Path) -> None:

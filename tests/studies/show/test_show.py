@@ -118,7 +118,7 @@ def test_the_report_tells_moves_doubts_and_what_is_opaque(stored: Path) -> None:
     page = Path("r.html").read_text()
     assert "3 of 9 layers, 0.125 ms (8.33 %)" in page
     assert "slowed down: power cap\nnote" in page
-    assert "A question mark is an opaque group" in page
+    assert "A question mark is an opaque layer" in page
     assert "Not buildable on this target: g001 <code>/layer1/Conv</code> in int8." in page
 
 

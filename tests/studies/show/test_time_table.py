@@ -75,7 +75,7 @@ def test_the_kinds_of_a_real_search_add_up_to_its_time(tmp_path: Path, monkeypat
     ok("report", "s", "--out", "report.html")
     page = Path("report.html").read_text()
     assert "Where the time went" in page
-    assert 'id="figure-time"' in page
+    assert 'data-figure="time"' in page
     assert KINDS["calibration"] in page
 
 

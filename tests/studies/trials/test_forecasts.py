@@ -171,7 +171,7 @@ def test_the_report_compares(studied: Path) -> None:
     ok("report", "small", "--out", "r.html")
     page = Path("r.html").read_text()
     assert "<h2>Forecasts" in page
-    assert 'id="figure-forecasts"' in page
+    assert 'data-figure="latency-forecasts"' in page
     assert f'<tr><td>latency</td><td>all</td><td class="n">{len(told())}</td>' in page
 
 

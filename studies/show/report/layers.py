@@ -1,0 +1,147 @@
+"""What each layer runs in along the front, and why some stay in a higher precision than others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from search.values import Assignment, Precision
+from studies.judging.findings.sensitivity_table import Sensitivities
+from studies.options.quantities import format_percent
+from studies.show.plots import colour_of
+from studies.show.report.rows import LayerReason, ReportData
+from studies.store.records import Choice, GroupRecord, SensitivityRecord
+
+_SMALL = 0.1
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """What one layer runs in, in one evaluation."""
+
+    label: str
+    colour: str
+    opaque: bool
+
+
+@dataclass(frozen=True)
+class MapColumn:
+    """One evaluation: `title` names its picks, or its trial where it is none."""
+
+    title: str
+    number: int | None
+    trial: int
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class PrecisionMap:
+    """Layers in graph order against evaluations, picks first, then the rest of the front, the fastest first."""
+
+    columns: tuple[MapColumn, ...]
+    rows: tuple[tuple[str, str, tuple[MapCell, ...]], ...]
+
+
+def precision_map(data: ReportData) -> PrecisionMap:
+    """The map of what is on the front or picked.
+
+    Raises:
+        ValueError: an evaluation whose precisions do not match the groups one to one.
+    """
+    columns = tuple(_columns(data))
+    for column in columns:
+        if len(data.precisions[column.trial]) != len(data.groups):
+            raise ValueError(f"report: trial {column.trial} has precisions of other groups than the study")
+    rows = tuple(
+        (group.name or group.id, group.op, tuple(_cell(data, column.trial, place) for column in columns))
+        for place, group in enumerate(data.groups)
+    )
+    return PrecisionMap(columns, rows)
+
+
+def _columns(data: ReportData) -> Iterator[MapColumn]:
+    numbers = {pick.trial: pick for pick in data.numbered_picks}
+    rows = [row for row in data.shown if row.trial in data.precisions]
+    for row in sorted(rows, key=lambda row: numbers[row.trial].number if row.trial in numbers else len(numbers) + 1):
+        pick = numbers.get(row.trial)
+        title = " · ".join(pick.names) if pick is not None else f"#{row.trial}"
+        yield MapColumn(title, pick.number if pick is not None else None, row.trial, row.latency_ms or 0.0)
+
+
+def _cell(data: ReportData, trial: int, place: int) -> MapCell:
+    label = data.precisions[trial][place]
+    return MapCell(label, colour_of(label), data.groups[place].id in data.opaque.get(trial, ()))
+
+
+def labels_of(data: ReportData) -> list[str]:
+    """Precisions on the front and in the picks: known ones from fine to coarse, then others by name."""
+    used = {label for row in data.shown for label in data.precisions.get(row.trial, ())}
+    known = [precision.label for precision in sorted(Precision)]
+    return sorted(used, key=lambda label: (known.index(label) if label in known else len(known), label))
+
+
+def layer_reasons(
+    assignment: Assignment,
+    groups: Sequence[GroupRecord],
+    choices: Sequence[Choice],
+    found: Sensitivities | None,
+) -> list[LayerReason]:
+    """Why layers of a mix are finer than the coarsest precision of the target, in the order of the graph.
+
+    Args:
+        choices: what each group may take on the target.
+        found: what groups do alone in lower precisions; None where that was not measured.
+    """
+    offered = [choice.precision for choice in choices if choice.offered]
+    if not offered:
+        return []
+    coarsest = max(offered)
+    of_group = {choice.group: choice for choice in choices if choice.precision is coarsest}
+    alone = {row.group: row for row in found.rows if row.precision is coarsest} if found is not None else {}
+    finer = [group for group in groups if assignment[group.id] < coarsest]
+    reasons = [_reason(group.id, coarsest, of_group, alone, found) for group in finer]
+    return [
+        LayerReason(group.name or group.id, assignment[group.id].label, reason)
+        for group, reason in zip(finer, reasons, strict=True)
+    ]
+
+
+def _reason(
+    group: str,
+    coarsest: Precision,
+    choices: Mapping[str, Choice],
+    alone: Mapping[str, SensitivityRecord],
+    found: Sensitivities | None,
+) -> str:
+    choice, row = choices.get(group), alone.get(group)
+    if choice is None:
+        return f"It cannot run in {coarsest.label} on this target."
+    if not choice.offered:
+        return f"It was not tried in {coarsest.label}: {choice.reason}."
+    if not choice.buildable:
+        return f"The engine's builder refused it in {coarsest.label}."
+    if row is None or found is None:
+        return f"The search found no better mix with it in {coarsest.label}; what it loses alone was not measured."
+    return f"{_alone_text(row, found)} {_cause_text(row, found)}"
+
+
+def _alone_text(row: SensitivityRecord, found: Sensitivities) -> str:
+    """What a group does to the outputs where it alone is in a lower precision."""
+    name, mean = row.precision.label, found.means.get(row.precision)
+    if row.error is None or not mean:
+        return f"Alone in {name} it makes the outputs NaN or infinite."
+    flipped = "" if row.flipped is None else f" and changes the class of {format_percent(row.flipped)} of the samples"
+    return f"Alone in {name} it causes {_times_text(row.error / mean)} the average layer's error{flipped}."
+
+
+def _times_text(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio >= _SMALL else "less than a tenth of"
+
+
+def _cause_text(row: SensitivityRecord, found: Sensitivities) -> str:
+    """The likeliest cause with its evidence, or that the layer is not special."""
+    findings = found.findings(row)
+    if not findings:
+        return f"That is not conspicuous: the search found no better mix with it in {row.precision.label}."
+    first = findings[0]
+    return f"{first.cause.name.capitalize()}: {first.evidence}."

@@ -1,0 +1,105 @@
+"""What a study found, at a glance: FP32, all INT8 and the best mix beside each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from search.values.precision import Precision
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.rules.verdicts import Verdict
+from studies.judging.standing import Standing
+from studies.show.rounding import estimate_text, latency_text, value_text
+
+_WORDS = {
+    Verdict.SURELY: "The limits surely hold there",
+    Verdict.HOLDS: "The limits hold there, though chance might explain that",
+    Verdict.FAILS: "The limits do NOT hold there",
+}
+
+
+@dataclass(frozen=True)
+class StoryRow:
+    """One engine of the story.
+
+    Attributes:
+        name: `FP32`, `INT8` or `bitfront`.
+        value: of the metric on the search data, in words.
+        share: of the longest latency shown, 0 to 1.
+        speedup: against FP32, in words; empty for FP32 itself.
+        colour: of its bar.
+    """
+
+    name: str
+    value: str
+    latency_ms: float
+    share: float
+    speedup: str
+    colour: str
+
+    @property
+    def text(self) -> str:
+        """`bitfront 95.9 %, 5.1 ms, 1.97 ×`."""
+        parts = [f"{self.name} {self.value}", latency_text(self.latency_ms)]
+        return ", ".join([*parts, self.speedup] if self.speedup and self.name == "bitfront" else parts)
+
+
+@dataclass(frozen=True)
+class Story:
+    """The first lines of the report; `sentence` says what the final data say of the best."""
+
+    rows: tuple[StoryRow, ...] = ()
+    sentence: str = ""
+
+    @property
+    def headline(self) -> str:
+        """`FP32 95.9 %, 10.0 ms → INT8 86 %, 4.3 ms → bitfront 95.9 %, 5.1 ms, 1.97 ×`."""
+        return " → ".join(row.text for row in self.rows)
+
+
+def build_story(now: Standing) -> Story:
+    """FP32, all INT8 and the best mix; those that were not measured are left out."""
+    named = [(name, point) for name, point in _points(now) if math.isfinite(point.latency_ms)]
+    if not named:
+        return Story()
+    longest = max(point.latency_ms for _, point in named)
+    rows = tuple(_row(now, name, point, longest) for name, point in named)
+    return Story(rows, _final_sentence(now))
+
+
+def _points(now: Standing) -> Iterator[tuple[str, Point]]:
+    for name in ("FP32", "INT8"):
+        row = now.measures.row_of(f"baseline:{name.lower()}")
+        if row is not None:
+            yield name, now.point(row)
+    best = best_point(now)
+    if best is not None:
+        yield "bitfront", best
+
+
+def _row(now: Standing, name: str, point: Point, longest_ms: float) -> StoryRow:
+    colour = "var(--accent)" if name == "bitfront" else Precision.parse(name).colour
+    speedup = "" if name == "FP32" or point.speedup is None else f"{point.speedup:.2f} ×"
+    return StoryRow(name, _value(now, name, point), point.latency_ms, point.latency_ms / longest_ms, speedup, colour)
+
+
+def _value(now: Standing, name: str, point: Point) -> str:
+    """The metric in words; FP32 is what metrics of likeness compare with, so it has no value of its own there."""
+    if name == "FP32" and now.metric.relative:
+        return "reference"
+    return value_text(point.value, (point.loss_high - point.loss_low) / 2, now.metric)
+
+
+def _final_sentence(now: Standing) -> str:
+    """What the data that the search never saw say of the best; empty where there is none, or it was not scored."""
+    best = best_point(now)
+    if best is None or not best.final.scored:
+        return ""
+    final, samples = best.final, now.study.data.get("final")
+    of = f"{samples:,} samples" if samples else "samples"
+    loss = estimate_text(final.loss, final.low, final.high, now.metric)
+    verdict = _WORDS.get(final.verdict, "")
+    head = f"On {of} that the search never saw, bitfront's mix loses {loss} of {now.metric.name} against FP32."
+    return f"{head} {verdict}." if verdict else head
