@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from search.values import Answer, Assignment, AuditRow, EngineSummary, Target, flatten
+from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
 from studies.judging.findings.loss_resolution import coarse_texts, find_resolutions, resolution_text
 from studies.judging.findings.optimization_levels import final_level_text, level_texts
 from studies.judging.findings.sensitivity_table import Sensitivities
@@ -64,7 +64,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
     diagnosis = _diagnosis(store, now, groups)
     return ReportData(
         study=now.study.name,
-        target=_target_text(now.target.target),
+        target=_target_text(now),
         metric=Metric.of(now.study.metric),
         limits=now.limits,
         model=now.study.model_path,
@@ -119,12 +119,14 @@ def _diagnosis(store: Store, now: Standing, groups: Sequence[GroupRecord]) -> Se
     return Sensitivities(now.study.name, rows, by_id, Thresholds(), recovery=now.target.recovery)
 
 
-def _target_text(target: Target) -> str:
+def _target_text(now: Standing) -> str:
     """Where it was measured and what counts as latency; versions and options are told with the environment."""
+    target = now.target.target
     version = target.versions.get(target.backend, "")
+    named = now.details.target_name or f"{target.backend} {version}".rstrip() + f" on {target.device}"
     percent = target.statistic.removeprefix("p")
     statistic = f"{percent}th percentile of many runs" if percent.isdigit() else target.statistic
-    return f"{target.backend} {version}".rstrip() + f" on {target.device}; latency is the {statistic}"
+    return f"{named}; latency is the {statistic}"
 
 
 def _environment(now: Standing) -> dict[str, str]:

@@ -151,7 +151,7 @@ def test_summary_and_report_have_the_table_with_the_mix_last(here: Path) -> None
     ok("report", "s", "--out", "report.html")
     page = (here / "report.html").read_text()
     assert "What INT8 loses, and what was won back" in page
-    assert "<td>best: trial" in page
+    assert ">best: trial" in page
 
 
 def test_ranges_that_were_given_are_not_changed(here: Path) -> None:

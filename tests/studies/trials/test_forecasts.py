@@ -138,7 +138,7 @@ def test_other_samplers_predict_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert "forecast" not in ok("show", "small", 3)
     assert json.loads(ok("show", "small", 3, "--json"))["forecast"] is None
     ok("report", "small", "--out", "r.html")
-    assert "<h2>Forecasts" not in Path("r.html").read_text()
+    assert "<summary>Forecasts" not in Path("r.html").read_text()
 
 
 def test_a_database_without_optuna_s_tables_has_none(studied: Path) -> None:
@@ -170,9 +170,9 @@ def test_show_tells_the_forecast(studied: Path) -> None:
 def test_the_report_compares(studied: Path) -> None:
     ok("report", "small", "--out", "r.html")
     page = Path("r.html").read_text()
-    assert "<h2>Forecasts" in page
+    assert "<summary>Forecasts" in page
     assert 'data-figure="latency-forecasts"' in page
-    assert f'<tr><td>latency</td><td>all</td><td class="n">{len(told())}</td>' in page
+    assert f'data-label="forecasts">{len(told())}</td>' in page
 
 
 # -- how good they were ------------------------------------------------------------------------------------------------
