@@ -30,6 +30,8 @@ _MOST_INSIDE = 2**31 - 2**26  # of constants in one file, which leaves room for 
 _CHUNK_BYTES = 1 << 20
 _IR_VERSION_TAG = 0x08  # every ONNX file starts with its ir_version field
 
+Dims = tuple[int | str, ...]
+
 
 def read(path: Path) -> onnx.ModelProto:
     """Read and check an ONNX file with its external data.
@@ -52,6 +54,24 @@ def read(path: Path) -> onnx.ModelProto:
         with understanding(path):
             external_data_helper.load_external_data_for_model(proto, str(path.parent))
     return proto
+
+
+def read_input_shapes(path: Path) -> dict[str, Dims]:
+    """The sizes of every input, as they stand in the file: a number, or the name of a dynamic size.
+
+    Inputs without a shape are left out, and so are constants. Nothing else of the file is checked.
+
+    Raises:
+        ModelError: no such file, or no ONNX.
+    """
+    graph = _parse(path).graph
+    constants = {each.name for each in graph.initializer}
+    tensors = {each.name: each.type.tensor_type for each in graph.input if each.name not in constants}
+    return {
+        name: tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+        for name, tensor in tensors.items()
+        if tensor.HasField("shape")
+    }
 
 
 def to_graph(proto: onnx.ModelProto, path: Path) -> ir.Model:

@@ -53,9 +53,9 @@ def fix_shapes(
             raise ModelError(f"--shape {name}: {path} has no such input; its inputs are {', '.join(inputs)}.")
     _check_batch(inputs.values(), batch, path)
     profiles: dict[str, Profile] = {}
+    shapes = _ask_shapes(inputs, request, batch, path)
     for name, value in inputs.items():
-        asked = request.get(name) or _from_batch(value, batch, path)
-        _check_fits(value, asked, path)
+        asked = shapes[name]
         dims = list(value.shape) if value.shape is not None else [None] * len(asked.best)
         value.shape = ir.Shape(
             [low if low == high else dim for low, high, dim in zip(asked.low, asked.high, dims, strict=True)]
@@ -64,6 +64,30 @@ def fix_shapes(
             profiles[name] = (asked.low, asked.best, asked.high)
     _forget_output_shapes(model)
     return profiles
+
+
+def _ask_shapes(
+    inputs: Mapping[str, ir.Value], request: Mapping[str, ShapeRequest], batch: int | None, path: Path
+) -> dict[str, ShapeRequest]:
+    """The shape of every input; ModelError naming every input that has none or one that does not fit."""
+    problems: list[str] = []
+    found = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
+    if problems:
+        raise ModelError("\n".join(problems))
+    return {name: asked for name, asked in found.items() if asked is not None}
+
+
+def _ask_shape(
+    value: ir.Value, asked: ShapeRequest | None, batch: int | None, path: Path, problems: list[str]
+) -> ShapeRequest | None:
+    """The shape of one input; what is wrong with it goes to `problems`."""
+    try:
+        found = asked or _from_batch(value, batch, path)
+        _check_fits(value, found, path)
+    except ModelError as error:
+        problems.append(str(error))
+        return None
+    return found
 
 
 def measured_shapes(

@@ -146,6 +146,20 @@ def map_npz(path: Path) -> dict[str, StoredArray] | None:
     return found
 
 
+def read_npz_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays of an `.npz` file, of which only the headers are read.
+
+    Raises:
+        OSError, ValueError, zipfile.BadZipFile: the file cannot be read or is damaged.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                found[member.filename.removesuffix(_SUFFIX)] = _read_header(file)[0]
+    return found
+
+
 def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether in Fortran order, and dtype."""
     version = np.lib.format.read_magic(file)

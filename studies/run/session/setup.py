@@ -31,6 +31,7 @@ from studies.options.limits import Limits, MetricScale, resolve_limits
 from studies.options.mistakes import run_checks
 from studies.run.session.backend_values import backend_options, check_backend_options, device_of
 from studies.run.session.data_caches import read_sources
+from studies.run.session.data_shapes import with_shapes_of_data
 from studies.run.session.folders import work_folder
 
 _WORK_PREFIX = "bitfront-run-"
@@ -93,7 +94,7 @@ def checked(
         InputError: naming what cannot be used.
         EvaluatorError: the evaluator process does not start.
     """
-    model = load_checked(config, more)
+    config, model = load_checked(config, more)
     with work_folder() as folder, ExitStack() as stack:
         place = cache or folder / "samples"
         caches = read_sources(config, model.inputs, place, events or Quiet(), shared=cache is not None)
@@ -124,9 +125,10 @@ def _limits(config: SearchConfig, metric: Mapping[str, Any]) -> Limits:
         raise ConfigError(". ".join([str(error).rstrip("."), *metric["notes"]])) from error
 
 
-def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> Model:
-    """The model, once all checks that need no evaluator process have passed."""
+def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> tuple[SearchConfig, Model]:
+    """The model, once all checks that need no evaluator process have passed; and the options with all its shapes."""
     loaded: list[Model] = []
+    shaped: list[SearchConfig] = []
     sources = filter(None, (config.data, config.calibration_data, config.final_data))
     run_checks(
         *more,
@@ -134,11 +136,12 @@ def load_checked(config: SearchConfig, more: Sequence[Callable[[], object]]) -> 
         lambda: _check_metric(config),
         lambda: check_steps(config),
         lambda: check_backend_options(config),
-        lambda: loaded.append(load_model(config)),
+        lambda: shaped.append(with_shapes_of_data(config)),
+        lambda: loaded.extend(map(load_model, shaped)),
         lambda: _check_ranges(config, loaded),
         *(partial(check_source, source) for source in sources),
     )
-    return loaded[0]
+    return shaped[0], loaded[0]
 
 
 def _check_sampler(config: SearchConfig) -> None:
@@ -200,6 +203,7 @@ def look_at_layers(config: SearchConfig, *, calibrated: bool) -> tuple[Model, Sp
     """
     config = config.changed({"timing_cache": "none"})  # nothing is built
     check_backend_options(config)
+    config = with_shapes_of_data(config) if calibrated else config
     model = load_model(config)
     if not calibrated:
         backend = open_backend(config.backend, device_of(config), backend_options(config), config.capabilities)

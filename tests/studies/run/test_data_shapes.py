@@ -1,0 +1,85 @@
+"""Sizes of dynamic inputs that nobody gave are read from the data, whatever form these have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from evaluators.data.reading.row_shapes import read_row_shapes
+from search.errors import ModelError
+from search.graph.model import load
+from studies.options.config import SearchConfig
+from studies.run.session.data_shapes import with_shapes_of_data
+from tests.support.command_line import invoke, ok, quick
+from tests.support.networks import Net, conv_1d_3d, save
+
+LOADER = (
+    "import numpy as np\ndef load():\n    yield np.load('image.npy')\n    raise AssertionError('one batch is enough')\n"
+)
+
+
+def dynamic_network() -> onnx.ModelProto:
+    n = Net(0)
+    x = n.op("Relu", [n.conv("image", "first", 3, 8)], "first/relu")
+    n.head(x, 8)
+    return n.model(["N", 3, "H", "W"], "logits", ["N", 10])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    save(dynamic_network(), tmp_path / "model.onnx")
+    images = np.random.default_rng(0).standard_normal((40, 3, 8, 6)).astype(np.float32)
+    np.save(tmp_path / "image.npy", images)
+    np.savez(tmp_path / "data.npz", image=images)
+    np.savez_compressed(tmp_path / "small.npz", image=images)
+    for folder, file in (("npz", "data.npz"), ("npy", "image.npy")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_bytes((tmp_path / file).read_bytes())
+    (tmp_path / "shape_loader.py").write_text(LOADER)
+    monkeypatch.chdir(tmp_path)
+    with quick():
+        yield tmp_path
+
+
+@pytest.mark.parametrize("source", ["data.npz", "small.npz", "image.npy", "npz", "npy", "shape_loader.py:load"])
+def test_every_form_of_data_tells_the_shape(here: Path, source: str) -> None:
+    assert read_row_shapes(source, ["image"])["image"] == (3, 8, 6)
+
+
+def test_what_tells_no_shape_is_left_to_who_opens_it(here: Path) -> None:
+    (here / "text.npz").write_text("text")
+    assert [read_row_shapes(source, ["image"]) for source in ("text.npz", "nowhere.npz")] == [{}, {}]
+
+
+def test_a_search_needs_the_batch_alone_and_remembers_the_rest(here: Path) -> None:
+    search = ("search", "model.onnx", "--data", "data.npz", "--backend", "fake", "--study", "s", "--trials", 3)
+    refused = invoke(*search)
+    assert refused.exit_code == 2
+    assert "dynamic in the input image. Give it with --batch 8" in refused.output
+    assert "those of the data: image 3x8x6" in refused.output
+    ok(*search, "--batch", 4)
+    ok("resume", "s", "--trials", 4)
+
+
+def test_given_shapes_and_fixed_models_are_left_alone(here: Path) -> None:
+    config = SearchConfig("model.onnx", "data.npz", batch=4)
+    (shape,) = with_shapes_of_data(config).shapes
+    assert shape.optimum == (4, 3, 8, 6)
+    given = config.changed({"shapes": (shape,)})
+    assert with_shapes_of_data(given) is given
+    save(conv_1d_3d(), here / "fixed.onnx")
+    fixed = SearchConfig("fixed.onnx", "data.npz")
+    assert with_shapes_of_data(fixed) is fixed
+
+
+def test_all_inputs_without_a_size_are_in_one_message(here: Path) -> None:
+    network = conv_1d_3d()
+    for value in network.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    with pytest.raises(ModelError) as refused:
+        load(save(network, here / "two.onnx"))
+    assert all(f"input {name!r} has the dynamic shape N" in str(refused.value) for name in ("sound", "video"))
