@@ -45,6 +45,7 @@ def test_search_resume_front_export_and_report(here: Path) -> None:
     manifest = json.loads((here / "engine/manifest.json").read_text())
     assert any("invented" in text for text in manifest["warnings"])
     assert set(manifest["files"]) == {
+        "README.md",
         "calibration.cache",
         "model.fake.json",
         "model.float.onnx",

@@ -79,7 +79,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         engine.rename("kept.engine")
         ok("export", "s", "--trial", pick().trial, "--out", "early", "--quiet")
         Path("kept.engine").rename(engine)
-        (folder / "summary.txt").write_text(ok("resume", "s"))
+        (folder / "summary.txt").write_text(ok("resume", "s", "-v"))
         yield folder
 
 
