@@ -65,6 +65,7 @@ def test_a_search_gives_its_study_and_tells_callbacks_and_the_log(here: Path, ca
     assert "3 evaluations are done" in lines
 
 
+@pytest.mark.slow
 def test_a_model_and_arrays_in_memory_are_searched_resumed_and_removed_with_the_study(here: Path) -> None:
     arrays = dict(np.load("data.npz"))
     given = (three_layers(), arrays)
@@ -136,6 +137,7 @@ def test_any_optuna_sampler_is_taken_and_asked_for_again(here: Path) -> None:
 # -- ending and going on -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_callback_stops_the_search(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     def stop(study: bf.Study, trial: bf.Trial) -> None:
         if trial.number == 1:
@@ -258,6 +260,7 @@ def test_examples_in_docstrings_run(here: Path) -> None:
         assert done.failed == 0
 
 
+@pytest.mark.slow
 def test_examples_of_the_page_run(small: bf.Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a search that is quick, and objects that the page leaves to its reader."""
     monkeypatch.setattr(bf, "search", partial(bf.search, backend="fake", trials=3, progress=False, if_exists="replace"))

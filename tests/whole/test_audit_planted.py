@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.command_line import DATABASE, ok, three_layers, write_inputs
 
+pytestmark = pytest.mark.slow
+
 # The metric is imported by the evaluator process alone; there it swaps the lowering, as a wrong builder would do.
 PLANT = """
 from evaluators.backends.onnxruntime import builder

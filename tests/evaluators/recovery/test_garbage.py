@@ -50,6 +50,7 @@ def recovered(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", [False, True])
 def test_recovered_int8_is_hardly_worse_where_plain_int8_is_ruined(uneven: bool, recovered: Any) -> None:
     clean, spoilt = recovered(0, "auto", uneven=uneven), recovered(GARBAGE, "auto", uneven=uneven)

@@ -18,6 +18,8 @@ from tests.support.crashes.kill_and_resume import rows as stored_rows
 from tests.support.crashes.kill_and_resume import started, wait_for_end
 from tests.support.networks import save
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 300
 
 

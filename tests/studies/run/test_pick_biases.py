@@ -32,6 +32,8 @@ from tests.support.command_line import DATABASE, copy_finished, invoke, ok, quic
 from tests.support.networks import feeds, images, save, session_of
 from tests.support.study_rows import evaluated
 
+pytestmark = pytest.mark.slow
+
 LOUD = 150  # times as loud as the others is one channel of the images, so that INT8 hears the others hardly
 
 

@@ -16,6 +16,8 @@ from search.values import Ranges, RecoveryRecord
 from tests.support.command_line import DATABASE, RECOVER, invoke, ok, three_layers, write_inputs
 from tests.support.networks import with_uneven_channels
 
+pytestmark = pytest.mark.slow
+
 STEP = "tests.support.extensions.toy_step:Balance"
 FACTORS = {"first.w", "first.b", "second.w"}
 

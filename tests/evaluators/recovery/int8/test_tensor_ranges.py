@@ -32,6 +32,7 @@ def proposed(model: Model, ranges: Ranges, placement: Placement = ONNXRUNTIME_CP
     return found.ranges
 
 
+@pytest.mark.slow
 @PLACEMENTS
 @pytest.mark.parametrize("name", ["mobile", "activations"])
 def test_ranges_that_reach_too_far_are_cut(name: str, placement: Placement) -> None:
@@ -43,6 +44,7 @@ def test_ranges_that_reach_too_far_are_cut(name: str, placement: Placement) -> N
     assert found == proposed(model, ranges, placement), "equal arguments give equal proposals"
 
 
+@pytest.mark.slow
 @PLACEMENTS
 def test_a_tenth_of_garbage_among_the_samples_ruins_no_range(placement: Placement) -> None:
     model = loaded("residual")

@@ -17,6 +17,8 @@ from studies import verbs
 from tests.support.command_line import DATABASE, invoke, ok, three_layers, tree, write_inputs
 from tests.support.networks import save
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 600
 
 
