@@ -151,6 +151,10 @@ def resume(
 ) -> Study:
     """Go on with a study, as `bitfront resume`.
 
+    Examples:
+        >>> len(bitfront.resume("model", trials=4))
+        4
+
     Args:
         study: its name, or what `search` or `load` gave.
         trials: new total; None for the study's own.
