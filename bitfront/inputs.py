@@ -31,16 +31,15 @@ class InputFiles:
         study: its name.
         storage: URL of the database.
         most: samples that are taken of data that are no path; None for all.
-        events: told how large the files of the data will be, and how far their writing is.
 
     Attributes:
         model, data: what a search is given, as texts.
     """
 
-    def __init__(self, study: str, storage: str, most: int | None = None, events: Events | None = None) -> None:
+    def __init__(self, study: str, storage: str, most: int | None = None) -> None:
         self._study = study
         self._most = most
-        self._events = events or Quiet()
+        self._events: Events = Quiet()
         self._folder = inputs_folder(study, storage)
         self._staged = self._folder.with_name(f"{self._folder.name}.{os.getpid()}")
         self.model = self.data = ""
@@ -54,6 +53,10 @@ class InputFiles:
         shutil.rmtree(self._staged, ignore_errors=True)
         with suppress(OSError):  # of other studies, or never made
             self._folder.parent.rmdir()
+
+    def tell(self, events: Events) -> None:
+        """Let somebody be told how large the files of the data will be, and how far their writing is."""
+        self._events = events
 
     def write(self, model: Any, data: Any) -> None:
         """Write what is no path.

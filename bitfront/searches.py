@@ -107,9 +107,12 @@ def search(
         # Before the data are read, which may take long.
         config = read_config({**given, "model": "model.onnx", "data": "data"})
         with InputFiles(config.study, config.storage, config.max_samples) as files:
-            run = _prepare(config, given, files, (model, take_columns(data, inputs)), if_exists)
+            study = RunningStudy(config.study, config.storage, metric=own)
+            with listening(study, callbacks, progress) as told:
+                files.tell(told)
+                run = _prepare(config, given, files, (model, take_columns(data, inputs)), if_exists)
             with _inputs_taken_back(config):
-                return _run(RunningStudy(config.study, config.storage, metric=own), callbacks, progress, run)
+                return _run(study, callbacks, progress, run)
 
 
 def _prepare(

@@ -14,6 +14,7 @@ from evaluators.data.opening import open_data
 from evaluators.data.reading.user_batches import batches_of
 from search.errors import DataError, ModelError
 from search.graph.model import load
+from studies.events import Quiet
 from tests.support.command_line import three_layers, write_inputs
 
 NAMES = ("image",)
@@ -91,6 +92,29 @@ def test_data_are_written_as_they_come_and_no_more_than_asked_for(tmp_path: Path
     assert [path.name for path in Path(files.data).iterdir()] == ["image.npy"]
     written = np.load(Path(files.data) / "image.npy")
     assert written[:, 0, 0, 0].tolist() == [0, 0, 1, 1]
+
+
+class Heard(Quiet):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.steps: list[tuple[int, int]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self.steps.append((done, total))
+
+
+def test_size_and_progress_of_a_loader_are_told(folder: Path, tmp_path: Path) -> None:
+    heard, batch = Heard(), np.zeros((4, 3, 8, 8), np.float32)
+    with InputFiles("s", f"sqlite:///{tmp_path}/b.db") as files:
+        files.tell(heard)
+        files.write(folder / "model.onnx", [batch, batch, batch])
+    assert [text.partition(": ")[2].partition(",")[0] for text in heard.notes] == ["about 9.2 kB for 12 samples"]
+    assert heard.steps == [(4, 12), (8, 12), (12, 12)]
 
 
 def test_what_was_not_kept_is_removed(folder: Path, tmp_path: Path) -> None:
