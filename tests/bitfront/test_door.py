@@ -234,8 +234,8 @@ def test_a_study_becomes_a_data_frame_and_a_figure(small: bf.Study, monkeypatch:
     assert list(frame["trial"]) == [trial.number for trial in small.trials]
     assert {"latency_ms", "loss", "mix", "on_front"} <= set(frame.columns)
     figure = small.plot_front()
-    (uniform,) = (trace for trace in figure.data if (trace.name or "").startswith("uniform"))
-    assert len(uniform.x) == 2
+    (baselines,) = (trace for trace in figure.data if (trace.name or "").startswith("baselines"))
+    assert len(baselines.x) == 2
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="pip install pandas"):
         small.to_dataframe()
