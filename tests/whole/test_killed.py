@@ -168,7 +168,7 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
     )
     os.close(inside)
     try:
-        screen = interrupt_at(terminal, process, rb"evaluations\S*\s+\d+ of 40")
+        screen = interrupt_at(terminal, process, rb"\d+ of 40 evaluations")
     finally:
         os.close(terminal)
         process.kill()
@@ -176,7 +176,7 @@ def test_ctrl_c_on_a_terminal(here: Path) -> None:
     assert process.returncode == 130, screen
     assert "go on with: bitfront resume s" in screen
     assert "Traceback" not in screen
-    for shown in ("best, the knee of the front", "front", "rate", "failures", "left"):
+    for shown in ("best", "FP32", "last", "evaluations", "left"):
         assert shown in screen
     assert screen.rfind("\x1b[?25h") > screen.rfind("\x1b[?25l")  # the cursor is shown again
     assert rows(here, "select state from bf_study") == [("interrupted",)]

@@ -56,6 +56,7 @@ def print_finished(finished: SearchResult, storage: str | None) -> None:
     out.print()
     print_front(now, finished.mixes, why_none=now.details.failures is None)
     notes = study_rescue_notes(now) if verbose() else []
+    out.print()
     print_rescue(study_rescue(now), notes, MetricScale.of(now.study.metric))
     if now.picks.best is None:
         return
@@ -95,7 +96,6 @@ def print_result_json(finished: SearchResult, verb: str) -> None:
 def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
     """Print what recovery won back, and what is to be said of its steps."""
     if rows:
-        out.print()
         say("What INT8 loses, and what was won back:")
         print_cells(HEADER, rescue_cells(rows, metric))
     for text in notes:

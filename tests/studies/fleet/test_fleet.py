@@ -300,7 +300,7 @@ def test_two_workers_and_one_that_is_killed(here: Path, url: str) -> None:
     assert process.returncode == 0, output
     assert re.search(r"cpu \d: the worker ended by SIGKILL; it is started again", output)
     assert "14 evaluations are done." in output
-    assert "best, the knee of the front: trial " in output
+    assert "Best, the knee of the front: trial " in output
     assert len(re.findall(r"^\d+/14 trial \d+ by w-", output, re.MULTILINE)) == 14
     assert "s3cret" not in output
     assert_whole(url, 14)

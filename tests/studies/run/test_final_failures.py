@@ -128,7 +128,7 @@ def test_what_fails_on_the_final_data_is_not_the_best(here: Path, searched_once:
         f"trial {trial} {FAILS} on samples 0 to 3 (logits: 32)" for trial in bad
     )
     best = next(trial for trial, row in rows.items() if "best" in row["picks"])
-    assert f"best, the knee of the front: trial {best}:" in printed
+    assert f"Best, the knee of the front: trial {best} takes " in printed
     assert best not in bad
 
 
