@@ -1,6 +1,6 @@
-"""How this bitfront was installed, so that a message can say what installs the rest.
+"""How this bitfront was installed, so that messages can say how to add an extra or how to upgrade.
 
-No package index has bitfront: it comes from a folder with its source or from a wheel.
+No package index has bitfront: it is installed from a folder with its source, from a wheel or from a repository.
 """
 
 from __future__ import annotations
@@ -29,12 +29,39 @@ def install_command(extra: str) -> str:
     if found is None:  # run from its source without being installed
         return f"pip install {shlex.quote(f'{_ROOT}[{extra}]')}"
     url, editable = _origin(found)
-    path = Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
+    path = _local_path(url)
     if path is not None and path.exists():
         return f"pip install {'-e ' if editable else ''}{shlex.quote(f'{path}[{extra}]')}"
     if url and path is None:
         return f"pip install {shlex.quote(f'bitfront[{extra}] @ {url}')}"
     return f"pip install {' '.join(map(shlex.quote, _packages(found, extra)))}"
+
+
+def upgrade_advice() -> str:
+    """Sentences that say how to upgrade this installation, with a command to copy.
+
+    They differ with the origin: a folder with the source, a repository or a wheel. The advice leaves extras out,
+    because what they installed stays.
+    """
+    found = _distribution()
+    url, editable = _origin(found) if found is not None else (_ROOT.as_uri(), False)
+    path = _local_path(url)
+    if path is not None and path.is_dir():
+        shown = shlex.quote(str(path))
+        how = f"run `git -C {shown} pull`" if (path / ".git").exists() else f"put the newer source into {shown}"
+        return f"To upgrade bitfront, {how}, then run `pip install {'-e ' if editable else ''}{shown}`."
+    if url and path is None:
+        newest = re.sub("@[0-9a-f]+$", "", url)
+        return f"To upgrade bitfront, run `pip install --upgrade {shlex.quote(f'bitfront @ {newest}')}`."
+    return (
+        "To upgrade bitfront, run `make wheel` in a folder with its newer source, then `pip install` with the wheel "
+        "that it writes."
+    )
+
+
+def _local_path(url: str) -> Path | None:
+    """The folder or file that a URL names on this machine; None for other URLs."""
+    return Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else None
 
 
 def _distribution() -> metadata.Distribution | None:

@@ -221,13 +221,13 @@ def _print_exported(done: Export) -> None:
 
 def _final_text(done: Export) -> str:
     """The loss of an exported engine on the final split, and what that says of the limits."""
+    from studies.judging.rounding import estimate_text
     from studies.judging.sentences.unrelated_outputs import MARK
-    from studies.show.terminal.estimates import estimate_text
 
     final, metric = done.manifest["final"], done.manifest["metric"]
     limits = {True: "the limits hold", False: "the limits do NOT hold", None: ""}[done.holds]
     sure = {"holds surely": " surely", "holds": ", not surely"}.get(final["verdict"], "")
-    loss = estimate_text(final["loss"], (final["loss_high"] - final["loss_low"]) / 2, MetricScale.of(metric))
+    loss = estimate_text(final["loss"], final["loss_low"], final["loss_high"], MetricScale.of(metric))
     parts = [f"on the final split: loss {loss}"]
     parts += [f"{final['tried']} were tried"] if final["tried"] > 1 else []
     parts += [f"{limits}{sure}"] if limits else []

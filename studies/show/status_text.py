@@ -9,13 +9,13 @@ from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, speedup_text, value_text
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_duration_s, format_ms
-from studies.show.terminal.estimates import estimate_text, speedup_text, value_text
 from studies.show.terminal.text_table import plain_table
 from studies.show.terminal.wrapping import wrapped
 from studies.store.records import FinishedRow, RunningRecord, WorkerRecord
@@ -81,9 +81,10 @@ def point_text(point: Point, metric: MetricScale) -> str:
     """One pick: its latency, speed-up, metric and loss in the search, and what the final split says of it."""
     speedup = "" if point.speedup is None else f", {speedup_text(point.speedup)} × FP32"
     broken = f", {MARK}" if point.unrelated else ""
-    half = (point.loss_high - point.loss_low) / 2
+    half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"
-    scores = f"{format_ms(point.latency_ms)}{speedup}, {value}, loss {estimate_text(point.loss, half, metric)}"
+    loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
+    scores = f"{format_ms(point.latency_ms)}{speedup}, {value}, loss {loss}"
     return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from search.installation import install_command
+from search.installation import install_command, upgrade_advice
 from tests.support.paths import ROOT
 
 METADATA = """Metadata-Version: 2.4
@@ -71,3 +71,30 @@ def test_source_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(metadata, "distribution", missing)
     assert install_command("cpu") == f"pip install '{ROOT}[cpu]'"
+
+
+@pytest.mark.parametrize(("facts", "option"), [({"editable": True}, "-e "), ({}, "")])
+def test_a_folder_of_source_is_upgraded_in_its_place(
+    install: Any, tmp_path: Path, facts: dict[str, Any], option: str
+) -> None:
+    source = tmp_path / "bitfront"
+    source.mkdir()
+    install({"url": source.as_uri(), "dir_info": facts})
+    assert upgrade_advice() == (
+        f"To upgrade bitfront, put the newer source into {source}, then run `pip install {option}{source}`."
+    )
+    (source / ".git").mkdir()
+    assert f"run `git -C {source} pull`, then run `pip install {option}{source}`" in upgrade_advice()
+
+
+def test_a_repository_is_upgraded_to_its_newest_commit(install: Any) -> None:
+    install({"url": "https://example.org/b.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    assert "`pip install --upgrade 'bitfront @ git+https://example.org/b.git'`" in upgrade_advice()
+
+
+def test_a_wheel_is_upgraded_by_another_wheel(install: Any, tmp_path: Path) -> None:
+    wheel = tmp_path / "bitfront-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    install({"url": wheel.as_uri(), "archive_info": {}})
+    assert "`make wheel`" in upgrade_advice()
+    assert "git pull" not in upgrade_advice()

@@ -11,10 +11,11 @@ from studies.judging.findings.rescue_table import won_back
 from studies.judging.measures import FP32
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
+from studies.judging.rounding import latency_text
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_ms, format_percent
+from studies.options.quantities import format_percent
 
 HEADER = ("target", "FP32", "INT8", "INT8 loses", "scheme", "latency", "final {metric}", "final loss", "won back")
 _INT8 = "baseline:int8"
@@ -79,15 +80,15 @@ def device_row(now: Standing, number: int, name: str, assignments: Mapping[int, 
 
 
 def device_cells(rows: Sequence[DeviceRow], metric: MetricScale) -> list[tuple[str, ...]]:
-    """The rows as texts, below `HEADER`; what is not known is empty."""
+    """The rows as texts, below `HEADER`; three significant digits at most; what is not known is empty."""
     return [
         (
             f"{row.number}  {row.name}",
-            _ms(row.fp32_ms),
-            _ms(row.int8_ms),
+            latency_text(row.fp32_ms),
+            latency_text(row.int8_ms),
             _loss(row.int8_loss, metric),
             row.scheme,
-            _ms(row.latency_ms),
+            latency_text(row.latency_ms),
             _loss(row.final_value, metric),
             _loss(row.final_loss, metric),
             "" if row.won_back is None else format_percent(row.won_back),
@@ -131,9 +132,5 @@ def _known(number: float) -> float | None:
     return None if number != number else number
 
 
-def _ms(value: float | None) -> str:
-    return "" if value is None else format_ms(value)
-
-
 def _loss(value: float | None, metric: MetricScale) -> str:
-    return "" if value is None else metric.text(value)
+    return "" if value is None else metric.text(value, 3)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from studies.judging.rounding import estimate_text, latency_text
 from studies.options.limits import LATENCY_MS, LOSS
 from studies.options.quantities import format_ms
 from studies.show.plots import BLUE, GREY, ORANGE, RED, Figure, finite, frame, plain, widened
 from studies.show.report.label_places import Mark, place_labels
 from studies.show.report.rows import EvaluationRow, ReportData
-from studies.show.rounding import estimate_text, latency_text
 
 _LIGHT_BLUE = "#8fb8dc"
 _FAR = 2.5  # how many times the height of the near view all losses may take before they get a strip of their own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
@@ -10,6 +11,7 @@ from markupsafe import Markup
 from search.values import LossEstimate
 from studies.judging.findings.device_table import device_cells, device_header
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
+from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.options.limits import MetricScale
 from studies.options.quantities import format_percent
 from studies.outputs import check_file
@@ -18,8 +20,7 @@ from studies.show.plots import BLUE, ORANGE, RED, colour_of
 from studies.show.report.figures import figures
 from studies.show.report.front_figure import view_of
 from studies.show.report.layers import labels_of, precision_map
-from studies.show.report.rows import PickRow, ReportData
-from studies.show.rounding import estimate_text, latency_text, value_text
+from studies.show.report.rows import ReportData
 from studies.trials.forecasts import error_text, ranks_text
 
 
@@ -38,7 +39,9 @@ def render_report(data: ReportData) -> str:
     )
     scale = data.metric
     environment.filters["breakable"] = _breakable
-    environment.filters.update(ms=latency_text, percent=_percent, metric=scale.text, ranks=ranks_text, error=error_text)
+    environment.filters.update(
+        ms=partial(latency_text, missing="–"), percent=_percent, metric=scale.text, ranks=ranks_text, error=error_text
+    )
     # A closing tag inside the library would end the script; none is there today.
     library = get_plotlyjs().replace("</script", "<\\/script")
     template = environment.get_template("report.html.jinja")
@@ -50,8 +53,10 @@ def render_report(data: ReportData) -> str:
         limits=limit_texts(data),
         map=precision_map(data),
         swatches={label: colour_of(label) for label in labels_of(data)},
-        estimate=lambda value, low, high: estimate_text(value, low, high, scale),
-        final_value=lambda pick: value_text(pick.final_value, _half(pick), scale),
+        estimate=lambda value, low, high: estimate_text(value, low, high, scale, missing="–"),
+        final_value=lambda pick: value_text(
+            pick.final_value, half_width(pick.final_low, pick.final_high), scale, missing="–"
+        ),
         beyond=len(data.shown) - len(data.front),
         device_header=device_header(data.metric),
         device_rows=device_cells(data.beside.devices, data.metric) if data.beside is not None else [],
@@ -71,13 +76,6 @@ def _loss_text(found: LossEstimate | None, scale: MetricScale) -> str:
 def _breakable(name: str) -> Markup:
     """A node's name, which may be broken behind each of its slashes."""
     return Markup("/<wbr>").join(name.split("/"))
-
-
-def _half(pick: PickRow) -> float:
-    """Half of the interval of a pick's loss on the final data; NaN where it was not scored."""
-    if pick.final_low is None or pick.final_high is None:
-        return math.nan
-    return (pick.final_high - pick.final_low) / 2
 
 
 def write_report(data: ReportData, path: Path) -> None:

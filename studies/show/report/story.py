@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from search.values.precision import Precision
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
-from studies.show.rounding import estimate_text, latency_text, value_text
 
 _WORDS = {
     Verdict.SURELY: "The limits surely hold there",
@@ -89,7 +89,7 @@ def _value(now: Standing, name: str, point: Point) -> str:
     """The metric in words; FP32 is what metrics of likeness compare with, so it has no value of its own there."""
     if name == "FP32" and now.metric.relative:
         return "reference"
-    return value_text(point.value, (point.loss_high - point.loss_low) / 2, now.metric)
+    return value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric, missing="–")
 
 
 def _final_sentence(now: Standing) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from search.values import Precision
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.verdicts import Verdict
 from studies.judging.sentences.picks import ties_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
 from studies.show.front_rows import ordered_points
-from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
 from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import OK
 
@@ -85,7 +85,7 @@ def limits_word(now: Standing, point: Point) -> str:
 
 def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list[str]:
     timed = not math.isnan(point.latency_ms)
-    half, final = (point.loss_high - point.loss_low) / 2, point.final
+    half = half_width(point.loss_low, point.loss_high)
     return [
         ", ".join(_names(now, point)),
         str(point.trial),
@@ -93,8 +93,8 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list
         speedup_text(point.speedup) if timed else "",
         *(cell for level in levels for cell in final_level_cells(point.final_levels, level)),
         value_text(point.value, half, now.metric),
-        estimate_text(point.loss, half, now.metric),
-        _final_cell(now, point, (final.high - final.low) / 2),
+        estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
+        _final_cell(now, point),
         limits_word(now, point),
         _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
         "; ".join(_notes(now, point)),
@@ -110,10 +110,11 @@ def _names(now: Standing, point: Point) -> Iterator[str]:
         yield point.baseline.upper()
 
 
-def _final_cell(now: Standing, point: Point, half: float) -> str:
+def _final_cell(now: Standing, point: Point) -> str:
     if now.final.unscorable[point.row]:
         return "NaN or infinity"
-    return estimate_text(point.final.loss, half, now.metric) if point.final.scored else ""
+    final = point.final
+    return estimate_text(final.loss, final.low, final.high, now.metric) if final.scored else ""
 
 
 def _notes(now: Standing, point: Point) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.evaluations import failure_text
 from studies.judging.standing import Standing
-from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
 from studies.store.records import EvaluationRecord
 
 
@@ -18,12 +18,12 @@ def ended_text(record: EvaluationRecord, now: Standing) -> str:
     accuracy = evaluation.accuracy
     if evaluation.latency is None or accuracy is None:
         return record.status
-    half = (accuracy.loss_high - accuracy.loss_low) / 2
+    half = half_width(accuracy.loss_low, accuracy.loss_high)
     parts = [latency_text(evaluation.latency.value_ms, now.target.band)]
     if speedup := speedup_text(_speedup(record, now)):
         parts.append(f"{speedup} × FP32")
     parts.append(f"{now.metric.name} {value_text(accuracy.value, half, now.metric)}")
-    parts.append(f"loss {estimate_text(accuracy.loss, half, now.metric)}")
+    parts.append(f"loss {estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, now.metric)}")
     if not accuracy.complete:
         parts.append(f"stopped after {accuracy.samples} of {accuracy.total} samples")
     name = f" ({record.role.partition(':')[2].upper()} baseline)" if record.role else ""

@@ -6,10 +6,10 @@ import math
 
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
-from studies.show.terminal.estimates import estimate_text, latency_text, speedup_text, value_text
 
 
 def recommendation_text(now: Standing) -> str:
@@ -30,14 +30,14 @@ def point_text(now: Standing, point: Point) -> str:
     times = f"trial {point.trial} takes {latency_text(point.latency_ms, now.target.band)}"
     if speedup:
         times += f", {speedup} × FP32"
-    half = (point.loss_high - point.loss_low) / 2
     final = point.final
     if final.scored and math.isfinite(final.loss):
-        final_half = (final.high - final.low) / 2
-        value = f"{now.metric.name} {value_text(final.value, final_half, now.metric)}"
-        return f"{times}; {value}, loss {estimate_text(final.loss, final_half, now.metric)} on the final samples"
-    value = f"{now.metric.name} {value_text(point.value, half, now.metric)}"
-    return f"{times}; {value}, loss {estimate_text(point.loss, half, now.metric)} on the search samples"
+        value = value_text(final.value, half_width(final.low, final.high), now.metric)
+        loss, samples = estimate_text(final.loss, final.low, final.high, now.metric), "final"
+    else:
+        value = value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric)
+        loss, samples = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric), "search"
+    return f"{times}; {now.metric.name} {value}, loss {loss} on the {samples} samples"
 
 
 def _name(now: Standing) -> str:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from search.errors import BitfrontError, StudyError
+from search.installation import upgrade_advice
 from studies.options.urls import default_url
 from studies.store.database.connections import make_engine, no_way_to, one_at_a_time, writing
 from studies.store.database.database_url import artifact_folder, check_shareable, hide_password, is_file, parse_url
@@ -236,8 +237,8 @@ def _check_ours(version: int | None, tables: frozenset[str], url: URL, *, create
     shown = hide_password(url)
     if version is not None and version > VERSION:
         raise StudyError(
-            f"The database {shown} has version {version} of bitfront's tables, this bitfront knows up to {VERSION}. "
-            "Upgrade bitfront: `git pull` in its clone, then `pip install .` there, with the extras in use."
+            f"opening the database {shown}: expected version {VERSION} of bitfront's tables or older, got version "
+            f"{version}, which a newer bitfront wrote. {upgrade_advice()}"
         )
     if version is not None or (create and (not tables or tables >= OPTUNA_TABLES)):
         return

@@ -79,11 +79,11 @@ def test_cells_stand_below_a_header_that_names_the_metric() -> None:
     cells = device_cells([known, DeviceRow(3, "another", None, None, None)], metric)
     assert dict(zip(device_header(metric), cells[0], strict=True)) == {
         "target": "2  a board",
-        "FP32": "4 ms",
-        "INT8": "1 ms",
+        "FP32": "4.00 ms",
+        "INT8": "1.00 ms",
         "INT8 loses": "20 %",
         "scheme": "1 int8, 1 fp32",
-        "latency": "2 ms",
+        "latency": "2.00 ms",
         "final top1": "88 %",
         "final loss": "4 %",
         "won back": "80 %",

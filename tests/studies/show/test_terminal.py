@@ -13,7 +13,6 @@ from studies.cli.printing import output
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import Mixes
-from studies.show.terminal.estimates import decimals_of, estimate_text, latency_text, value_text
 from studies.show.terminal.front_table import front_table, limits_legend
 from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
 from studies.show.terminal.trials_table import sorted_points, trials_table
@@ -118,33 +117,6 @@ def test_a_shortened_text_keeps_both_ends_and_its_width() -> None:
         assert cell_len(shorten_middle("abcdefghijklmnopqrst", width)) <= width
     assert shorten_middle("abcdefghij", 7) == "ab…ghij"
     assert shorten_middle("short", 5) == "short"
-
-
-@pytest.mark.parametrize(
-    ("value", "half", "metric", "said"),
-    [
-        (0.1427, 0.0058, TOP1, "14.3 ± 0.6 %"),
-        (0.0008333, 0.0015, TOP1, "0.08 ± 0.15 %"),
-        (-0.00009356, 0.00097, TOP1, "-0.01 ± 0.10 %"),
-        (1.234, 0.24, SQNR, "1.23 ± 0.24 dB"),
-        (0.0, 0.0, TOP1, "0 %"),
-        (float("nan"), 0.1, TOP1, ""),
-    ],
-)
-def test_an_estimate_has_the_digits_of_its_interval(value: float, half: float, metric: MetricScale, said: str) -> None:
-    assert estimate_text(value, half, metric) == said
-
-
-def test_values_and_latencies_have_the_digits_that_they_deserve() -> None:
-    assert value_text(0.95873, 0.0058, TOP1) == "95.9 %"
-    assert value_text(50.123, 0.5, SQNR) == "50.1 dB"
-    assert [latency_text(ms, 0.025) for ms in (0.8316, 2.2024, 12.34, 1234.5)] == [
-        "0.83 ms",
-        "2.20 ms",
-        "12.3 ms",
-        "1234 ms",
-    ]
-    assert [decimals_of(half) for half in (0.15, 0.4, 2.0, 40.0)] == [2, 1, 1, 0]
 
 
 def test_no_sentence_is_cut_and_no_word_is_broken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,106 @@
+"""Measured numbers as texts, with the digits that their uncertainty allows."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+from studies.options.limits import MetricScale
+
+_USUAL_DIGITS = 3
+_MOST_DECIMALS = 9
+
+
+def estimate_text(
+    value: float | None, low: float | None, high: float | None, metric: MetricScale, *, missing: str = ""
+) -> str:
+    """A loss with half of its interval: `0.08 ± 0.15 %`; both end in the same digit.
+
+    Args:
+        value, low, high: the loss and the ends of its interval in the metric's unit, ratios as shares of one. Without
+            an interval the loss has three significant digits.
+        missing: the text for a loss that is not known.
+    """
+    if not _finite(value):
+        return missing
+    half = half_width(low, high)
+    decimals = decimals_of(half * _factor(metric))
+    if decimals is None:
+        return metric.text(value, _USUAL_DIGITS)
+    return f"{_scaled(value, decimals, metric)} ± {_scaled(half, decimals, metric)} {_unit(metric)}".rstrip()
+
+
+def value_text(value: float | None, half: float, metric: MetricScale, *, missing: str = "") -> str:
+    """A value of the metric: `95.9 %`; it ends in the same digit as the interval of its loss.
+
+    Args:
+        half: half of the interval of its loss; NaN where that is not known: then three significant digits.
+        missing: the text for a value that is not known.
+    """
+    if not _finite(value):
+        return missing
+    decimals = decimals_of(half * _factor(metric))
+    if decimals is None:
+        return metric.text(value, _USUAL_DIGITS)
+    return f"{_scaled(value, decimals, metric)} {_unit(metric)}".rstrip()
+
+
+def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = "") -> str:
+    """A latency with the digits that two measurements of it share, two at least: `0.83 ms`.
+
+    Args:
+        band: the share by which two latencies may differ and still count as equal; 0 where it is not known: then three
+            significant digits.
+        missing: the text for a latency that is not known.
+    """
+    if not _finite(latency_ms) or latency_ms <= 0:
+        return missing
+    exponent = math.floor(math.log10(latency_ms))
+    decimals = (
+        max(-math.floor(math.log10(latency_ms * band)), 1 - exponent) if band > 0 else _USUAL_DIGITS - 1 - exponent
+    )
+    return f"{fixed(latency_ms, max(0, min(_MOST_DECIMALS, decimals)))} ms"
+
+
+def speedup_text(speedup: float | None) -> str:
+    """How many times as fast as FP32: `2.65`; empty where that is not known."""
+    return f"{speedup:.2f}" if _finite(speedup) else ""
+
+
+def half_width(low: float | None, high: float | None) -> float:
+    """Half of an interval; NaN where an end of it is not known."""
+    return (high - low) / 2 if _finite(low) and _finite(high) else math.nan
+
+
+def decimals_of(half: float) -> int | None:
+    """The decimals that show an uncertainty: two digits of it where it begins with 1 or 2, otherwise one.
+
+    None where there is no uncertainty: half is 0, negative or not finite.
+    """
+    if not math.isfinite(half) or half <= 0:
+        return None
+    exponent = math.floor(math.log10(half))
+    digits = 2 if half / 10**exponent < 2.95 else 1
+    return max(0, min(_MOST_DECIMALS, digits - 1 - exponent))
+
+
+def fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals; zero has no sign."""
+    text = f"{value:.{decimals}f}"
+    return text if float(text) else text.removeprefix("-")
+
+
+def _scaled(value: float, decimals: int, metric: MetricScale) -> str:
+    return fixed(value * _factor(metric), decimals)
+
+
+def _factor(metric: MetricScale) -> float:
+    return 100.0 if metric.ratio else 1.0
+
+
+def _unit(metric: MetricScale) -> str:
+    return "%" if metric.ratio else metric.unit
+
+
+def _finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
