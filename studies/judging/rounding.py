@@ -30,6 +30,14 @@ def estimate_text(
     return f"{_scaled(value, decimals, metric)} ± {_scaled(half, decimals, metric)} {_unit(metric)}".rstrip()
 
 
+def interval_text(low: float, high: float, metric: MetricScale) -> str:
+    """Both ends of an interval: `12.6 … 14.3 %`, with the digits that `estimate_text` shows of it."""
+    decimals = decimals_of(half_width(low, high) * _factor(metric))
+    if decimals is None:
+        return f"{metric.text(low, _USUAL_DIGITS)} … {metric.text(high, _USUAL_DIGITS)}"
+    return f"{_scaled(low, decimals, metric)} … {_scaled(high, decimals, metric)} {_unit(metric)}".rstrip()
+
+
 def value_text(value: float | None, half: float, metric: MetricScale, *, missing: str = "") -> str:
     """A value of the metric: `95.9 %`; it ends in the same digit as the interval of its loss.
 

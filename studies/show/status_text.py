@@ -9,13 +9,13 @@ from rich.text import Text
 
 from studies.judging.findings.rescue_table import recovery_text
 from studies.judging.points import Point
-from studies.judging.rounding import estimate_text, half_width, speedup_text, value_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.sentences.evaluations import failures_text, finished_text, replaced_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.status.study_status import StudyStatus, TargetStatus
 from studies.judging.status.time_table import time_rows, times_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_duration_s, format_ms
+from studies.options.quantities import format_duration_s
 from studies.show.terminal.text_table import plain_table
 from studies.show.terminal.wrapping import wrapped
 from studies.store.records import FinishedRow, RunningRecord, WorkerRecord
@@ -84,7 +84,7 @@ def point_text(point: Point, metric: MetricScale) -> str:
     half = half_width(point.loss_low, point.loss_high)
     value = f"{metric.name} {value_text(point.value, half, metric)}"
     loss = estimate_text(point.loss, point.loss_low, point.loss_high, metric)
-    scores = f"{format_ms(point.latency_ms)}{speedup}, {value}, loss {loss}"
+    scores = f"{latency_text(point.latency_ms)}{speedup}, {value}, loss {loss}"
     return f"trial {point.trial}: {scores}, {point.final.verdict.value}{broken}"
 
 

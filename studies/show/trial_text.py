@@ -18,8 +18,9 @@ from studies.judging.findings.rescue_table import mix_bias_text
 from studies.judging.sentences.evaluations import death_text, failure_text, mix_text
 from studies.judging.sentences.flips import flip_texts
 from studies.judging.sentences.unrelated_outputs import format_resemblance, unrelated_text
+from studies.judging.rounding import estimate_text, half_width, latency_text, value_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_bytes, format_duration_s, format_metric, format_ms
+from studies.options.quantities import format_bytes, format_duration_s, format_metric
 from studies.show.trial_details import TrialDetails
 from studies.store.records import EvaluationRecord, Round, StudyRecord
 
@@ -224,19 +225,19 @@ def _latency_lines(record: EvaluationRecord) -> Iterator[str]:
     latency = record.evaluation.latency
     if latency is None:
         return
-    scaled = f", {format_ms(latency.raw_ms)} as timed" if latency.baseline_ms is not None else ""
-    samples = f"spread {latency.spread:.1%} over {len(latency.samples_ms)} samples"
-    yield f"latency {format_ms(latency.value_ms)}{scaled}; {samples}"
+    scaled = f", {latency_text(latency.raw_ms)} as timed" if latency.baseline_ms is not None else ""
+    samples = f"spread {100 * latency.spread:.2g} % over {len(latency.samples_ms)} samples"
+    yield f"latency {latency_text(latency.value_ms)}{scaled}; {samples}"
     yield from _surroundings(latency)
     for again in record.rounds:
         if again.number > 0:
-            yield f"measured again: {format_ms(again.latency.value_ms)} (round {again.number})"
+            yield f"measured again: {latency_text(again.latency.value_ms)} (round {again.number})"
             yield from _surroundings(again.latency)
 
 
 def _forecast_line(told: Predicted, metric: MetricScale) -> str:
     """What was predicted, each with half of its 90 % interval."""
-    latency = f"{format_ms(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
+    latency = f"{latency_text(told.ms)} ± {format_metric(NINETY * told.ms_std, 'ms', False, 2)}"
     loss, half = metric.text(told.loss, 3), metric.text(NINETY * told.loss_std, 2)
     return f"forecast: {latency}, loss {loss} ± {half}"
 
@@ -244,7 +245,7 @@ def _forecast_line(told: Predicted, metric: MetricScale) -> str:
 def _surroundings(latency: Latency) -> Iterator[str]:
     yield from (f"  warning: {warning}" for warning in latency.warnings)
     if latency.around_ms:
-        times = (f"{name.replace('_', ' ')} {format_ms(ms)}" for name, ms in latency.around_ms.items())
+        times = (f"{name.replace('_', ' ')} {latency_text(ms)}" for name, ms in latency.around_ms.items())
         yield f"  not in it: {', '.join(times)}"
     if latency.conditions:
         yield f"  device: {conditions_text(latency.conditions)}"
@@ -271,12 +272,13 @@ def conditions_text(conditions: Mapping[str, Any]) -> str:
 
 def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
     metric, clusters = MetricScale.of(study.metric), study.clusters(name)
-    low, high = metric.text(accuracy.loss_low), metric.text(accuracy.loss_high)
+    half = half_width(accuracy.loss_low, accuracy.loss_high)
+    loss = estimate_text(accuracy.loss, accuracy.loss_low, accuracy.loss_high, metric)
     early = "" if accuracy.complete else " (stopped early)"
     likeness = "–" if accuracy.resemblance is None else format_resemblance(accuracy.resemblance)
     samples = f"{accuracy.samples} of {accuracy.total} samples"
     return (
-        f"{name}: {metric.name} {metric.text(accuracy.value)}, loss {metric.text(accuracy.loss)} [{low}, {high}] on "
+        f"{name}: {metric.name} {value_text(accuracy.value, half, metric)}, loss {loss} on "
         f"{samples}{'' if clusters is None else f' ({clusters} clusters)'}{early}; correlation with FP32's outputs "
         f"{likeness}"
     )
@@ -301,7 +303,7 @@ def _facts(evaluation: Evaluation, *, details: bool) -> Iterator[str]:
 
 
 def engine_text(engine: EngineSummary) -> str:
-    """`42 layers, 5 of them moves that take 0.02 ms of 0.4 ms (5.0%)`, then opaque regions and sparse layers."""
+    """`42 layers, 5 of them moves that take 0.02 ms of 0.4 ms (5 %)`, then opaque regions and sparse layers."""
     parts = [f"{engine.layers} layers, {moves_text(engine)}"]
     parts += [f"{engine.opaque} opaque region{'s' * (engine.opaque > 1)}"] if engine.opaque else []
     parts += [f"{engine.sparse} layer{'s' * (engine.sparse > 1)} on sparse weights"] if engine.sparse else []
@@ -316,5 +318,6 @@ def moves_text(engine: EngineSummary) -> str:
     text = f"{engine.moves} of them moves"
     if engine.moves_ms is None or not engine.profiled_ms:
         return text
-    share = engine.moves_ms / engine.profiled_ms
-    return f"{text} that take {format_ms(engine.moves_ms)} of {format_ms(engine.profiled_ms)} ({share:.1%})"
+    share = 100 * engine.moves_ms / engine.profiled_ms
+    took = latency_text(engine.moves_ms, missing="0 ms")
+    return f"{text} that take {took} of {latency_text(engine.profiled_ms)} ({share:.0f} %)"

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from search.values import LossEstimate, MixBias, RecoveryRecord, StepRecord
+from studies.judging.rounding import half_width, interval_text, latency_text, value_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_duration_s, format_ms
+from studies.options.quantities import format_duration_s
 
 HEADER = ("step", "loss before", "loss after", "95 % interval", "won back", "latency", "seconds")
 PLAIN = "plain INT8"
@@ -83,9 +84,9 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
             row.step,
             _loss(row.before, metric),
             _loss(row.after, metric),
-            "" if row.after is None else f"{metric.text(row.after.low)} … {metric.text(row.after.high)}",
-            "" if row.won_back is None else f"{row.won_back:.1%}",
-            "" if row.latency_ms is None else format_ms(row.latency_ms),
+            "" if row.after is None else interval_text(row.after.low, row.after.high, metric),
+            "" if row.won_back is None else f"{row.won_back:.0%}".replace("%", " %"),
+            latency_text(row.latency_ms),
             "" if row.seconds is None else f"{row.seconds:.1f}",
         )
         for row in rows
@@ -93,7 +94,7 @@ def rescue_cells(rows: Sequence[RescueRow], metric: MetricScale) -> list[tuple[s
 
 
 def _loss(estimate: LossEstimate | None, metric: MetricScale) -> str:
-    return "" if estimate is None else metric.text(estimate.loss)
+    return "" if estimate is None else value_text(estimate.loss, half_width(estimate.low, estimate.high), metric)
 
 
 def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> list[str]:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from search.values import Answer, Assignment, Failure, Precision
+from studies.judging.rounding import latency_text
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_ms
 from studies.store.records import FAILED, DeathRecord, EvaluationRecord, FinishedRow
 
 _MOST_NAMED = 5
@@ -74,7 +74,7 @@ def _scores_text(
     seen, total = samples
     early = "" if seen == total else f", stopped after {seen} of {total} samples"
     named = f" ({role.partition(':')[2]} baseline)" if role else ""
-    return f"{format_ms(latency_ms)}, loss {metric.text(loss)}{early}{named}"
+    return f"{latency_text(latency_ms)}, loss {metric.text(loss, 3)}{early}{named}"
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

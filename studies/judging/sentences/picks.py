@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from studies.judging.point_lists import best_point
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, latency_text
 from studies.judging.rules.candidates import Aim
 from studies.judging.sentences.final_split import final_text
 from studies.judging.sentences.unrelated_outputs import MARK
 from studies.judging.standing import Standing
-from studies.options.quantities import format_ms
 
 _MOST_TIES = 2
 
@@ -31,7 +31,8 @@ def best_text(now: Standing) -> str:
 def numbers_text(now: Standing, point: Point) -> str:
     """Latency, loss in the search and on the final split of an evaluation, and what that says of the limits."""
     doubt = " (not sure)" if point.not_sure else ""
-    searched = f"{format_ms(point.latency_ms)}, loss {now.metric.text(point.loss)}{doubt}"
+    loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
+    searched = f"{latency_text(point.latency_ms, now.target.band)}, loss {loss}{doubt}"
     final = final_text(now, point)
     return f"{searched}; on the final split {final}" if final else searched
 

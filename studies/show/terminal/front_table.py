@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from search.values import Precision
 from studies.judging.findings.optimization_levels import final_level_cells, levels_of
@@ -19,14 +19,14 @@ from studies.show.terminal.text_table import Column, TextTable
 from studies.store.records import OK
 
 BEST_STYLE, BASELINE_STYLE, MISSED_STYLE = "bold green", "cyan", "yellow"
+_MISSED = "missed"
 # What the column `limits` says, with its explanation below the table.
 LIMIT_WORDS: Mapping[Verdict, tuple[str, str]] = {
-    Verdict.SURELY: ("kept", "on the final samples, with their whole interval"),
-    Verdict.HOLDS: ("likely", "kept on the final samples by the estimate, not by its whole interval"),
-    Verdict.FAILS: ("missed", "by the search or on the final samples"),
-    Verdict.UNCONFIRMED: ("unseen", "kept in the search; the final samples were not asked"),
+    Verdict.SURELY: ("kept", "on the final samples by the whole interval"),
+    Verdict.HOLDS: ("likely", "kept on the final samples by the estimate, but not by its whole interval"),
+    Verdict.FAILS: (_MISSED, "on the search samples or on the final samples"),
+    Verdict.UNCONFIRMED: ("unseen", "kept on the search samples, not scored on the final samples"),
 }
-
 
 _LABELS = [each.label.upper() for each in sorted(Precision, key=lambda each: -each.rank)]
 
@@ -39,14 +39,20 @@ def front_table(now: Standing, mixes: Mapping[int, str]) -> TextTable:
     Args:
         mixes: evaluation id → mix in words.
     """
-    return points_table(now, ordered_points(now), mixes)
+    return points_table(now, ordered_points(now), mixes, _front_notes)
 
 
-def points_table(now: Standing, points: Sequence[Point], mixes: Mapping[int, str]) -> TextTable:
-    """Some evaluations, in this order."""
+def points_table(
+    now: Standing, points: Sequence[Point], mixes: Mapping[int, str], notes: Callable[[Standing, Point], Iterator[str]]
+) -> TextTable:
+    """Some evaluations, in this order.
+
+    Args:
+        notes: what is to be said of each.
+    """
     levels = levels_of(now.details.final_levels.values())
     columns = [
-        Column("pick", shorten=_shorten_picks),
+        Column("pick", shorten=_shorten_picks, told_whole=True),
         Column("trial", right=True),
         Column("latency", right=True),
         Column("× FP32", right=True),
@@ -58,7 +64,7 @@ def points_table(now: Standing, points: Sequence[Point], mixes: Mapping[int, str
         Column("mix", drop=3, shorten=_shorten_mixes),
         Column("notes", note=True),
     ]
-    rows = [_cells(now, point, levels, mixes[point.id]) for point in points]
+    rows = [[*_cells(now, point, levels, mixes[point.id]), "; ".join(notes(now, point))] for point in points]
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
     return _without_empty(TextTable(columns, rows, key=1, styles=styles), ("final loss", "limits", "notes"))
 
@@ -97,7 +103,6 @@ def _cells(now: Standing, point: Point, levels: Sequence[int], mix: str) -> list
         _final_cell(now, point),
         limits_word(now, point),
         _MIX_LABEL.sub(lambda label: label[0].upper(), mix),
-        "; ".join(_notes(now, point)),
     ]
 
 
@@ -117,18 +122,23 @@ def _final_cell(now: Standing, point: Point) -> str:
     return estimate_text(final.loss, final.low, final.high, now.metric) if final.scored else ""
 
 
-def _notes(now: Standing, point: Point) -> Iterator[str]:
+def _front_notes(now: Standing, point: Point) -> Iterator[str]:
+    """What is noteworthy of an evaluation in the table of the front; of a baseline nobody asks why it is not on it."""
+    yield from point_notes(now, point)
+    if point.status == OK and point.feasible and not (point.on_front or point.picks or point.role):
+        yield "beaten"
+
+
+def point_notes(now: Standing, point: Point) -> Iterator[str]:
     """What is noteworthy of an evaluation."""
     if point.unrelated:
         yield MARK
-    for name in point.picks:
-        if text := ties_text(now, point, name):
-            yield f"as {name} it {text}"
+    yield from _ties(now, point)
     if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
         yield "not sure to keep the limits"
     if "best" in point.picks and point.final.tries > 1:
         yield f"{point.final.tries} were tried on the final samples"
-    if not point.on_front and (why := _why_off(point)):
+    if not point.on_front and (why := _why_off(now, point)):
         yield why
     if point.opaque > 0:
         yield f"{point.opaque} groups are opaque"
@@ -136,14 +146,27 @@ def _notes(now: Standing, point: Point) -> Iterator[str]:
         yield "latency doubtful"
 
 
-def _why_off(point: Point) -> str:
+def _ties(now: Standing, point: Point) -> Iterator[str]:
+    """What its picks tie with; picks that tie with the same are named together."""
+    names: dict[str, list[str]] = {}
+    for name in point.picks:
+        if text := ties_text(now, point, name):
+            names.setdefault(text, []).append(name)
+    for text, same in names.items():
+        yield f"as {' and '.join(same)} it {text}"
+
+
+def _why_off(now: Standing, point: Point) -> str:
+    """Why an evaluation is not on the front, where its latency, its loss and the column `limits` do not show it."""
     if point.status != OK:
         return ""
     if point.picks:
         return "not on the front"
     if point.final.failure:
         return "fails on the final data"
-    return point.mismatch or ("beaten" if point.feasible else "misses the limits")
+    if point.feasible or limits_word(now, point) == _MISSED:
+        return point.mismatch
+    return point.mismatch or "misses the limits"
 
 
 def _style(now: Standing, point: Point) -> str:
@@ -151,19 +174,18 @@ def _style(now: Standing, point: Point) -> str:
         return BEST_STYLE
     if point.role:
         return BASELINE_STYLE
-    return MISSED_STYLE if limits_word(now, point) == "missed" or point.status != OK else ""
+    return MISSED_STYLE if limits_word(now, point) == _MISSED or point.status != OK else ""
 
 
 def _shorten_picks(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
-    """`best, fast, knee` as `best +2`, `accurate, FP32` as `acc. FP32`: a baseline keeps its name."""
-    return header, [_short_names(cell.replace("accurate", "acc.").split(", ")) for cell in cells]
+    """`best, fast, knee` as `best +2`, `accurate, FP32` as `FP32 +1`: a baseline keeps its name, as `best` does."""
+    return header, [_short_names(cell.split(", ")) for cell in cells]
 
 
 def _short_names(names: Sequence[str]) -> str:
-    first, *others = names
-    if others and others[-1] in _LABELS:
-        return f"{first} {others[-1]}"
-    return f"{first} +{len(others)}" if others else first
+    ahead = [name for name in names if name in ("best", *_LABELS)] or [names[0].partition(":")[0]]
+    left = len(names) - len(ahead)
+    return f"{' '.join(ahead)} +{left}" if left else " ".join(ahead)
 
 
 def _shorten_mixes(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:

@@ -23,6 +23,7 @@ class Column:
         least: cells may lose their middle down to this width; 0 where they may not.
         note: where there is no room, its texts are told below the table, each with the rows that it is said of.
         shorten: (header, cells) → shorter ones, where there is no room.
+        told_whole: cells that were shortened are told whole below the table.
     """
 
     header: str
@@ -31,6 +32,7 @@ class Column:
     least: int = 0
     note: bool = False
     shorten: Shorten | None = None
+    told_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class TextTable:
             if column.note and whole.width > width:
                 whole = whole.with_notes_below(column, self.header[self.key], [row[self.key] for row in self.rows])
         if whole.width > width:
-            whole = whole.shortened()
+            whole = whole.shortened(self.header[self.key], [row[self.key] for row in self.rows])
         fitted = whole.squeezed(width)
         for column in sorted(whole.columns, key=lambda each: -each.drop):
             if fitted.width > width and column.drop:
@@ -131,13 +133,23 @@ class FittedTable:
         told = _note_lines([row[at] for row in self.rows], key_name, key)
         return replace(self.without(column), below=(*self.below, *told), left_out=self.left_out)
 
-    def shortened(self) -> FittedTable:
-        """The same with the shorter headers and cells that columns have."""
+    def shortened(self, key_name: str, key: Sequence[str]) -> FittedTable:
+        """The same with the shorter headers and cells that columns have.
+
+        Args:
+            key_name, key: header and cells of the column that names a row.
+        """
         headers, columns = list(self.headers), [list(cells) for cells in zip(*self.rows, strict=True)]
+        told: list[str] = []
         for at, column in enumerate(self.columns):
             if column.shorten is not None and columns:
-                headers[at], columns[at] = column.shorten(headers[at], columns[at])
-        return replace(self, headers=headers, rows=[list(row) for row in zip(*columns, strict=True)])
+                before = columns[at]
+                headers[at], columns[at] = column.shorten(headers[at], before)
+                if column.told_whole:
+                    cells = zip(key, before, columns[at], strict=True)
+                    told += [f"{key_name} {name}: {whole}." for name, whole, short in cells if whole != short]
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        return replace(self, headers=headers, rows=rows, below=(*told, *self.below))
 
     def squeezed(self, width: int) -> FittedTable:
         """The same with the middle of long cells left out, as far as the columns allow."""

@@ -1,10 +1,13 @@
-"""Sentences broken between words."""
+"""Sentences broken between words, never between a number and its unit."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 _LEAST = 20
+_NARROW = "\N{NO-BREAK SPACE}"  # textwrap breaks no line there
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|±|×|[a-zA-Zµ°]{1,3}/?s?(?![\w.])))|(?<=[±×≤≥]) (?=[\d-])")
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
@@ -20,11 +23,11 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     for line in text.splitlines() or [""]:
         own = line[: len(line) - len(line.lstrip())]
         lines += textwrap.wrap(
-            line.strip(),
+            _BEFORE_UNIT.sub(_NARROW, line.strip()),
             max(_LEAST, width),
             initial_indent=own,
             subsequent_indent=own + indent,
             break_long_words=False,
             break_on_hyphens=False,
         ) or [""]
-    return lines
+    return [line.replace(_NARROW, " ") for line in lines]
