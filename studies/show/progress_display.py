@@ -14,14 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from studies.judging.failure_summary import count_failures
-from studies.judging.measures import FP32
-from studies.judging.point_lists import best_point
 from studies.judging.sentences.evaluations import failures_text
 from studies.judging.standing import Standing
 from studies.options.quantities import format_duration_s
-from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
+from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.progress_text import ended_text
-from studies.show.terminal.recommendation import point_text
+from studies.show.terminal.text_table import TextTable
 from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
@@ -96,7 +94,8 @@ class Display:
         self._start = time.monotonic()
         self._doing = "starting"
         self._step = (0, 0)
-        self._facts: list[tuple[str, str, str]] = []
+        self._table: TextTable | None = None
+        self._failures = ""
         self._done = (0, 0, "")
         self._ran = 0
 
@@ -133,7 +132,9 @@ class Display:
         done = standing.measures.finished_count
         left = f"about {format_duration_s(round(each_s * (total - done)))} left" if done < total else ""
         self._done = (done, total, left)
-        self._facts = list(_facts(standing, f"trial {record.trial}: {ended_text(record, standing)}"))
+        self._table = progress_table(standing, record)
+        failures = count_failures(standing.table)
+        self._failures = f"failed: {failures_text(failures)}" if failures else ""
         self._draw()
 
     def overview(self, status: StudyStatus, new: Sequence[FinishedRow]) -> None:
@@ -154,26 +155,16 @@ class Display:
         if total:
             parts.append(_bar(f"{done} of {total} evaluations", done, total, left))
         if self._step[1] > 1:
-            parts.append(_bar(self._doing, *self._step, ""))
-        table = Table.grid(padding=(0, 2))
-        for name, value, style in self._facts:
-            table.add_row(Text(name, style="dim"), Text(value, style=style))
-        if self._step[1] <= 1:
-            table.add_row(Text("now", style="dim"), self._doing)
-        return Group(*parts, table)
-
-
-def _facts(now: Standing, last: str) -> list[tuple[str, str, str]]:
-    """Names, values and styles of what is known of a study."""
-    facts = []
-    if (base := now.measures.row_of(FP32)) is not None:
-        facts.append(("FP32", point_text(now, now.point(base)), BASELINE_STYLE))
-    best = best_point(now)
-    facts.append(("best", "none yet" if best is None else point_text(now, best), BEST_STYLE))
-    facts.append(("last", last, ""))
-    if failures := count_failures(now.table):
-        facts.append(("failed", failures_text(failures), "yellow"))
-    return facts
+            parts.append(_bar(f"{self._doing} {self._step[0]} of {self._step[1]}", *self._step, ""))
+        else:
+            parts.append(Text(self._doing))
+        if self._table is not None:
+            fitted = self._table.fit(self._console.width)
+            parts += [Text(line, style=style) for line, style in fitted.lines()]
+            parts += [Text(text, style="dim") for text in fitted.sentences()]
+        if self._failures:
+            parts.append(Text(self._failures, style="yellow"))
+        return Group(*parts)
 
 
 def _bar(text: str, done: int, total: int, after: str) -> RenderableType:

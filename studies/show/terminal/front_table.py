@@ -66,7 +66,7 @@ def points_table(
     ]
     rows = [[*_cells(now, point, levels, mixes[point.id]), "; ".join(notes(now, point))] for point in points]
     styles = {place: style for place, point in enumerate(points) if (style := _style(now, point))}
-    return _without_empty(TextTable(columns, rows, key=1, styles=styles), ("final loss", "limits", "notes"))
+    return TextTable(columns, rows, key=1, styles=styles).without_empty("final loss", "limits", "notes")
 
 
 def limits_legend(table: TextTable) -> str:
@@ -209,14 +209,3 @@ def _mix_counts(text: str) -> dict[str, int]:
             return {}
         found[label] = 0 if count == "all" else int(count)
     return found
-
-
-def _without_empty(table: TextTable, headers: Sequence[str]) -> TextTable:
-    """Without those of some columns in which no row has anything."""
-    keep = [
-        place
-        for place, column in enumerate(table.columns)
-        if column.header not in headers or any(row[place] for row in table.rows)
-    ]
-    rows = [[row[place] for place in keep] for row in table.rows]
-    return TextTable([table.columns[place] for place in keep], rows, table.key, table.styles)

@@ -53,6 +53,16 @@ class TextTable:
     def header(self) -> list[str]:
         return [column.header for column in self.columns]
 
+    def without_empty(self, *headers: str) -> TextTable:
+        """Without those of these columns in which no row has anything."""
+        keep = [
+            place
+            for place, column in enumerate(self.columns)
+            if column.header not in headers or any(row[place] for row in self.rows)
+        ]
+        columns, rows = [self.columns[place] for place in keep], [[row[place] for place in keep] for row in self.rows]
+        return replace(self, columns=columns, rows=rows)
+
     def fit(self, width: int | None) -> FittedTable:
         """The table within so many characters; None where any width will do.
 

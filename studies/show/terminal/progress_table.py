@@ -1,0 +1,67 @@
+"""FP32, INT8, the best so far and the last evaluation: what the display of a running search shows below its bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from studies.judging.measures import FP32
+from studies.judging.point_lists import best_point
+from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
+from studies.judging.sentences.evaluations import failure_text
+from studies.judging.standing import Standing
+from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
+from studies.show.terminal.text_table import Column, TextTable
+from studies.store.records import FAILED, EvaluationRecord
+
+_INT8 = "baseline:int8"
+
+
+def progress_table(now: Standing, last: EvaluationRecord) -> TextTable:
+    """One row each, as far as they are known.
+
+    Args:
+        last: the evaluation that ended just now.
+    """
+    rows = list(_rows(now, last))
+    columns = [
+        Column(""),
+        Column("trial", right=True),
+        Column("latency", right=True),
+        Column("× FP32", right=True),
+        Column(now.metric.name, right=True, least=8),
+        Column("loss", right=True),
+        Column("notes", note=True),
+    ]
+    cells = [[name, *(_cells(now, point) if point else ["", "none yet", "", "", "", ""])] for name, point, _ in rows]
+    styles = {place: style for place, (_, _, style) in enumerate(rows)}
+    return TextTable(columns, cells, key=1, styles=styles).without_empty("notes")
+
+
+def _rows(now: Standing, last: EvaluationRecord) -> Iterator[tuple[str, Point | None, str]]:
+    """Name, evaluation and style of each row."""
+    for name, role in (("FP32", FP32), ("INT8", _INT8)):
+        if (base := now.measures.row_of(role)) is not None:
+            yield name, now.point(base), BASELINE_STYLE
+    yield "best", best_point(now), BEST_STYLE
+    for row in np.flatnonzero(now.table.id == last.id):
+        yield "last", now.point(int(row)), ""
+
+
+def _cells(now: Standing, point: Point) -> list[str]:
+    return [
+        str(point.trial),
+        latency_text(point.latency_ms, now.target.band) or point.status,
+        speedup_text(point.speedup),
+        value_text(point.value, half_width(point.loss_low, point.loss_high), now.metric),
+        estimate_text(point.loss, point.loss_low, point.loss_high, now.metric),
+        _note(now, point),
+    ]
+
+
+def _note(now: Standing, point: Point) -> str:
+    if point.status == FAILED:
+        return failure_text(str(now.table.stage[point.row]), str(now.table.kind[point.row]))
+    return "stopped early" if now.measures.stopped[point.row] else ""
