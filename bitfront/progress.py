@@ -99,9 +99,10 @@ def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: obje
         if not callable(callback):
             raise ConfigError(f"callbacks: expected functions of a study and a trial, got {callback!r}.")
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    if progress is False or (progress == "auto" and not console.is_terminal and not _in_notebook()):
+    screen = console.is_terminal and console.file.isatty()  # FORCE_COLOR makes no screen of a pipe
+    if progress is False or (progress == "auto" and not screen and not _in_notebook()):
         yield Listener(study, Quiet(), callbacks)
-    elif console.is_terminal and not _in_notebook():
+    elif screen and not _in_notebook():
         with Display(console) as display:
             yield Listener(study, display, callbacks)
     else:

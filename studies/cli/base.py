@@ -63,7 +63,7 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
     Raises:
         ConfigError: the log file cannot be written.
     """
-    from studies.cli.printing.output import err
+    from studies.cli.printing.output import err, is_screen
     from studies.events import Quiet
     from studies.show.log_file import Logged
     from studies.show.progress_display import Display, Lines
@@ -72,7 +72,7 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
         shown: SearchEvents
         if quiet:
             shown = Quiet()
-        elif err.is_terminal:
+        elif is_screen(err):
             shown = stack.enter_context(Display(err, verbose=verbose()))
         else:
             shown = Lines(err, verbose=verbose())

@@ -132,8 +132,8 @@ def show(
 @verb
 def studies(storage: Storage = None, as_json: Json = False) -> None:
     """The studies of a database."""
-    from studies.cli.printing.output import print_json, print_table, say
-    from studies.show.study_list import STUDY_COLUMNS, study_cells, study_values
+    from studies.cli.printing.output import print_json, print_text_table, say
+    from studies.show.study_list import studies_table, study_values
     from studies.verbs import readings
 
     known = readings.targets(storage)
@@ -141,7 +141,7 @@ def studies(storage: Storage = None, as_json: Json = False) -> None:
     if as_json:
         print_json("studies", {"studies": [study_values(*row) for row in rows]})
     elif rows:
-        print_table([study_cells(*row) for row in rows], STUDY_COLUMNS)
+        print_text_table(studies_table(rows))
     else:
         say("There is no study yet.")
 
@@ -152,11 +152,11 @@ def _watch(study: str, storage: str | None, *, as_json: bool) -> None:
 
     from rich.live import Live
 
-    from studies.cli.printing.output import out, print_json_line
+    from studies.cli.printing.output import is_screen, out, print_json_line
     from studies.show.status_text import drawing
     from studies.verbs import readings
 
-    if out.is_terminal and not as_json:
+    if is_screen(out) and not as_json:
         with Live(console=out, auto_refresh=False) as live:
             for now in readings.watch(study, storage=storage, every_s=_EVERY_S):
                 live.update(drawing(now, out.width), refresh=True)

@@ -20,6 +20,7 @@ from studies.options.quantities import format_duration_s
 from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.progress_text import ended_text
 from studies.show.terminal.text_table import TextTable
+from studies.show.terminal.wrapping import wrapped
 from studies.store.records import EvaluationRecord
 
 if TYPE_CHECKING:  # these import the store
@@ -110,11 +111,15 @@ class Display:
 
     def note(self, text: str) -> None:
         style = "yellow" if text.lower().startswith("warning") else ""
-        self._console.print(Text(text, style=style), soft_wrap=False)
+        self._print(text, style)
 
     def detail(self, text: str) -> None:
         if self._verbose:
-            self._console.print(Text(text, style="dim"), soft_wrap=False)
+            self._print(text, "dim")
+
+    def _print(self, text: str, style: str) -> None:
+        for line in wrapped(text, self._console.width):
+            self._console.print(Text(line, style=style), soft_wrap=True)
 
     def step(self, text: str, done: int, total: int) -> None:
         self._doing, self._step = text, (done, total)
@@ -132,7 +137,7 @@ class Display:
         done = standing.measures.finished_count
         left = f"about {format_duration_s(round(each_s * (total - done)))} left" if done < total else ""
         self._done = (done, total, left)
-        self._table = progress_table(standing, record)
+        self._table = progress_table(standing, record.id)
         failures = count_failures(standing.table)
         self._failures = f"failed: {failures_text(failures)}" if failures else ""
         self._draw()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from studies.show.terminal.text_table import Column, TextTable
 from studies.store import target_names
 from studies.store.records import StudySummary, TargetRecord
 
@@ -17,10 +18,29 @@ def study_values(study: StudySummary, targets: Sequence[TargetRecord]) -> dict[s
     return {name: row[name] for name in STUDY_COLUMNS}
 
 
-def study_cells(study: StudySummary, targets: Sequence[TargetRecord]) -> dict[str, Any]:
-    """The same for people."""
-    texts = {"created_at": f"{study.created_at:%Y-%m-%d %H:%M}", "targets": _names_text(targets)}
-    return {**vars(study), **texts}
+def studies_table(rows: Sequence[tuple[StudySummary, Sequence[TargetRecord]]]) -> TextTable:
+    """The same for people. Names are whole at every width, as commands are given them."""
+    columns = [
+        Column("name"),
+        Column("state"),
+        *(Column(name, right=True, drop=1) for name in ("ok", "failed", "running")),
+        Column("targets", drop=3, least=14),
+        Column("created at", drop=2),
+        Column("model path", drop=4, least=14),
+    ]
+    return TextTable(columns, [_cells(*row) for row in rows])
+
+
+def _cells(study: StudySummary, targets: Sequence[TargetRecord]) -> list[str]:
+    counts = [str(count) for count in (study.ok, study.failed, study.running)]
+    return [
+        study.name,
+        study.state,
+        *counts,
+        _names_text(targets),
+        f"{study.created_at:%Y-%m-%d %H:%M}",
+        study.model_path,
+    ]
 
 
 def _names_text(targets: Sequence[TargetRecord]) -> str:

@@ -21,7 +21,12 @@ err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 def terminal_width(console: Console = out) -> int | None:
     """Characters in a line; None of a pipe, where a row stays one line for scripts to read."""
-    return console.width if console.is_terminal else None
+    return console.width if is_screen(console) else None
+
+
+def is_screen(console: Console) -> bool:
+    """Whether somebody looks at it; FORCE_COLOR alone, which CI systems set, makes no screen of a pipe."""
+    return console.is_terminal and console.file.isatty()
 
 
 def say(text: str, *, style: str = "", indent: str = "", console: Console = out) -> None:

@@ -14,16 +14,16 @@ from studies.judging.sentences.evaluations import failure_text
 from studies.judging.standing import Standing
 from studies.show.terminal.front_table import BASELINE_STYLE, BEST_STYLE
 from studies.show.terminal.text_table import Column, TextTable
-from studies.store.records import FAILED, EvaluationRecord
+from studies.store.records import FAILED
 
 _INT8 = "baseline:int8"
 
 
-def progress_table(now: Standing, last: EvaluationRecord) -> TextTable:
+def progress_table(now: Standing, last: int) -> TextTable:
     """One row each, as far as they are known.
 
     Args:
-        last: the evaluation that ended just now.
+        last: id of the evaluation that ended just now.
     """
     rows = list(_rows(now, last))
     columns = [
@@ -40,13 +40,13 @@ def progress_table(now: Standing, last: EvaluationRecord) -> TextTable:
     return TextTable(columns, cells, key=1, styles=styles).without_empty("notes")
 
 
-def _rows(now: Standing, last: EvaluationRecord) -> Iterator[tuple[str, Point | None, str]]:
+def _rows(now: Standing, last: int) -> Iterator[tuple[str, Point | None, str]]:
     """Name, evaluation and style of each row."""
     for name, role in (("FP32", FP32), ("INT8", _INT8)):
         if (base := now.measures.row_of(role)) is not None:
             yield name, now.point(base), BASELINE_STYLE
     yield "best", best_point(now), BEST_STYLE
-    for row in np.flatnonzero(now.table.id == last.id):
+    for row in np.flatnonzero(now.table.id == last):
         yield "last", now.point(int(row)), ""
 
 

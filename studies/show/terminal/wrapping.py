@@ -7,7 +7,7 @@ import textwrap
 
 _LEAST = 20
 _NARROW = "\N{NO-BREAK SPACE}"  # textwrap breaks no line there
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|±|×|[a-zA-Zµ°]{1,3}/?s?(?![\w.])))|(?<=[±×≤≥]) (?=[\d-])")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|±|×|[a-zA-Zµ°]{1,3}/?s?(?![\w.])))|(?<=[±×≤≥]) (?=[\d-])| (?=±)")
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:

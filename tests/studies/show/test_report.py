@@ -218,7 +218,7 @@ def test_sections(page):
     assert "sm80_conv_kernel_nhwc" in page
     assert "No supported formats" in page
     assert "Clocks were not pinned." in page
-    assert "0.40 ± 0.30 %" in page
+    assert "0.4 ± 0.3 %" in page
     assert "bitfront export resnet --out engine" in page
 
 

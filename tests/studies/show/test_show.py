@@ -70,9 +70,9 @@ def test_show_says_what_an_engine_is_made_of_and_what_surrounded_it(stored: Path
     assert "a repair of all int8: g001 int8 → fp16" in said
     assert "refused: no implementation for /layer1/Conv" in said
     assert "warning: slowed down: power cap" in said
-    assert "not in it: host to device 0.5 ms, device to host 0.25 ms, enqueue 0.125 ms" in said
+    assert "not in it: host to device 0.500 ms, device to host 0.250 ms, enqueue 0.125 ms" in said
     assert "device: SM 1980 → 1830 MHz, 41 → 44 °C, 310 → 696 W, slowed down by power cap" in said
-    assert "made of 9 layers, 3 of them moves that take 0.125 ms of 1.5 ms (8.3%), 1 opaque region" in said
+    assert "made of 9 layers, 3 of them moves that take 0.125 ms of 1.50 ms (8 %), 1 opaque region" in said
     assert "2 layers on sparse weights" in said
     assert "note: note" in said
     assert "1 group opaque" in said

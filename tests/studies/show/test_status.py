@@ -275,9 +275,9 @@ def test_lines_of_what_was_finished(tmp_path: Path) -> None:
         lines = list(finished_lines(study_status(store, "s"), store.statistics.finished_since(target, 60)))
         assert store.statistics.finished_since(target, -60) == ()
     assert lines == [
-        "1/9 trial 0 by w-1: 2.5 ms, loss 0 % (fp32 baseline)",
+        "1/9 trial 0 by w-1: 2.50 ms, loss 0 % (fp32 baseline)",
         "2/9 trial 1 by w-2: failed at build (refused)",
-        "3/9 trial 2 by w-1: 1.5 ms, loss 25 %, stopped after 4 of 8 samples",
+        "3/9 trial 2 by w-1: 1.50 ms, loss 25 %, stopped after 4 of 8 samples",
     ]
 
 

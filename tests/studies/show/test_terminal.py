@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import re
+from datetime import UTC, datetime
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
 from search.values import Failure, FailureKind, Stage
 from studies.cli.printing import output
+from studies.judging.rounding import interval_text
 from studies.judging.standing import Standing, standing
 from studies.options.limits import Limits, MetricScale
 from studies.run.search_result import Mixes
+from studies.show.study_list import studies_table
 from studies.show.terminal.front_table import front_table, limits_legend
+from studies.show.terminal.progress_table import progress_table
 from studies.show.terminal.text_table import Column, TextTable, plain_table, shorten_middle
 from studies.show.terminal.trials_table import sorted_points, trials_table
 from studies.show.terminal.wrapping import wrapped
+from studies.store.records import StudySummary
 from studies.store.store import Store
 from tests.support.study_rows import add, evaluated, make_study
 
@@ -83,6 +90,38 @@ def test_a_pipe_has_all_columns_and_notes_in_the_row(judged: tuple[Standing, Mix
     assert [line[: line.index("  ")].split(", ")[-1] for line in lines[1:4]] == ["FP32", "FP16", "INT8"]
 
 
+def test_picks_without_room_are_told_below_and_a_baseline_keeps_its_name(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    table = front_table(now, mixes)
+    whole = [row[0] for row in table.rows]
+    fitted = table.fit(80)
+    for row, short, trial in zip(whole, (row[0] for row in fitted.rows), (row[1] for row in table.rows), strict=True):
+        picks = row.split(", ")
+        assert row == short or f"trial {trial}: {row}." in fitted.sentences()
+        assert all(name in short for name in picks if name in ("best", "FP32", "INT8", "FP16"))
+    assert any(", " in row for row in whole)
+
+
+def test_notes_say_nothing_that_a_column_shows(judged: tuple[Standing, Mixes]) -> None:
+    now, mixes = judged
+    for table in (front_table(now, mixes), trials_table(now, sorted_points(now, "trial"), mixes)):
+        limits, notes = (table.header.index(name) for name in ("limits", "notes"))
+        assert [row[notes] for row in table.rows if row[limits] == "missed" and "misses" in row[notes]] == []
+    beaten = [row for row in front_table(now, mixes).rows if "beaten" in row[-1]]
+    assert [row for row in beaten if row[0]] == []
+
+
+def test_the_display_shows_fp32_int8_the_best_and_the_last(judged: tuple[Standing, Mixes]) -> None:
+    now, _ = judged
+    fitted = progress_table(now, int(now.table.id[now.table.trial == 5][0])).fit(80)
+    names = [row[0] for row in fitted.rows]
+    assert names == ["FP32", "INT8", "best", "last"]
+    assert fitted.headers[:6] == ["", "trial", "latency", "× FP32", "top1", "loss"]
+    assert fitted.rows[-1][2] == "failed"
+    assert any("failed at build (out of memory)" in text for text in (*fitted.rows[-1], *fitted.sentences()))
+    assert all(cell_len(line) <= 80 for line, _ in fitted.lines())
+
+
 def test_sorted_points_put_what_has_no_latency_last(judged: tuple[Standing, Mixes]) -> None:
     now, _ = judged
     assert [point.trial for point in sorted_points(now, "latency")] == [2, 4, 3, 1, 0, 5]
@@ -125,6 +164,49 @@ def test_no_sentence_is_cut_and_no_word_is_broken(capsys: pytest.CaptureFixture[
     assert re.sub(r"\s+", " ", " ".join(lines)) == text
     output.say(text)
     assert capsys.readouterr().out == text + "\n", "in a pipe a sentence is one line"
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    text = "loss is 5.0 × the limit of 2 % and 3.25 ms ± 0.5 ms at 44.1 dB, which is ≤ 50 dB by far and near"
+    for width in range(20, 100):
+        lines = wrapped(text, width)
+        assert " ".join(lines) == text
+        assert not [line for line in lines if re.search(r"[\d]$", line) or re.match(r"(%|ms|dB|×|±)", line)]
+
+
+def test_names_of_studies_are_whole_at_every_width() -> None:
+    name = "a-long-name-of-a-study-of-the-camera-of-the-front-door-2026"
+    study = StudySummary(1, name, "done", datetime(2026, 11, 23, tzinfo=UTC), "/models/of/the/door.onnx", 1, 10, 1, 0)
+    fitted = studies_table([(study, ())]).fit(80)
+    assert name in next(line for line, _ in list(fitted.lines())[1:])
+    assert all(cell_len(line) <= 80 for line, _ in fitted.lines())
+
+
+def test_an_interval_has_the_digits_of_its_estimate() -> None:
+    assert interval_text(0.1264, 0.1431, TOP1) == "12.6 … 14.3 %"
+    assert interval_text(-0.0009762, 0.001809, TOP1) == "-0.10 … 0.18 %"
+    assert interval_text(2.0, 2.0, SQNR) == "2 dB … 2 dB"
+
+
+def test_only_a_real_terminal_is_a_screen_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = Console(file=io.StringIO(), force_terminal=True)
+    assert not output.is_screen(forced), "FORCE_COLOR in a pipe: every row stays one line"
+    assert output.terminal_width(forced) is None
+    table = TextTable([Column("a")], [["1"]], styles={0: "green"})
+    for environment, colour in (({}, True), ({"NO_COLOR": "1"}, False)):
+        written = Screen()
+        shown = Console(file=written, _environ={"TERM": "xterm", "COLUMNS": "80", **environment})
+        monkeypatch.setattr(output, "out", shown)
+        output.print_text_table(table)
+        assert output.is_screen(shown)
+        assert ("\x1b[32m" in written.getvalue()) is colour
+
+
+class Screen(io.StringIO):
+    """What a program takes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_styles_do_not_change_the_text() -> None:
