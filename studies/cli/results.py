@@ -187,13 +187,16 @@ def demo(
 def dashboard(
     storage: Storage = None,
     port: Annotated[int, typer.Option("--port", help="Port on this machine.", metavar="N")] = 8080,
+    as_json: Json = False,
 ) -> None:
     """Start optuna-dashboard on a database."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
+    from studies.cli.printing.output import json_line
     from studies.verbs import dashboard_server
 
-    command, environment = dashboard_server.dashboard_command(storage, port)
+    said = json_line("dashboard", {"url": dashboard_server.dashboard_url(port)}) if as_json else ""
+    command, environment = dashboard_server.dashboard_command(storage, port, said)
     # It becomes the server: as its parent it would leave it behind when a signal ends it, with the port taken.
     os.execve(command[0], command, environment)
 

@@ -22,8 +22,11 @@ def dashboard(storage: str | None = None, port: int = 8080) -> int:
     return subprocess.run(command, env=environment).returncode
 
 
-def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[list[str], dict[str, str]]:
+def dashboard_command(storage: str | None = None, port: int = 8080, said: str = "") -> tuple[list[str], dict[str, str]]:
     """Command line and environment of optuna-dashboard on a database, for what `bitfront dashboard` becomes.
+
+    Args:
+        said: line that it prints when it listens; empty for a sentence.
 
     Raises:
         StudyError: there is no such database, or optuna-dashboard is not installed.
@@ -40,6 +43,15 @@ def dashboard_command(storage: str | None = None, port: int = 8080) -> tuple[lis
         "if signal.getsignal(signal.SIGINT) is signal.default_int_handler:\n"
         "    signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         "from studies.show.dashboard import serve\n"
-        f"serve(os.environ['BITFRONT_STORAGE'], {port})\n"
+        f"serve(os.environ['BITFRONT_STORAGE'], {port}, {said or _listening_text(port)!r})\n"
     )
     return [sys.executable, "-c", start], environment
+
+
+def dashboard_url(port: int) -> str:
+    """Where it is seen on this machine."""
+    return f"http://localhost:{port}/"
+
+
+def _listening_text(port: int) -> str:
+    return f"Listening on {dashboard_url(port)}; Ctrl-C ends it."

@@ -103,7 +103,12 @@ def print_json(verb: str, value: Mapping[str, Any]) -> None:
 
 def print_json_line(verb: str, value: Mapping[str, Any]) -> None:
     """The same in one line, of what is printed again and again."""
-    sys.stdout.write(json.dumps(versioned(verb, value), ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json_line(verb, value) + "\n")
+
+
+def json_line(verb: str, value: Mapping[str, Any]) -> str:
+    """What a verb found in one line."""
+    return json.dumps(versioned(verb, value), ensure_ascii=False, default=str)
 
 
 def versioned(verb: str, value: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from studies.show.dashboard.completed_answers import CompletedAnswers
 from studies.store.store import Store, close_optuna, optuna_storage
 
 
-def serve(url: str, port: int) -> None:
+def serve(url: str, port: int, said: str) -> None:
     """Serve on this machine alone, as optuna-dashboard itself does.
 
     Args:
         url: of the database.
+        said: line to print when it listens.
 
     Raises:
         OSError: the port is taken.
@@ -24,7 +25,7 @@ def serve(url: str, port: int) -> None:
         try:
             app = CompletedAnswers(optuna_dashboard.wsgi(storage), store)
             with make_server("localhost", port, app) as server:
-                print(f"Listening on http://localhost:{port}/; Ctrl-C ends it.", flush=True)  # noqa: T201
+                print(said, flush=True)  # noqa: T201
                 server.serve_forever()
         finally:
             close_optuna(storage)
