@@ -32,12 +32,22 @@ def show_all_help(context: typer.Context, value: bool) -> None:
 class PanelCommand(TyperCommand):
     """A verb whose options stand in panels."""
 
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        names = [(_argument_name(each), each.required) for each in self.get_params(ctx) if _is_argument(each)]
+        pieces = ["[OPTIONS]", *(name if required else f"[{name}]" for name, required in names)]
+        formatter.write_usage(ctx.command_path, " ".join(pieces))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                usual = "Options"
+                if _is_argument(parameter):
+                    usual, record = (
+                        "Arguments",
+                        (_argument_name(parameter), record[1].replace("[required]", "").strip()),
+                    )
                 panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
         folded = {} if ctx.meta.get(_ALL) else {name: rows for name, rows in panels.items() if name.startswith(FOLDED)}
         for name, rows in panels.items():
@@ -62,6 +72,14 @@ class PanelGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         PanelCommand.format_options(self, ctx, formatter)  # type: ignore[arg-type]
         self.format_commands(ctx, formatter)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _argument_name(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
 
 
 def _write_panel(formatter: Any, name: str, rows: Rows) -> None:

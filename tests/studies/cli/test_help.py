@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.cells import cell_len
 
 from studies import __version__
 from studies.cli import main
-from studies.cli.main import VERBS
+from studies.cli.main import VERBS, program
 from tests.support.command_line import copy_finished, invoke, ok, write_inputs
 from tests.support.paths import ROOT
 
@@ -28,6 +31,26 @@ def test_every_verb_stands_in_a_panel_with_its_whole_sentence() -> None:
         assert row.summary.endswith(".")
     assert [panel for panel in dict.fromkeys(row.panel for row in VERBS.values()) if f"─ {panel} ─" not in said] == []
     assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_arguments_stand_by_their_names() -> None:
+    said = ok("show", "--help")
+    assert said.splitlines()[0].endswith("show [OPTIONS] STUDY [TRIAL]")
+    assert re.search(r"│ STUDY  Name of the study\. +│", said)
+    assert re.search(r"│ TRIAL  Number of the trial\. +│", said)
+
+
+def test_every_option_of_every_verb_has_its_whole_text_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    app: Any = typer.main.get_command(program())
+    for name in VERBS:
+        said = ok(name, "--help-all" if "--help-all" in ok(name, "--help") else "--help")
+        assert [line for line in said.splitlines() if cell_len(line) > 80] == []
+        columns = [re.split(r" {2,}", line.strip("│ "), maxsplit=1) for line in said.splitlines() if line[:1] == "│"]
+        whole = " ".join(" ".join(parts) for parts in columns)
+        for each in app.commands[name].params:
+            for word in (each.help or "").split():
+                assert word in whole, f"{name}: {each.name}"
 
 
 def test_no_help_of_an_option_is_cut() -> None:
