@@ -1,13 +1,12 @@
 """Peak memory of the data: 5,000 samples of ImageNet's size that a generator gives, written once and read in batches.
 
-usage: python -m benchmarks.figures.data_memory FOLDER
-
 FOLDER needs 3 GB, which are removed at the end. The peak is what Linux says of fresh processes (`ru_maxrss`): one that
 only imports what the others import, one that writes the samples, one that opens them and reads all in random order.
 """
 
 from __future__ import annotations
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 SAMPLES, SHAPE, BATCH = 5000, (3, 224, 224), 32
 SOURCE = "benchmarks.figures.data_memory:load"
 INPUT = "image"
+STEPS = ("import", "write", "read")
 
 
 def load() -> Iterator[tuple[Any, Any]]:
@@ -50,14 +50,20 @@ def step(what: str, folder: Path) -> None:
     print(f"{what}: {time.perf_counter() - start:.0f} s, peak {peak:.0f} MB")
 
 
-def main() -> None:
-    if len(sys.argv) == 3:
-        step(sys.argv[1], Path(sys.argv[2]))
-        return
-    with tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
-        for what in ("import", "write", "read"):
-            subprocess.run([sys.executable, "-m", "benchmarks.figures.data_memory", what, folder], check=True)
+def main(parent: Path) -> None:
+    """Every step in a fresh process, in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        for what in STEPS:
+            command = [sys.executable, "-m", "benchmarks.figures.data_memory", folder, "--step", what]
+            subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--step", choices=STEPS, help="one step alone, in this process")
+    given = parser.parse_args()
+    if given.step is None:
+        main(given.folder)
+    else:
+        step(given.step, given.folder)
