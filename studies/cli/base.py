@@ -49,11 +49,9 @@ def verb(function: Verb) -> Verb:
 
 def _print_error(text: str, kind: str = "") -> None:
     """One message on stderr, its first word coloured where a terminal has colours."""
-    from rich.text import Text
+    from studies.cli.printing.output import print_error
 
-    from studies.cli.printing.output import err
-
-    err.print(Text(kind, style="bold red") + Text(text))
+    print_error(text, kind)
 
 
 @contextmanager

@@ -31,10 +31,13 @@ def estimate_text(
 
 
 def interval_text(low: float, high: float, metric: MetricScale) -> str:
-    """Both ends of an interval: `12.6 … 14.3 %`, with the digits that `estimate_text` shows of it."""
+    """Both ends of an interval: `12.6 … 14.3 %`, with the digits that `estimate_text` shows of it.
+
+    One value where both ends are the same.
+    """
     decimals = decimals_of(half_width(low, high) * _factor(metric))
     if decimals is None:
-        return f"{metric.text(low, _USUAL_DIGITS)} … {metric.text(high, _USUAL_DIGITS)}"
+        return metric.text(low, _USUAL_DIGITS)
     return f"{_scaled(low, decimals, metric)} … {_scaled(high, decimals, metric)} {_unit(metric)}".rstrip()
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # these import the store
     from studies.store.records import FinishedRow
 
 _LINE_EVERY_S = 5.0
-_BAR_WIDTH = 32
+_BAR_WIDTH = 24
 
 
 def step_text(text: str, done: int, total: int) -> str:

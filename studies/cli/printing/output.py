@@ -45,6 +45,18 @@ def say_command(text: str, command: str) -> None:
     out.print(Text(f"  {command}"), soft_wrap=True)
 
 
+def print_error(text: str, kind: str) -> None:
+    """Print a message to standard error, its first word in red; indented lines are commands, which are not broken."""
+    first, *others = text.splitlines() or [""]
+    begin, *rest = wrapped(f"{kind}{first}", terminal_width(err))
+    err.print(Text(kind, style="bold red") + Text(begin.removeprefix(kind)), soft_wrap=True)
+    for line in (*rest, *others):
+        if line.startswith("  "):
+            err.print(Text(line), soft_wrap=True)
+        else:
+            say(line, console=err)
+
+
 def warn(text: str) -> None:
     """Print a warning to standard error."""
     say(f"WARNING: {text}", style="bold yellow", console=err)

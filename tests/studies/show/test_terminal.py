@@ -185,7 +185,7 @@ def test_names_of_studies_are_whole_at_every_width() -> None:
 def test_an_interval_has_the_digits_of_its_estimate() -> None:
     assert interval_text(0.1264, 0.1431, TOP1) == "12.6 … 14.3 %"
     assert interval_text(-0.0009762, 0.001809, TOP1) == "-0.10 … 0.18 %"
-    assert interval_text(2.0, 2.0, SQNR) == "2 dB … 2 dB"
+    assert interval_text(2.0, 2.0, SQNR) == "2 dB"
 
 
 def test_only_a_real_terminal_is_a_screen_and_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +207,18 @@ class Screen(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_an_error_is_broken_between_words_and_its_commands_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "  docker run --detach --publish 5432:5432 --env POSTGRES_USER=bitfront --env POSTGRES_DB=b postgres"
+    written = Screen()
+    monkeypatch.setattr(output, "err", Console(file=written, width=80, _environ={"TERM": "dumb"}))
+    output.print_error(f"{'one long sentence ' * 9}\nStart it:\n{command}\nand go on", "error: ")
+    lines = written.getvalue().splitlines()
+    assert command in lines
+    assert all(cell_len(line) <= 80 for line in lines if line != command)
+    assert " ".join(lines[: lines.index("Start it:")]) == f"error: {'one long sentence ' * 9}".strip()
+    assert lines[-1] == "and go on"
 
 
 def test_styles_do_not_change_the_text() -> None:
