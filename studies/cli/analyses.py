@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # these take a while to import
 
 @verb
 def layers(as_json: Json = False, **options: Any) -> None:
-    """Groups and edges of a model, what each may run in on this target, and why not."""
+    """List the groups of layers of a model, the precisions that each may use on this target, and why not others."""
     from studies.cli.printing.output import out, print_json, print_table, say
     from studies.show.layer_table import edge_rows, layer_rows
     from studies.verbs import analyses
@@ -53,15 +53,15 @@ def layers(as_json: Json = False, **options: Any) -> None:
 def profile(
     study: Study,
     trial: Trial,
-    count: Annotated[int, typer.Option("--count", help="How many inferences a profiled run makes.", metavar="N")] = 50,
+    count: Annotated[int, typer.Option("--count", help="How many inferences are profiled.", metavar="N")] = 50,
     sort: Annotated[
         str,
         typer.Option(
-            "--sort", help="Sort layers by their order in the graph, or by time: order or time.", metavar="ORDER"
+            "--sort", help="Sort layers by their order in the graph (order) or by their time (time).", metavar="ORDER"
         ),
     ] = "order",
     against: Annotated[
-        int | None, typer.Option("--against", help="Show another trial beside it.", metavar="TRIAL")
+        int | None, typer.Option("--against", help="Number of another trial to show beside it.", metavar="TRIAL")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again, even where a stored result exists.")] = False,
     target: WhichTarget = None,
@@ -70,7 +70,7 @@ def profile(
     as_csv: Csv = False,
     **options: Any,
 ) -> None:
-    """What each layer of an engine takes, by group; moves and the rest apart."""
+    """Show how long each layer of an engine takes, by group; copies and other operations are listed apart."""
     from studies.cli.printing.output import print_csv, print_json
     from studies.inspect import profile as profiles
     from studies.verbs import analyses
@@ -108,15 +108,19 @@ def profile(
 def remeasure(
     study: Study,
     trial: Annotated[
-        list[int] | None, typer.Option("--trial", help="Measure this trial again; repeatable.", metavar="TRIAL")
+        list[int] | None,
+        typer.Option("--trial", help="Number of a trial to measure again. Can be repeated.", metavar="TRIAL"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Measure every doubtful latency again.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Measure all doubtful latencies again, not only those that matter for the front."),
+    ] = False,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Measure doubtful latencies again, beside the baseline."""
+    """Measure doubtful latencies again, side by side with the baseline."""
     from studies.cli.printing.output import print_json, say
     from studies.run.noise.remeasurement import change_text
     from studies.verbs import analyses
@@ -147,24 +151,25 @@ def compare(
     study: Study,
     trial: Trial,
     groups: Annotated[
-        bool, typer.Option("--groups", help="Compare the output of every group, and name the first that differs.")
+        bool,
+        typer.Option("--groups", help="Compare the output of every group of layers, and name the first that differs."),
     ] = False,
     samples: Annotated[
         int | None,
-        typer.Option(
-            "--samples", help="How many samples of the final split are compared at most. [default: 64]", metavar="N"
-        ),
+        typer.Option("--samples", help="Largest number of final samples to compare. [default: 64]", metavar="N"),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", help="Mark groups whose SQNR falls by more than this, in dB. [default: 10]", metavar="DB"
+            "--threshold",
+            help="Mark groups of layers whose SQNR falls by more than this, in dB. [default: 10]",
+            metavar="DB",
         ),
     ] = None,
     outputs: Annotated[
         Path | None,
         typer.Option(
-            "--outputs", help="File with the outputs of your own program, to find faults in it.", metavar="FILE"
+            "--outputs", help="File with the outputs of your own program, which are compared too.", metavar="FILE"
         ),
     ] = None,
     target: WhichTarget = None,
@@ -172,7 +177,7 @@ def compare(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Run an engine beside ONNX Runtime on the same data and say how far they differ, and where."""
+    """Run an engine and ONNX Runtime on the same data, and show how far their outputs differ, and where."""
     from studies.cli.printing.output import print_json
     from studies.inspect import comparison
     from studies.verbs import analyses
@@ -201,16 +206,14 @@ def compare(
 def sensitivity(
     study_or_model: Annotated[str, typer.Argument(help="Name of a study, or an ONNX file.", metavar="STUDY_OR_MODEL")],
     again: Annotated[bool, typer.Option("--again", help="Measure again, even where a stored result exists.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Write a figure to this HTML file.", metavar="FILE")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="HTML file to write a figure to.", metavar="FILE")] = None,
     target: WhichTarget = None,
     storage: Storage = None,
     as_json: Json = False,
     as_csv: Csv = False,
     **options: Any,
 ) -> None:
-    """What each layer alone adds to the error in a lower precision, and why; no engine is built."""
+    """Show how much error each layer alone adds in a lower precision, and why. No engine is built."""
     from studies.cli.printing.output import print_csv, print_json
     from studies.show import sensitivity_plot
     from studies.verbs import analyses
@@ -256,16 +259,21 @@ def _print_sensitivities(found: sensitivity_table.Sensitivities) -> None:
 @verb
 def evaluate(
     assign: Annotated[
-        str, typer.Option("--assign", help="The mix: all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.", metavar="MIX")
+        str,
+        typer.Option(
+            "--assign", help="The precisions to use: all=int8, 'REGEX=fp16,REGEX=int8' or a JSON file.", metavar="MIX"
+        ),
     ],
     keep_sensitive: Annotated[
-        bool, typer.Option("--keep-sensitive", help="Keep sensitive groups in FP16 or FP32.")
+        bool, typer.Option("--keep-sensitive", help="Precision to keep sensitive layers in: FP16 or FP32.")
     ] = False,
-    bisect: Annotated[bool, typer.Option("--bisect", help="Find the fewest groups that explain the loss.")] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Find the smallest set of layers that explains the loss.")
+    ] = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Build and measure one mix of a model beside FP32, without a search: what is lost, and where."""
+    """Build and measure one given mix of precisions beside FP32, and show what is lost, and where."""
     from studies.cli.printing.output import print_json, warn
     from studies.verbs import analyses
 

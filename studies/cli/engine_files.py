@@ -22,15 +22,21 @@ if TYPE_CHECKING:  # these take a while to import
 EXIT_CODES = {"holds": 0, "fails": 1, "not judged": 3}
 
 File = Annotated[
-    Path, typer.Argument(help="TensorRT plan, layer JSON of trtexec, ONNX file, or exported folder.", metavar="FILE")
+    Path,
+    typer.Argument(
+        help="A TensorRT plan, trtexec's JSON of layers, an ONNX file or an exported folder.", metavar="FILE"
+    ),
 ]
 Profile = Annotated[
     Path | None,
-    typer.Option("--profile", help="Times by layer, as trtexec --exportProfile writes them.", metavar="FILE"),
+    typer.Option(
+        "--profile", help="File with the time of each layer, as trtexec --exportProfile writes it.", metavar="FILE"
+    ),
 ]
-Against = Annotated[Path | None, typer.Option("--against", help="Show another engine beside it.", metavar="OTHER")]
+Against = Annotated[Path | None, typer.Option("--against", help="Another engine to show beside it.", metavar="OTHER")]
 AgainstProfile = Annotated[
-    Path | None, typer.Option("--against-profile", help="Times by layer of the other engine.", metavar="FILE")
+    Path | None,
+    typer.Option("--against-profile", help="File with the time of each layer of the other engine.", metavar="FILE"),
 ]
 
 
@@ -43,7 +49,7 @@ def inspect(
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
-    """What any engine runs, layer by layer, and why layers are not in INT8."""
+    """Show what an engine file runs, layer by layer, and why layers are not in INT8."""
     from studies.cli.printing.output import print_csv, print_json
     from studies.verbs import engine_files
 
@@ -61,40 +67,63 @@ def inspect(
 
 
 Candidate = Annotated[
-    str, typer.Argument(help="The engine to judge: a study, exported folder, ONNX file or plan.", metavar="CANDIDATE")
+    str,
+    typer.Argument(
+        help="The engine to judge: a study, an exported folder, an ONNX file or a TensorRT plan.", metavar="CANDIDATE"
+    ),
 ]
 Baseline = Annotated[
     str,
     typer.Option(
         "--against",
-        help="The engine to compare with: a study, exported folder, ONNX file or plan.",
+        help="The engine to compare with: a study, an exported folder, an ONNX file or a TensorRT plan.",
         metavar="BASELINE",
         show_default=False,
     ),
 ]
 MaxDrop = Annotated[
-    str | None, typer.Option("--max-drop", help="Largest allowed loss against the baseline: 1%, 0.01.", metavar="LOSS")
+    str | None,
+    typer.Option(
+        "--max-drop",
+        help="Largest allowed loss of accuracy against the baseline, for example 1% or 0.01.",
+        metavar="LOSS",
+    ),
 ]
 MaxSlowdown = Annotated[
     str | None,
-    typer.Option("--max-slowdown", help="Largest allowed slowdown against the baseline: 3%.", metavar="SHARE"),
+    typer.Option(
+        "--max-slowdown",
+        help="Largest allowed increase of the latency against the baseline, for example 3%.",
+        metavar="SHARE",
+    ),
 ]
 TrialOf = Annotated[
     int | None,
-    typer.Option("--trial", help="Trial to take if the candidate is a study. [default: its pick]", metavar="TRIAL"),
+    typer.Option(
+        "--trial", help="Number of the trial, if the candidate is a study. [default: its best]", metavar="TRIAL"
+    ),
 ]
 BaselineTrial = Annotated[
-    int | None, typer.Option("--against-trial", help="Trial to take if the baseline is a study.", metavar="TRIAL")
+    int | None,
+    typer.Option("--against-trial", help="Number of the trial, if the baseline is a study.", metavar="TRIAL"),
 ]
 Reference = Annotated[
     Path | None,
-    typer.Option("--reference", help="Engine of the float model, for metrics that compare outputs.", metavar="FILE"),
+    typer.Option(
+        "--reference",
+        help="Engine of the float model. Metrics that compare outputs with it need this option.",
+        metavar="FILE",
+    ),
 ]
 Processes = Annotated[
-    int, typer.Option("--processes", help="In how many processes latencies are measured.", metavar="N")
+    int, typer.Option("--processes", help="How many processes measure the latencies, one after another.", metavar="N")
 ]
-Junit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.", metavar="FILE")]
-Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write a summary in Markdown.", metavar="FILE")]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", help="File to write the result to as JUnit XML.", metavar="FILE")
+]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", help="File to write a summary to, in Markdown.", metavar="FILE")
+]
 
 
 @verb
@@ -114,7 +143,7 @@ def gate(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Hold a candidate engine against a baseline: exit code 0 it holds, 1 it fails, 3 it was not judged."""
+    """Judge a new engine against a baseline. The exit code is 0 if it passes, 1 if it fails, 3 if it was not judged."""
     from studies.cli.printing.output import print_json
     from studies.verbs import engine_files
 

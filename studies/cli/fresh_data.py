@@ -19,16 +19,24 @@ NewStudy = Annotated[
 MaxDrop = Annotated[
     str | None,
     typer.Option(
-        "--max-drop", help="Largest allowed loss against the old engine: 1%, 0.01. [default: 0]", metavar="LOSS"
+        "--max-drop",
+        help="Largest allowed loss of accuracy against the old engine, for example 1% or 0.01. [default: 0]",
+        metavar="LOSS",
     ),
 ]
 MaxSlowdown = Annotated[
     str | None,
-    typer.Option("--max-slowdown", help="Largest allowed slowdown against the old engine: 3%.", metavar="SHARE"),
+    typer.Option(
+        "--max-slowdown",
+        help="Largest allowed increase of the latency against the old engine, for example 3%.",
+        metavar="SHARE",
+    ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="New or empty folder for the new best engine, written if it passes.", metavar="DIR"),
+    typer.Option(
+        "--out", help="New or empty folder for the new best engine. It is written if the engine passes.", metavar="DIR"
+    ),
 ]
 
 
@@ -36,7 +44,7 @@ Out = Annotated[
 def drift(
     study: Study, target: WhichTarget = None, storage: Storage = None, as_json: Json = False, **options: Any
 ) -> None:
-    """Whether fresh data still are like those that a study was calibrated on."""
+    """Test whether fresh data still resemble the data that a study was calibrated on."""
     from studies.cli.printing.output import out, print_json, print_table, say
     from studies.inspect.drift.drift_report import COLUMNS
     from studies.verbs import fresh_data
@@ -66,7 +74,7 @@ def renew(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old."""
+    """Calibrate the best mixes of a study again on fresh data, as a new study, and judge them against the old."""
     from studies.cli.printing.output import out, print_json, print_table, say
     from studies.gate.limits import GateLimits
     from studies.gate.renewed.renewal import COLUMNS

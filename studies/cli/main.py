@@ -47,36 +47,36 @@ class VerbRow:
 
 
 VERBS: dict[str, VerbRow] = {
-    "search": VerbRow("studies.cli.search", SEARCH, "Search the precisions of a model within your limits."),
-    "resume": VerbRow("studies.cli.search", SEARCH, "Go on with a study that was interrupted, or for longer."),
-    "worker": VerbRow("studies.cli.search", SEARCH, "Work on a study beside other processes and hosts."),
-    "demo": VerbRow("studies.cli.results", SEARCH, "Search the shipped example, export the best, write the report."),
+    "search": VerbRow("studies.cli.search", SEARCH, "Search for the fastest mix of precisions within your limits."),
+    "resume": VerbRow("studies.cli.search", SEARCH, "Continue a study that was interrupted, or extend it."),
+    "worker": VerbRow("studies.cli.search", SEARCH, "Work on a study together with other processes and hosts."),
+    "demo": VerbRow("studies.cli.results", SEARCH, "Search an example, export the best mix, write the report."),
     "front": VerbRow("studies.cli.reading", LOOK, "Show the best evaluations of a study beside FP32 and INT8."),
     "trials": VerbRow("studies.cli.reading", LOOK, "List all evaluations of a study."),
     "show": VerbRow("studies.cli.reading", LOOK, "Show one evaluation, layer by layer."),
-    "status": VerbRow("studies.cli.reading", LOOK, "Show who works on a study, how fast, and how far it is."),
-    "report": VerbRow("studies.cli.results", LOOK, "Write one HTML file about a study."),
-    "export": VerbRow("studies.cli.results", DELIVER, "Write the chosen engine to a folder, and check it."),
-    "gate": VerbRow("studies.cli.engine_files", DELIVER, "Judge a new engine against a baseline, in CI for example."),
-    "drift": VerbRow("studies.cli.fresh_data", DELIVER, "Tell whether fresh data still resemble the calibration data."),
-    "renew": VerbRow("studies.cli.fresh_data", DELIVER, "Calibrate a study anew on fresh data."),
-    "recover": VerbRow("studies.cli.recover", DIAGNOSE, "Make INT8 lose less at no cost in latency."),
-    "evaluate": VerbRow("studies.cli.analyses", DIAGNOSE, "Build and measure one given mix beside FP32."),
-    "sensitivity": VerbRow("studies.cli.analyses", DIAGNOSE, "Tell what each layer alone loses in INT8, and why."),
+    "status": VerbRow("studies.cli.reading", LOOK, "Show the progress of a study and its workers."),
+    "report": VerbRow("studies.cli.results", LOOK, "Write a report about a study as one HTML file."),
+    "export": VerbRow("studies.cli.results", DELIVER, "Write the chosen engine to a folder and check it."),
+    "gate": VerbRow("studies.cli.engine_files", DELIVER, "Judge a new engine against a baseline, for example in CI."),
+    "drift": VerbRow("studies.cli.fresh_data", DELIVER, "Test whether fresh data still resemble the calibration data."),
+    "renew": VerbRow("studies.cli.fresh_data", DELIVER, "Calibrate a study again on fresh data."),
+    "recover": VerbRow("studies.cli.recover", DIAGNOSE, "Reduce the loss of INT8 at no cost in latency."),
+    "evaluate": VerbRow("studies.cli.analyses", DIAGNOSE, "Measure one given mix of precisions beside FP32."),
+    "sensitivity": VerbRow("studies.cli.analyses", DIAGNOSE, "Show how much each layer alone loses in INT8, and why."),
     "compare": VerbRow("studies.cli.analyses", DIAGNOSE, "Compare the outputs of an engine with ONNX Runtime's."),
-    "profile": VerbRow("studies.cli.analyses", DIAGNOSE, "Show what each layer of an engine takes."),
+    "profile": VerbRow("studies.cli.analyses", DIAGNOSE, "Show how long each layer of an engine takes."),
     "remeasure": VerbRow("studies.cli.analyses", DIAGNOSE, "Measure doubtful latencies again."),
-    "layers": VerbRow("studies.cli.analyses", DIAGNOSE, "List a model's layers and what each may run in."),
-    "inspect": VerbRow("studies.cli.engine_files", DIAGNOSE, "Show what any engine file runs, layer by layer."),
+    "layers": VerbRow("studies.cli.analyses", DIAGNOSE, "List the layers of a model and their possible precisions."),
+    "inspect": VerbRow("studies.cli.engine_files", DIAGNOSE, "Show what an engine file runs, layer by layer."),
     "studies": VerbRow("studies.cli.reading", KEEP, "List the studies of a database."),
-    "delete": VerbRow("studies.cli.results", KEEP, "Remove a study with its engines."),
-    "doctor": VerbRow("studies.cli.results", KEEP, "Tell what is installed and what is missing."),
-    "dashboard": VerbRow("studies.cli.results", KEEP, "Start optuna-dashboard on a database."),
+    "delete": VerbRow("studies.cli.results", KEEP, "Delete a study with its engines."),
+    "doctor": VerbRow("studies.cli.results", KEEP, "Show what is installed and what is missing."),
+    "dashboard": VerbRow("studies.cli.results", KEEP, "Start optuna-dashboard on the studies of a database."),
 }
 
 
 def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Find the INT8/FP16/FP32 mix, layer by layer, that makes an ONNX model fast and keeps it accurate."""
+    """Find the mix of INT8, FP16 and FP32 layers that makes an ONNX model fast and keeps it accurate."""
     if version:
         typer.echo(f"bitfront {__version__}")
         raise typer.Exit

@@ -36,23 +36,26 @@ def _own(name: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(f"--{name}", help=text, metavar=metavar)
 
 
-Storage = Annotated[str | None, _own("storage", f"Study database. [default: {DEFAULT_STORAGE}]", "URL")]
+Storage = Annotated[
+    str | None, _own("storage", f"URL of the database that keeps the study. [default: {DEFAULT_STORAGE}]", "URL")
+]
 Study = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=complete_study)]
 Trial = Annotated[int, typer.Argument(help="Number of the trial.", metavar="TRIAL")]
-Picks = Annotated[Many, _own("pick", "Pick by a score too: score:0.6,0.4; repeatable.", "PICK")]
+Picks = Annotated[Many, _own("pick", "Also recommend by a weighted score, as score:0.6,0.4. Can be repeated.", "PICK")]
 Quiet = Annotated[bool, _own("quiet", "Print nothing but errors.")]
 Json = Annotated[bool, _own("json", "Print JSON.")]
 Csv = Annotated[bool, _own("csv", "Print CSV.")]
-ConfigFile = Annotated[Path | None, _own("config", "TOML file with the same keys as these options.", "FILE")]
+ConfigFile = Annotated[Path | None, _own("config", "TOML file with the names of these options as keys.", "FILE")]
 WhichTarget = Annotated[
-    str | None, _own("target", "Which of the study's: number, fingerprint, part of its name. [default: 1]", "TARGET")
+    str | None,
+    _own("target", "Target of the study: its number, its fingerprint or a part of its name. [default: 1]", "TARGET"),
 ]
-NewTarget = Annotated[bool, _own("new-target", "Add what this host is to the study's targets.")]
+NewTarget = Annotated[bool, _own("new-target", "Add this host to the targets of the study.")]
 
 
 HelpAll = Annotated[
     bool,
-    typer.Option("--help-all", help="Show options of backends too.", is_eager=True, callback=show_all_help),
+    typer.Option("--help-all", help="Show the options of backends too.", is_eager=True, callback=show_all_help),
 ]
 # Verbs that run something, and so take time to tell of.
 _RUNNING = (
@@ -62,12 +65,14 @@ _RUNNING = (
 _TALKING = {
     "verbose": (
         (*_RUNNING, "show"),
-        Annotated[bool, typer.Option("--verbose", "-v", help="Tell details too: forecasts, audits, recovery.")],
+        Annotated[
+            bool, typer.Option("--verbose", "-v", help="Show details too: forecasts, audits and what recovery tried.")
+        ],
         False,
     ),
     "log_file": (
         _RUNNING,
-        Annotated[Path | None, _own("log-file", "Append all that is told to this file.", "FILE")],
+        Annotated[Path | None, _own("log-file", "Append all messages to this file.", "FILE")],
         None,
     ),
 }

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 _SORTS = ("trial", "latency", "loss")
 Pick = typer.Option(
-    "--pick", help="Show this pick instead: best, accurate, fast, knee or score:0.6,0.4.", metavar="PICK"
+    "--pick", help="Show this recommendation instead: best, accurate, fast, knee or score:0.6,0.4.", metavar="PICK"
 )
-Sort = typer.Option("--sort", help="Order of the rows: trial, latency or loss.", metavar="ORDER")
+Sort = typer.Option("--sort", help="What the rows are sorted by: trial, latency or loss.", metavar="ORDER")
 
 
 @verb
 def status(
     study: Study,
-    watch: Annotated[bool, typer.Option("--watch", help="Print the status every 2 s until the study is done.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print the status every 2 seconds until the study is done.")
+    ] = False,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """Who works on a study, how fast, what failed, and where its front stands."""
+    """Show the progress of a study: its workers, their speed, what failed, and the best evaluations so far."""
     from studies.cli.printing.output import print_json
     from studies.verbs import readings
 
@@ -51,7 +53,7 @@ def front(
     as_csv: Csv = False,
     **options: Any,
 ) -> None:
-    """The Pareto front of a study, judged by its limits or by those given here."""
+    """Show the Pareto front of a study, judged by the study's limits or by those given here."""
     from studies.cli.printing.output import print_csv, print_json
     from studies.cli.printing.study_results import print_front, print_warnings
     from studies.show.front_rows import front_csv, front_json
@@ -80,7 +82,7 @@ def trials(
     as_csv: Csv = False,
     **options: Any,
 ) -> None:
-    """All evaluations of a study, judged by its limits or by those given here."""
+    """List all evaluations of a study, judged by the study's limits or by those given here."""
     from studies.cli.printing.output import print_csv, print_json, print_text_table, say
     from studies.show.front_rows import points_csv, trials_json
     from studies.show.terminal.front_table import limits_legend
@@ -113,7 +115,7 @@ def show(
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
-    """One evaluation: what was asked and got per group, measures, failure."""
+    """Show one evaluation: its measurements or its failure, and the precision of each group of layers."""
     from studies.cli.printing.output import print_json, print_table, say
     from studies.cli.printing.talk import verbose
     from studies.show.trial_text import group_table, trial_json, trial_lines
@@ -131,7 +133,7 @@ def show(
 
 @verb
 def studies(storage: Storage = None, as_json: Json = False) -> None:
-    """The studies of a database."""
+    """List the studies of a database."""
     from studies.cli.printing.output import print_json, print_text_table, say
     from studies.show.study_list import studies_table, study_values
     from studies.verbs import readings

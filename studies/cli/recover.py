@@ -16,13 +16,16 @@ from studies.options.read_options import read_config
 @verb
 def recover(
     folder: Annotated[
-        Path | None, typer.Option("--out", help="New or empty folder for the model and the ranges.", metavar="DIR")
+        Path | None,
+        typer.Option("--out", help="New or empty folder for the changed model and its INT8 ranges.", metavar="DIR"),
     ] = None,
-    latency: Annotated[bool, typer.Option("--latency", help="Build INT8 before and after, and time both.")] = False,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Also build INT8 before and after recovery, and measure both latencies.")
+    ] = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Make INT8 of a model lose less at no cost in latency, and say what each step won back."""
+    """Reduce the loss of a model in INT8 at no cost in latency, and show what each step wins back."""
     from studies.cli.printing.output import print_json, say
     from studies.cli.printing.study_results import print_rescue
     from studies.verbs import recovery  # it takes a second to import, which help does without

@@ -21,15 +21,18 @@ if TYPE_CHECKING:  # it takes a while to import
 
 Tolerance = typer.Option(
     "--latency-tolerance",
-    help="How far the export's latency may be from that of the measured engine: 5%. [default: the study's tie band]",
+    help="Largest allowed difference between the latencies of the exported and the measured engine, for example 5%. "
+    "[default: the study's tie band]",
     metavar="SHARE",
 )
 Pick = typer.Option(
-    "--pick", help="Which pick: best, accurate, fast, knee or score:0.6,0.4. [default: best]", metavar="PICK"
+    "--pick",
+    help="The recommendation to export: best, accurate, fast, knee or score:0.6,0.4. [default: best]",
+    metavar="PICK",
 )
 Tools = typer.Option(
     "--for",
-    help="Also write the mix for other tools: nncf, polygraphy, modelopt, qat; repeat it or use commas.",
+    help="Also write files for other tools: nncf, polygraphy, modelopt, qat. Can be repeated; commas work too.",
     metavar="TOOL",
 )
 
@@ -39,9 +42,13 @@ def export(
     study: Study,
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")],
     pick: Annotated[str | None, Pick] = None,
-    trial: Annotated[int | None, typer.Option("--trial", help="Export this trial instead.", metavar="N")] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", help="Number of the trial to export instead of a recommendation.", metavar="N"),
+    ] = None,
     triton: Annotated[
-        str | None, typer.Option("--triton", help="Also write a Triton model of this name.", metavar="NAME")
+        str | None,
+        typer.Option("--triton", help="Also write a model of this name for the Triton server.", metavar="NAME"),
     ] = None,
     tools: Annotated[list[str] | None, Tools] = None,
     latency_tolerance: Annotated[str | None, Tolerance] = None,
@@ -51,7 +58,7 @@ def export(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Write the chosen engine with its manifest, checked in a fresh process."""
+    """Write the chosen engine to a folder, with a description and a program that runs it, and check it."""
     from studies.cli.printing.output import print_json
     from studies.export.export import Extras
     from studies.verbs import deliveries
@@ -81,12 +88,12 @@ def export(
 @verb
 def report(
     study: Study,
-    file: Annotated[Path, typer.Option("--out", help="The HTML file.", metavar="FILE")],
+    file: Annotated[Path, typer.Option("--out", help="The HTML file to write.", metavar="FILE")],
     target: Annotated[
         list[str] | None,
         typer.Option(
             "--target",
-            help="Show this target; repeat it to show several side by side. [default: all]",
+            help="Target to show. Can be repeated, to show several side by side. [default: all]",
             metavar="TARGET",
         ),
     ] = None,
@@ -95,7 +102,7 @@ def report(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Write one self-contained HTML file about a study."""
+    """Write a report about a study as one HTML file that needs no network."""
     from studies.cli.printing.output import print_json, say
     from studies.verbs import deliveries
 
@@ -111,10 +118,10 @@ def report(
 def delete(
     study: Study,
     storage: Storage = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove a study with its evaluations and engines."""
+    """Delete a study with its evaluations and engines."""
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
@@ -132,11 +139,11 @@ def delete(
 @verb
 def doctor(
     backend: Annotated[
-        str | None, typer.Option("--backend", help="Look at this backend only, for example tensorrt.", metavar="NAME")
+        str | None, typer.Option("--backend", help="Check this backend only, for example tensorrt.", metavar="NAME")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What is installed, what can run here, and what is missing."""
+    """Show what is installed, what can run here, and what is missing."""
     from rich.text import Text
 
     from studies.cli.printing.output import out, print_json, terminal_width
@@ -161,11 +168,13 @@ def doctor(
 @verb
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="New or empty folder.", metavar="DIR")] = Path("demo"),
-    trials: Annotated[int, typer.Option("--trials", help="How many mixes are evaluated.", metavar="N")] = 24,
+    trials: Annotated[
+        int, typer.Option("--trials", help="How many mixes of precisions are evaluated.", metavar="N")
+    ] = 24,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Search the shipped example, export the best and write the report."""
+    """Search the example that comes with bitfront, export the best mix and write the report."""
     from studies.cli.printing.output import print_json, say
     from studies.cli.printing.study_results import print_finished
     from studies.verbs import example
@@ -186,10 +195,12 @@ def demo(
 @verb
 def dashboard(
     storage: Storage = None,
-    port: Annotated[int, typer.Option("--port", help="Port on this machine.", metavar="N")] = 8080,
+    port: Annotated[
+        int, typer.Option("--port", help="Port on this machine where the dashboard is served.", metavar="N")
+    ] = 8080,
     as_json: Json = False,
 ) -> None:
-    """Start optuna-dashboard on a database."""
+    """Start optuna-dashboard on the studies of a database."""
     if not 1 <= port <= 65535:
         raise ConfigError(f"--port {port}: expected a port from 1 to 65535. Give another.")
     from studies.cli.printing.output import json_line

@@ -17,14 +17,14 @@ from studies.options.read_options import read_changes, read_config
 if TYPE_CHECKING:  # it takes a while to import
     from studies.run.search_result import SearchResult
 
-Replace = Annotated[bool, typer.Option("--replace", help="Delete the study of this name first, if there is one.")]
+Replace = Annotated[bool, typer.Option("--replace", help="If there is a study of this name, delete it first.")]
 
 
 @verb
 def search(
     config: ConfigFile = None, replace: Replace = False, quiet: Quiet = False, as_json: Json = False, **options: Any
 ) -> None:
-    """Search the precisions of a model within a latency budget and an allowed loss."""
+    """Search for the fastest mix of precisions of a model within your limits of latency and accuracy."""
     from evaluators.backends.registry import choose_backend
     from studies.verbs import searches  # it takes a second to import, which help does without
 
@@ -46,7 +46,7 @@ def resume(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Go on with a study, to where it was going or to a new total of trials."""
+    """Continue a study until it has its number of trials, or a new number of them."""
     from studies.verbs import searches
 
     changes = read_changes(options, "resume")
@@ -66,7 +66,7 @@ def worker(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Join a study from this host, and work on it until it is done."""
+    """Work on a study from this host, beside other processes, until it is done."""
     from studies.fleet import processes as fleet
     from studies.show.progress_display import Notes
     from studies.store.database.retries import known_server

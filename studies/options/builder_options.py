@@ -23,7 +23,11 @@ def builder_options() -> tuple[Option, ...]:
 
 def export_options() -> tuple[Option, ...]:
     """The options with which one engine can be built for an export, by the names that `export` takes them by."""
-    facts = {"verbs": ("export",), "default_text": "as the study says", "help": "What this engine alone is built with."}
+    facts = {
+        "verbs": ("export",),
+        "default_text": "the study's own",
+        "help": "An option of the builder for this engine alone.",
+    }
     return tuple(_option(kind, row, FINAL + row.keyword, **facts) for kind, row in _rows() if row.final)
 
 
@@ -34,7 +38,7 @@ def _rows() -> list[tuple[BackendKind, BackendOption]]:
 def _options_of(kind: BackendKind, row: BackendOption) -> list[Option]:
     options = [_option(kind, row, row.keyword, verbs=tuple(dict.fromkeys((*Verbs.BUILDING, *row.verbs))))]
     if row.final:
-        what = f"As --{options[0].name}, of exports."
+        what = f"--{options[0].name} of the engines that are exported."
         name = FINAL.replace("_", "-") + options[0].name
         options.append(_option(kind, row, FINAL + row.keyword, name=name, help=what, default_text="the search's"))
     return options

@@ -40,11 +40,15 @@ class SearchConfig(DataFields, StudyFields):
     """
 
     sampler: str = option(
-        kinds.SAMPLER, f"{', '.join(SAMPLERS)}, or module:Class.", "guided", metavar="NAME", panel="Search"
+        kinds.SAMPLER,
+        f"How mixes are proposed: {', '.join(SAMPLERS)}, or module:Class.",
+        "guided",
+        metavar="NAME",
+        panel="Search",
     )
     reward: tuple[float, float] = option(
         kinds.WEIGHTS,
-        "Weights of accuracy and latency in the reward of the sampler rl.",
+        "Weights of accuracy and latency in the reward of the sampler rl, as 0.6,0.4.",
         (0.6, 0.4),
         metavar="W,W",
         panel="Search",
@@ -52,7 +56,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     granularity: str = option(
         kinds.one_of("group", "block"),
-        "What has a precision of its own: each group, or each block of repeated structure.",
+        "What is given a precision: each group of layers, or each block of a repeated structure.",
         "group",
         metavar="KIND",
         verbs=("search", "layers"),
@@ -60,7 +64,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     keep: tuple[KeepRule, ...] = option(
         kinds.KEEP,
-        "Keep layers whose name matches in one precision, as 'REGEX=fp32'; repeatable.",
+        "Keep the layers whose name matches in one precision, as 'REGEX=fp32'. Can be repeated.",
         (),
         metavar="RULE",
         verbs=("search", *Verbs.ANALYSES),
@@ -68,17 +72,19 @@ class SearchConfig(DataFields, StudyFields):
         panel="Search",
         from_json=kinds.keep_from_json,
     )
-    seed: int = option(kinds.whole(least=0, most=2**32 - 1), "Seed of the sampler.", 0, metavar="N", panel="Search")
+    seed: int = option(
+        kinds.whole(least=0, most=2**32 - 1), "Seed of the sampler's random numbers.", 0, metavar="N", panel="Search"
+    )
     keep_engines: str = option(
         kinds.one_of("front", "all", "none"),
-        "Which engines are kept: all, front or none.",
+        "Which engines are stored: all, those of the Pareto front, or none.",
         "front",
         metavar="WHICH",
         panel="Study",
     )
     evaluation_timeout_s: float = option(
         kinds.DURATION,
-        "Longest time of one evaluation.",
+        "Longest time that one evaluation may take.",
         600.0,
         name="evaluation-timeout",
         metavar="TIME",
@@ -87,7 +93,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     evaluation_memory_bytes: int | None = option(
         kinds.SIZE,
-        "Memory limit of the process that builds and measures.",
+        "Largest memory of the process that builds and measures engines.",
         None,
         name="evaluation-memory",
         metavar="SIZE",
@@ -97,7 +103,7 @@ class SearchConfig(DataFields, StudyFields):
     )
     repair: int = option(
         kinds.whole(least=0, most=1000),
-        "How often a mix that the builder refuses may be repaired.",
+        "How often a mix that the builder refuses is changed and built again.",
         0,
         metavar="N",
         panel="Search",

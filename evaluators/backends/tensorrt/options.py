@@ -40,18 +40,18 @@ class TensorRTOptions:
     typing: str = option(
         "choice",
         "auto",
-        "How TensorRT gets precisions: auto, weak or strong typing.",
+        "How precisions are given to TensorRT: auto, weak or strong typing.",
         metavar="KIND",
         choices=("auto", WEAK, STRONG),
         verbs=("resume", "worker", "layers", "sensitivity"),
     )
     workspace_bytes: int = option(
-        "size", 4 * GIB, "Largest scratch memory of a TensorRT kernel.", name="workspace", metavar="SIZE"
+        "size", 4 * GIB, "Largest scratch memory that a TensorRT kernel may use.", name="workspace", metavar="SIZE"
     )
     optimization_level: int = option(
         "count",
         3,
-        "Optimization level of TensorRT, 0 to 5; auto decides by the first build.",
+        "Optimization level of TensorRT, 0 to 5. With auto, the time of the first build decides.",
         metavar="N",
         most=5,
         auto=True,
@@ -64,31 +64,31 @@ class TensorRTOptions:
         metavar="SWITCH",
         verbs=("resume", "worker"),
     )
-    sparsity: bool = option("flag", False, "Let TensorRT use kernels for weights of 2:4 sparsity.")
+    sparsity: bool = option("flag", False, "Let TensorRT use kernels for weights with 2:4 sparsity.")
     native_instancenorm: bool = option(
         "switch",
         True,
-        "Use TensorRT's own layer for InstanceNormalization, not its plugin: on or off.",
+        "Whether InstanceNormalization runs in TensorRT's own layer instead of its plugin: on or off.",
         metavar="SWITCH",
     )
     plugins: tuple[str, ...] = option(
-        "file", (), "Plugin library that TensorRT loads; repeatable.", name="plugin", metavar="FILE", many=True
+        "file", (), "Plugin library that TensorRT loads. Can be repeated.", name="plugin", metavar="FILE", many=True
     )
     timing_cache: str | None = option(
         "folder",
         None,
-        "Folder of TensorRT's timing cache, or none.",
+        "Folder for TensorRT's timing cache, or none to keep no cache.",
         metavar="DIR",
         default_text="beside the engines",
     )
     build_threads: int | None = option(
         "count",
         None,
-        "How many processor threads TensorRT's builder uses.",
+        "How many CPU threads TensorRT's builder uses.",
         metavar="N",
         least=1,
         most=4096,
-        default_text="all it may run on",
+        default_text="all available",
     )
 
 

@@ -63,17 +63,37 @@ class Thresholds:
         min_sqnr_db: of the group's own output.
     """
 
-    max_kl: float = _threshold(0.3, "Sensitive above: divergence of activations.", "NATS")
-    max_weight_kl: float = _threshold(0.3, "Sensitive above: divergence of weights.", "NATS")
-    min_overlap: float = _threshold(0.7, "Sensitive below: overlap of histograms.", "SHARE", _SHARE)
-    full_overlap: float = _threshold(0.8, "Truncated below: overlap of histograms.", "SHARE", _SHARE)
-    max_error_ratio: float = _threshold(2.0, "Sensitive above: error over its mean.", "RATIO")
-    max_saturated: float = _threshold(0.001, "Cut off above: share of the values.", "SHARE", _SHARE)
-    max_tails: float = _threshold(0.02, "Far values above: share beyond 4 sigma.", "SHARE", _SHARE)
-    max_peak: float = _threshold(20.0, "Far values above: farthest one, in sigma.", "SIGMAS")
-    max_channel_ratio: float = _threshold(8.0, "Uneven channels above: widest over median.", "RATIO")
-    max_shift: float = _threshold(0.3, "Shifted above: constant share of the error.", "SHARE", _SHARE)
-    min_sqnr_db: float = _threshold(20.0, "Coarse below: SQNR of the group's output.", "DB", name="min-sqnr")
+    max_kl: float = _threshold(
+        0.3, "Mark a layer as sensitive if the divergence of its activations is above this.", "NATS"
+    )
+    max_weight_kl: float = _threshold(
+        0.3, "Mark a layer as sensitive if the divergence of its weights is above this.", "NATS"
+    )
+    min_overlap: float = _threshold(
+        0.7, "Mark a layer as sensitive if its histograms overlap by less than this.", "SHARE", _SHARE
+    )
+    full_overlap: float = _threshold(
+        0.8, "Mark a range as truncated if its histograms overlap by less than this.", "SHARE", _SHARE
+    )
+    max_error_ratio: float = _threshold(
+        2.0, "Mark a layer as sensitive if its error is above this multiple of the mean error.", "RATIO"
+    )
+    max_saturated: float = _threshold(
+        0.001, "Mark a range as clipped if it cuts off more than this share of the values.", "SHARE", _SHARE
+    )
+    max_tails: float = _threshold(
+        0.02, "Mark outliers if more than this share of the values lies beyond 4 sigma.", "SHARE", _SHARE
+    )
+    max_peak: float = _threshold(20.0, "Mark outliers if the farthest value lies beyond this many sigma.", "SIGMAS")
+    max_channel_ratio: float = _threshold(
+        8.0, "Mark channels as uneven if the widest is above this multiple of the median.", "RATIO"
+    )
+    max_shift: float = _threshold(
+        0.3, "Mark an output as shifted if the constant share of its error is above this.", "SHARE", _SHARE
+    )
+    min_sqnr_db: float = _threshold(
+        20.0, "Mark a range as coarse if the SQNR of the layer's output is below this.", "DB", name="min-sqnr"
+    )
 
     def check(self) -> None:
         """Raises ConfigError naming the first that is out of range."""

@@ -15,14 +15,14 @@ class DataFields:
 
     metric: str | None = option(
         kinds.METRIC,
-        "top1 top5 agreement cosine sqnr mse miou map file.py:function",
+        "How accuracy is measured: top1, top5, agreement, cosine, sqnr, mse, miou, map or file.py:function.",
         None,
         verbs=Verbs.SCORING,
         panel="Data",
     )
     decode: str | None = option(
         kinds.METRIC,
-        "How map reads boxes from the outputs: boxes, yolov5, yolov8 or module:function.",
+        "How the metric map reads boxes from the outputs: boxes, yolov5, yolov8 or file.py:function.",
         None,
         metavar="LAYOUT",
         verbs=Verbs.SCORING,
@@ -30,7 +30,7 @@ class DataFields:
     )
     calibration_data: str | None = option(
         kinds.TEXT,
-        "Separate data for calibration, in place of a part of --data.",
+        "Separate data to calibrate on. Without this option, a part of --data is used.",
         None,
         metavar="DATA",
         verbs=(*Verbs.BUILDING, "worker"),
@@ -39,7 +39,7 @@ class DataFields:
     )
     final_data: str | None = option(
         kinds.TEXT,
-        "Separate data for the final score, in place of a part of --data.",
+        "Separate data for the final check of the recommended mixes. Without this option, a part of --data is used.",
         None,
         metavar="DATA",
         verbs=(*Verbs.BUILDING, "worker"),
@@ -48,7 +48,7 @@ class DataFields:
     )
     max_samples: int | None = option(
         kinds.whole(least=2),
-        "Take at most so many samples of each data set.",
+        "Use at most this many samples of each data set.",
         None,
         metavar="N",
         verbs=(*Verbs.SCORING, "layers", "sensitivity"),
@@ -56,7 +56,7 @@ class DataFields:
     )
     no_cache: bool = option(
         kinds.TEXT,
-        "Keep no copy of what a function of --data gives: call it at every start.",
+        "Keep no copy on disk of the data that a function gives. The function is then called at every start.",
         False,
         flag=True,
         verbs=Verbs.CONTINUING,
@@ -64,14 +64,14 @@ class DataFields:
     )
     preprocess: str | None = option(
         kinds.PREPROCESS,
-        "How an image file is read: imagenet, unit, symmetric, file.py:function.",
+        "How image files become arrays: imagenet, unit, symmetric or file.py:function.",
         None,
         verbs=Verbs.SCORING,
         panel="Data",
     )
     split_seed: int = option(
         kinds.whole(least=0, most=2**32 - 1),
-        "Seed that divides the data; fixed once the study is made.",
+        "Seed that divides the data into parts. It cannot be changed once the study is made.",
         0,
         metavar="N",
         verbs=(*Verbs.CONTINUING, "evaluate", "recover"),
@@ -79,7 +79,7 @@ class DataFields:
     )
     calibration: str = option(
         kinds.one_of("auto", "minmax", "percentile", "entropy", "mse"),
-        "How ranges are found: auto (chosen for each tensor), minmax, percentile, entropy or mse.",
+        "How INT8 ranges are found: auto (the best for each tensor), minmax, percentile, entropy or mse.",
         "auto",
         metavar="METHOD",
         verbs=("search", *Verbs.ANALYSES),
@@ -87,7 +87,7 @@ class DataFields:
     )
     calibration_select: str = option(
         kinds.SELECTION,
-        "Calibration samples to use: all, confident:N, diverse:N or worst:N.",
+        "Which samples are used for calibration: all, confident:N, diverse:N or worst:N.",
         "all",
         metavar="WHICH",
         verbs=("search", *Verbs.ANALYSES),
@@ -95,7 +95,7 @@ class DataFields:
     )
     ranges: tuple[RangeRule, ...] = option(
         kinds.RANGE,
-        "INT8 range of tensors whose name matches, as 'REGEX=LOW:HIGH'; repeatable.",
+        "INT8 range of the tensors whose name matches, as 'REGEX=LOW:HIGH'. Can be repeated.",
         (),
         name="range",
         metavar="RULE",
@@ -105,11 +105,11 @@ class DataFields:
         from_json=kinds.ranges_from_json,
     )
     calibration_cache: str | None = option(
-        kinds.TEXT, "Take ranges from a calibration cache of TensorRT.", None, metavar="FILE", panel="Data"
+        kinds.TEXT, "Read INT8 ranges from a calibration cache of TensorRT.", None, metavar="FILE", panel="Data"
     )
     recover: str = option(
         kinds.STEPS,
-        "How INT8 is made to lose less at no cost in latency: auto, none, or names of steps.",
+        "Steps that reduce the loss of INT8 at no cost in latency: auto, none, or names of steps.",
         "auto",
         verbs=Verbs.RECOVERING,
         metavar="STEPS",

@@ -19,42 +19,50 @@ class StudyFields:
 
     model: str = option(
         kinds.TEXT,
-        "The ONNX model to search, in float32.",
+        "The ONNX file of the model, in float32.",
         metavar="FILE",
         verbs=(*Verbs.READING_FILES, *Verbs.FRESH),
         argument=("search", "layers", "evaluate", "recover"),
         panel="Study",
-        helps=dict.fromkeys((*Verbs.READING_STUDIES, *Verbs.FRESH), "Where the model file is now, if it has moved."),
+        helps=dict.fromkeys(
+            (*Verbs.READING_STUDIES, *Verbs.FRESH), "The model's file, if it has moved since the study was made."
+        ),
     )
     data: str = option(
         kinds.TEXT,
-        "Calibration and evaluation data: .npz, .npy, folder, file.py:function.",
+        "Samples to calibrate on and to measure the accuracy with: a .npz or .npy file, a folder, or file.py:function.",
         metavar="DATA",
         verbs=(*Verbs.READING_FILES, *Verbs.FRESH, "gate"),
         panel="Study",
         helps={
-            **dict.fromkeys(Verbs.FRESH, "The fresh data: .npz, .npy, folder, file.py:function."),
-            **dict.fromkeys(Verbs.READING_STUDIES, "Where the data are now, if they have moved."),
-            "layers": "Data to calibrate on; their ranges decide where FP16 is offered.",
-            "sensitivity": "For a model: its data. For a study: where its data are now.",
+            **dict.fromkeys(Verbs.FRESH, "The fresh samples: a .npz or .npy file, a folder, or file.py:function."),
+            **dict.fromkeys(Verbs.READING_STUDIES, "The study's data, if they have moved since it was made."),
+            "layers": "Samples to calibrate on. The ranges of their activations decide which layers may run in FP16.",
+            "sensitivity": "Samples to run an ONNX file on. Of a study: its data, if they have moved since it was "
+            "made.",
         },
     )
     study: str = option(
-        kinds.STUDY, "Name of the study.", "", metavar="NAME", panel="Study", default_text="the model's file name"
+        kinds.STUDY,
+        "Name of the study in its database.",
+        "",
+        metavar="NAME",
+        panel="Study",
+        default_text="the model's file name",
     )
     limits: Mapping[str, Bound] = field(default_factory=dict)
     trials: int = option(
         kinds.whole(),
-        "How many distinct mixes are evaluated in total, baselines included.",
+        "How many different mixes of precisions are evaluated in total, including the baselines.",
         60,
         metavar="N",
         verbs=Verbs.JOINING,
         panel="How long",
-        helps=dict.fromkeys(("resume", "worker"), "New total of evaluations. [default: the study's own]"),
+        helps=dict.fromkeys(("resume", "worker"), "New total number of evaluations. [default: the study's own]"),
     )
     time_limit_s: float | None = option(
         kinds.DURATION,
-        "End the command after this time, for example 30m or 1h30m.",
+        "Stop the command after this time, for example 30m or 1h30m.",
         None,
         name="time-limit",
         metavar="TIME",
@@ -64,7 +72,7 @@ class StudyFields:
     )
     sensitivity_time_s: float | None = option(
         kinds.DURATION,
-        "Time for measuring how sensitive each layer is.",
+        "Time to spend on measuring how much each layer alone loses in a lower precision.",
         None,
         name="sensitivity-time",
         metavar="TIME",
@@ -74,7 +82,7 @@ class StudyFields:
     )
     patience: int | None = option(
         kinds.whole(),
-        "Stop after N evaluations that did not improve the front.",
+        "Stop when N evaluations in a row have not improved the Pareto front.",
         None,
         metavar="N",
         verbs=Verbs.CONTINUING,
@@ -83,7 +91,7 @@ class StudyFields:
     )
     storage: str = option(
         kinds.STORAGE,
-        "URL of the study database.",
+        "URL of the database that keeps the study.",
         default_url,
         metavar="URL",
         panel="Study",
@@ -92,7 +100,7 @@ class StudyFields:
     )
     artifacts: str | None = option(
         kinds.PLACE,
-        "Where engines are kept: a folder, s3://… or gs://….",
+        "Where engines are stored: a folder, s3://… or gs://….",
         None,
         metavar="PLACE",
         panel="Study",
@@ -100,7 +108,7 @@ class StudyFields:
     )
     backend: str = option(
         kinds.BACKEND,
-        "What builds and runs engines: auto, tensorrt, onnxruntime or fake.",
+        "The runtime that builds and runs engines: auto, tensorrt, onnxruntime or fake.",
         "auto",
         metavar="NAME",
         verbs=Verbs.RUNNING,
@@ -108,7 +116,7 @@ class StudyFields:
     )
     backend_options: tuple[str, ...] = option(
         kinds.NAMED_VALUE,
-        "An option of the backend, as NAME=VALUE; repeatable.",
+        "An option of the backend, as NAME=VALUE. Can be repeated.",
         (),
         name="backend-option",
         metavar="OPTION",
@@ -119,7 +127,7 @@ class StudyFields:
     )
     capabilities: CapabilityRules | None = option(  # noqa: RUF009 - it makes a field
         kinds.CAPABILITIES,
-        "File that says what the target runs, where that is less than the backend does.",
+        "File that lists what the target can run, if that is less than the backend supports.",
         None,
         metavar="FILE",
         verbs=Verbs.ON_HOST,
@@ -129,7 +137,7 @@ class StudyFields:
     )
     device: str = option(
         kinds.TEXT,
-        "Device that candidates run on: cpu, cuda or cuda:1.",
+        "Device that engines run on: cpu, cuda or cuda:1.",
         "auto",
         metavar="NAME",
         verbs=Verbs.RUNNING,
@@ -138,7 +146,7 @@ class StudyFields:
     )
     gpus: str | None = option(
         kinds.GPUS,
-        "Start a worker process per GPU of this host: all, a number, or a list such as 0,2.",
+        "Start one worker process for each GPU of this host: all, a number of GPUs, or a list such as 0,2.",
         None,
         metavar="GPUS",
         verbs=Verbs.CONTINUING,
@@ -146,7 +154,7 @@ class StudyFields:
     )
     workers: int | None = option(
         kinds.whole(most=1024),
-        "Start this many worker processes on the processor of this host.",
+        "Start this many worker processes on the CPU of this host.",
         None,
         metavar="N",
         verbs=Verbs.CONTINUING,
@@ -154,7 +162,7 @@ class StudyFields:
     )
     builders: int = option(
         kinds.whole(least=0, most=64),
-        "Start this many processes that only build, beside the one that measures.",
+        "Start this many processes that only build engines, beside the one that measures them.",
         0,
         metavar="N",
         verbs=Verbs.JOINING,
@@ -162,7 +170,7 @@ class StudyFields:
     )
     metrics_port: int | None = option(
         kinds.PORT,
-        "Port on 127.0.0.1 where Prometheus can read the progress.",
+        "Port on 127.0.0.1 where Prometheus can read the progress of the search.",
         None,
         metavar="PORT",
         verbs=Verbs.JOINING,
@@ -170,7 +178,7 @@ class StudyFields:
     )
     lease_s: float = option(
         kinds.LEASE,
-        "A worker that is silent for this time counts as lost.",
+        "A worker that does not report for this time counts as lost, and another takes over its evaluation.",
         60.0,
         name="lease",
         metavar="TIME",
@@ -180,7 +188,7 @@ class StudyFields:
     )
     threads: int = option(
         kinds.whole(most=4096),
-        "How many processor threads one inference uses.",
+        "How many CPU threads one inference uses.",
         1,
         metavar="N",
         verbs=Verbs.RUNNING,
@@ -188,7 +196,7 @@ class StudyFields:
     )
     batch: int | None = option(
         kinds.whole(),
-        "Batch size: the size of the leading dimension of dynamic inputs.",
+        "Batch size: the size of the first dimension of inputs where that is dynamic.",
         None,
         metavar="N",
         verbs=("search", *Verbs.ANALYSES, "gate"),
@@ -196,7 +204,7 @@ class StudyFields:
     )
     shapes: tuple[ShapeSpec, ...] = option(
         kinds.SHAPE,
-        "Shape of a dynamic input, as NAME:32x3x224x224 or NAME:MIN:OPT:MAX; repeatable.",
+        "Shape of a dynamic input, as NAME:32x3x224x224 or NAME:MIN:OPT:MAX. Can be repeated.",
         (),
         name="shape",
         metavar="SHAPE",

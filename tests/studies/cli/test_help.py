@@ -56,7 +56,7 @@ def test_every_option_of_every_verb_has_its_whole_text_at_80_columns(monkeypatch
 
 def test_no_help_of_an_option_is_cut() -> None:
     said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ok("search", "--help")).split())
-    assert "Longest time of one inference of the whole batch, for example 2.5ms or 800us." in said
+    assert "Longest allowed time of one inference of the whole batch, for example 2.5ms or 800us." in said
     assert "..." not in said.replace("[ARGS]...", "")
 
 
