@@ -23,9 +23,9 @@ def told(error: Exception) -> str:
         return str(error)
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
-        return f"reading or writing: {reason}. Mend that, then try again."
+        return f"reading or writing: {reason}. Correct that, then try again."
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
-    advice = "Name another path, or mend that one." if error.errno in _PATHS else "Mend that, then try again."
+    advice = "Give another path, or correct this one." if error.errno in _PATHS else "Correct that, then try again."
     return f"reading or writing {name}: {reason}. {advice}"
 
 
@@ -71,8 +71,10 @@ def check_file(path: Path, doing: str) -> None:
     """
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no regular file"
-        raise ConfigError(f"{doing} {path}: expected a file in an existing folder, and this is {kind}. Name another.")
+        raise ConfigError(f"{doing} {path}: expected a file in an existing folder, got {kind}. Give another path.")
     if not path.parent.is_dir():
-        raise ConfigError(f"{doing} {path}: expected a file in an existing folder. Make the folder, or name another.")
+        raise ConfigError(
+            f"{doing} {path}: expected a path in an existing folder. Make the folder, or give another path."
+        )
     if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{doing} {path}: the folder cannot be written. Name a file in another.")
+        raise ConfigError(f"{doing} {path}: the folder cannot be written. Give a path in another folder.")

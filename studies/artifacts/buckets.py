@@ -166,8 +166,8 @@ def _reported(action: str, bucket: Bucket) -> Iterator[None]:
             raise
         text = " ".join(str(error).split()).rstrip(".")
         raise ArtifactError(
-            f"{action} {bucket.url}: {type(error).__name__}: {text}. Look at the name of the bucket, at the "
-            "credentials in the environment and at the network, then `resume`; where no study was made yet, `search`."
+            f"{action} {bucket.url}: {type(error).__name__}: {text}. Check the name of the bucket, the "
+            "credentials in the environment and the network. Then run `resume`, or `search` if no study was made yet."
         ) from error
 
 

@@ -213,7 +213,7 @@ class Artifacts:
 
     def _path(self, digest: str) -> Path:
         if not DIGEST.fullmatch(digest):
-            raise ArtifactError(f"{digest!r} is no artifact digest: expected 64 hex digits.")
+            raise ArtifactError(f"{digest!r} is not an artifact digest: expected 64 hex digits.")
         return self.folder / digest
 
     def _put(self, pieces: Iterator[bytes], kind: str) -> str:
@@ -228,7 +228,7 @@ class Artifacts:
         except OSError as error:
             raise ArtifactError(
                 f"Could not keep the {kind} in {self.folder}: {_reason(error)}. "
-                "Free some space, then `resume`; where no study was made yet, `search`."
+                "Free some space. Then run `resume`, or `search` if no study was made yet."
             ) from error
         finally:
             with suppress(OSError):  # the error that brought us here says more

@@ -59,7 +59,9 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
             digest = artifacts.share(path, role)
             found.append(FileRecord(role, position, name, digest, path.stat().st_size))
         if not files:
-            progress.note(f"{source} is no file, so other hosts have to have it; files are put in {artifacts.place}")
+            progress.note(
+                f"{source} is not a file, so every other host needs it too; files are stored in {artifacts.place}"
+            )
     if found:
         size = format_bytes(sum(file.size_bytes for file in found))
         progress.note(f"{len(found)} files of model and data, {size}, are in {artifacts.place} for other hosts")

@@ -116,7 +116,7 @@ Reference = Annotated[
     ),
 ]
 Processes = Annotated[
-    int, typer.Option("--processes", help="How many processes measure the latencies, one after another.", metavar="N")
+    int, typer.Option("--processes", help="How many fresh processes measure the latencies.", metavar="N")
 ]
 Junit = Annotated[
     Path | None, typer.Option("--junit", help="File to write the result to as JUnit XML.", metavar="FILE")

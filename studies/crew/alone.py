@@ -66,8 +66,9 @@ def locked_study(folder: Path, study: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise StudyError(
-            f"running study {study!r}: another process is running it on this database, an SQLite file, on which one at "
-            "a time may. Wait for it or stop it first; for several workers make the study on a server, say with "
+            f"running study {study!r}: another process is running it on this database. It is an SQLite file, which "
+            "allows one process at a time. "
+            "Wait for that process or stop it first. For several workers make the study on a server, for example with "
             "--storage postgresql+psycopg://user@host/database."
         ) from None
     try:

@@ -28,8 +28,8 @@ def reported_deletion(store: Store, study: StudyRecord) -> Iterator[None]:
     except Exception as error:
         if _is_gone(store, study):
             raise RunError(
-                f"working on study {study.name!r}: it was deleted meanwhile, with all that was found. "
-                "`bitfront search` makes a new one."
+                f"working on study {study.name!r}: another process deleted it, with all its results. "
+                "`bitfront search` makes a new study."
             ) from error
         raise
 

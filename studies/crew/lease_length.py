@@ -48,8 +48,8 @@ def lease_of(store: Store, study: StudyRecord, target: TargetRecord, config: Sea
     stored = config_of(store.studies.load(study.name), now).lease_s
     if store.shared and "lease" in config.given and stored != config.lease_s:
         raise StudyError(
-            f"running study {study.name!r}: --lease is {config.lease_s:g} s, and another run has just made it "
-            f"{stored:g} s. Leave it out."
+            f"running study {study.name!r}: --lease is {config.lease_s:g} s, but another run has just set it to "
+            f"{stored:g} s. Leave --lease out."
         )
     return config.lease_s if not store.shared else stored
 
@@ -80,7 +80,8 @@ def _check_alone(store: Store, study: StudyRecord, target: TargetRecord, wanted_
     live = [] if stored_s == wanted_s else sorted(store.workers.live(target.id, max(stored_s, wanted_s)))
     if live:
         raise StudyError(
-            f"running study {study.name!r}: --lease is {wanted_s:g} s, and the workers that are at it have "
-            f"{stored_s:g} s, which all of a target have in common: {', '.join(live)}. Leave it out, or end them "
-            f"first; one that was killed counts as gone after {max(stored_s, wanted_s):g} s."
+            f"running study {study.name!r}: --lease is {wanted_s:g} s, but all workers of a target share one lease, "
+            "and those that run have "
+            f"{stored_s:g} s: {', '.join(live)}. Leave --lease out, or end them "
+            f"first. A worker that was killed counts as gone after {max(stored_s, wanted_s):g} s."
         )

@@ -49,7 +49,7 @@ def check_outputs(keeper: EvaluatorProcess, measured: Path, written: Path) -> No
     different = [name for name in names if not identical(outputs[0].get(name), outputs[1].get(name))]
     if different:
         raise ArtifactError(
-            f"checking the exported engine: outputs {', '.join(different)} are not those of the engine that was "
+            f"checking the exported engine: outputs {', '.join(different)} differ from those of the engine that was "
             "measured. The export was removed; this is a bug or a broken disk."
         )
 
@@ -107,7 +107,7 @@ def moved_text(check: Mapping[str, Any], measured: MeasuredEngine) -> str:
     if abs(now_ms / then_ms - 1) <= _FAR_OFF * check["tolerance"]:
         return ""
     return (
-        f"the engine takes {now_ms:.4g} ms now, the study measured {then_ms:.4g} ms: the device is busy, or its clocks "
+        f"the engine takes {now_ms:.4g} ms now, the study measured {then_ms:.4g} ms. The device is busy, or its clocks "
         "have changed"
     )
 
@@ -118,8 +118,8 @@ def failure_text(check: Mapping[str, Any]) -> str:
         return ""
     shown = ", ".join(f"{ratio:.3f}" for ratio in check["latency_ratios"])
     return (
-        f"the latency check of the exported engine failed: expected the latency of the engine that was measured, run "
-        f"in between, within {check['tolerance']:.1%}; in {check['tries']} tries it was {shown} times that. The "
-        "outputs are equal, so the export was kept, marked in its manifest. Something else may keep the device busy: "
-        "export again when it is quiet, or allow more with --latency-tolerance."
+        f"checking the latency of the exported engine: expected the latency of the measured engine, run "
+        f"in turn with it, within {check['tolerance']:.1%}; in {check['tries']} tries it was {shown} times that. The "
+        "outputs are equal, so the export was kept and its manifest says so. Something else may keep the device busy: "
+        "export again when the device is idle, or allow more with --latency-tolerance."
     )

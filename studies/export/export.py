@@ -115,14 +115,14 @@ def check_folder(folder: Path) -> None:
     Raises:
         ConfigError: it is a file, not empty, or not writable.
     """
-    advice = "Name a new or empty folder with --out."
+    advice = "Give a new or empty folder with --out."
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: it is a file. {advice}")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out {folder}: the folder is not empty. {advice}")
     parent = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ConfigError(f"--out {folder}: {parent} is no folder that can be written. {advice}")
+        raise ConfigError(f"--out {folder}: {parent} is not a folder that can be written. {advice}")
 
 
 def export_evaluation(work: Work, now: Standing, row: int, request: Request, folder: Path) -> Export:
@@ -246,7 +246,8 @@ def _confirm(work: Work, number: int, trial: int) -> _Confirmed:
 
 def _not_finite(trial: int) -> ArtifactError:
     return ArtifactError(
-        f"exporting trial {trial}: its outputs on the final data are not finite, so it cannot be trusted. Choose "
+        f"exporting trial {trial}: its outputs on the final data hold NaN or infinite values, so it cannot be used. "
+        "Choose "
         "another with --trial."
     )
 

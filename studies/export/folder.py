@@ -45,7 +45,7 @@ def staged_folder(out: Path, doing: str) -> Iterator[Path]:
             out.rmdir()
         staging.rename(out)
     except OSError as error:
-        raise ArtifactError(f"{doing}: {error}. Make room and try again.") from error
+        raise ArtifactError(f"{doing}: {error}. Free some space and try again.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -41,7 +41,10 @@ class Wanted:
     def of(self, store: Store, study: StudyRecord) -> TargetRecord | None:
         """Whose options the run starts from; None where the study has no target yet."""
         if self.new and self.target is not None:
-            raise ConfigError("joining a study: give --target, for one that it has, or --new-target, not both.")
+            raise ConfigError(
+                "joining a study: --target and --new-target were both given. Give --target to work for a target that "
+                "the study has, or --new-target to add this host."
+            )
         found = store.targets.of_study(study.id)
         return choose(found, self.target, study.name) if found else None
 

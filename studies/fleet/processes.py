@@ -197,18 +197,21 @@ class Fleet:
             self._note(f"{post.slot.name}: the worker ended")
         elif code == _INTERRUPTED or (code == _REFUSED and not post.deaths):
             post.refused = code == _REFUSED
-            self._note(f"{post.slot.name}: the worker ended by {how(code)} and is not started again")
+            self._note(f"{post.slot.name}: the worker ended with {how(code)} and is not started again")
         else:
             post.deaths = 1 if ran_s > _STEADY_S else post.deaths + 1
             self._again(post, how(code))
 
     def _again(self, post: _Post, how_it_ended: str) -> None:
         if post.deaths > _RESTARTS:
-            self._note(f"{post.slot.name}: the worker ended by {how_it_ended} for the {post.deaths}th time; given up")
+            self._note(
+                f"{post.slot.name}: the worker ended with {how_it_ended} for the {post.deaths}th time, so it is not "
+                "started again"
+            )
             return
         pause_s = min(_FIRST_PAUSE_S * 2 ** (post.deaths - 1), _LONGEST_PAUSE_S)
         post.again_at = time.monotonic() + pause_s
-        self._note(f"{post.slot.name}: the worker ended by {how_it_ended}; it is started again")
+        self._note(f"{post.slot.name}: the worker ended with {how_it_ended} and is started again")
 
 
 DONE = "done: "

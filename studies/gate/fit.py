@@ -47,8 +47,9 @@ def check_target(side: Side, here: Target) -> None:
     differences = [text for text in side.target.differences(here) if _matters(text)]
     if differences:
         raise ConfigError(
-            f"gating: {side.name} is of another target than this host is: {'; '.join(differences)} here. Run the gate "
-            f"where it was made, or export it here. To compare it here nevertheless, name its file: {side.engine}."
+            f"gating: {side.name} belongs to another target than this host: {'; '.join(differences)} here. Run the "
+            "gate "
+            f"where it was made, or export it here. To compare it here nevertheless, give its file: {side.engine}."
         )
 
 

@@ -156,8 +156,9 @@ class _Gate:
         """
         if metric.relative and not metric.ratio and self._inputs.reference is None:
             raise ConfigError(
-                f"--max-drop with the metric {metric.name}: it says how far outputs are from those of a float model, "
-                "and there is none to compare both engines with. Give --reference with an engine of the float model."
+                f"--max-drop with the metric {metric.name}: this metric measures how far outputs are from those of a "
+                "float model, "
+                "and no float model is given. Give --reference with an engine of the float model."
             )
         amount = given if isinstance(given, Amount) else Amount(given)
         if problem := MAX_DROP.misfit(amount, metric):
@@ -185,7 +186,7 @@ class _Gate:
 
 def _doubts_text(doubts: Sequence[str], processes: int) -> str:
     doubtful = len({doubt.partition(":")[0] for doubt in doubts})
-    return f"latencies are doubtful in {doubtful} of {processes} processes, {doubts[0]}; --json has all of it"
+    return f"latencies are doubtful in {doubtful} of {processes} processes, {doubts[0]}; --json lists all doubts"
 
 
 def _orders(count: int) -> Sequence[tuple[str, ...]]:

@@ -92,7 +92,10 @@ def measure_band(times: Sequence[ProcessTimes]) -> float:
 
 
 def _not_timed(times: Sequence[ProcessTimes], limit: float, level: float) -> Check:
-    units, reason = f"{len(times)} processes", "an inference takes less than this clock can tell; give a larger --batch"
+    units, reason = (
+        f"{len(times)} processes",
+        "an inference is too short for the clock of this machine; give a larger --batch",
+    )
     return Check("latency", Verdict.NOT_JUDGED, limit, None, None, None, level, None, "none", units, reason)
 
 
@@ -121,5 +124,5 @@ def _reason(verdict: Verdict, bounds: tuple[float, float], limit: float, band: f
         return f"the candidate is at most {high} slower, within the {allowed} that are allowed"
     told = f"the slowdown lies between {low} and {high}, and {allowed} are allowed, with a tie band of {tie}"
     if limit < band:
-        return f"{told}: an engine as fast as the baseline cannot hold a limit below the tie band; allow more"
-    return f"{told}: more --processes, or a quiet machine, would tell"
+        return f"{told}. Even an engine as fast as the baseline cannot keep a limit below the tie band; allow more"
+    return f"{told}. More --processes or an idle machine would give a narrower interval"

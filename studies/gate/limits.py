@@ -39,8 +39,8 @@ def check_limits(limits: GateLimits) -> None:
     """
     if not limits.checks:
         raise ConfigError(
-            "gating: expected --max-drop, --max-slowdown or both, and neither was given. Say what the candidate may "
-            "be worse by: --max-drop 1% --max-slowdown 3%."
+            "gating: expected --max-drop, --max-slowdown or both, got neither. Say how much worse the candidate may "
+            "be, for example --max-drop 1% --max-slowdown 3%."
         )
     if limits.processes < LEAST_PROCESSES:
         raise ConfigError(

@@ -109,7 +109,7 @@ def _judge_means(scores: PairedScores, limit: float, level: float, show: Callabl
     count = len(drops) if units is None else len(np.unique(units))
     told = f"{count} {kind}"
     if count < LEAST_UNITS:
-        reason = f"{told} are too few to judge by: at least {LEAST_UNITS} are needed; give more data"
+        reason = f"{told} are too few for a verdict: at least {LEAST_UNITS} are needed; give more data"
         return Check(
             "loss", Verdict.NOT_JUDGED, limit, estimate, None, None, level, None, "paired t test", told, reason
         )
@@ -181,4 +181,4 @@ def _reason(
     if verdict is Verdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"
-    return f"the drop lies between {low} and {high}, and {show(limit)} are allowed: more samples would tell{told}"
+    return f"the drop lies between {low} and {high}, and {show(limit)} are allowed; more samples would give a narrower interval{told}"

@@ -80,15 +80,16 @@ def find_side(wanted: Wanted, url: str, target: str | None) -> Side:
         return _of_study(wanted, url, target)
     if wanted.trial is not None:
         raise ConfigError(
-            f"{wanted.trial_option} {wanted.trial}: trials belong to studies, and {wanted.source} is none. Leave it "
-            "out, or name a study."
+            f"{wanted.trial_option} {wanted.trial}: only a study has trials, and {wanted.source} is not a study. Leave "
+            "the option "
+            "out, or give a study."
         )
     return _of_folder(wanted, path) if path.is_dir() else _of_file(wanted, path)
 
 
 def _of_file(wanted: Wanted, path: Path) -> Side:
     if not path.is_file():
-        raise ConfigError(f"{wanted.option} {path}: there is no such file. Name an ONNX file or a plan.")
+        raise ConfigError(f"{wanted.option} {path}: there is no such file. Give an ONNX file or a plan.")
     return Side(wanted.source, path.absolute(), "tensorrt" if path.suffix in _PLANS else "onnxruntime")
 
 
@@ -104,12 +105,12 @@ def _of_folder(wanted: Wanted, folder: Path) -> Side:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{wanted.option} {folder}: expected a folder that `bitfront export` wrote, but {folder / MANIFEST} cannot "
-            f"be used: {type(error).__name__}: {error}. Name the folder of an export, or an engine file."
+            f"be used: {type(error).__name__}: {error}. Give the folder of an export, or an engine file."
         ) from error
     if not _is_intact(engine, digest):
         raise ConfigError(
-            f"{wanted.option} {folder}: {engine.name} is missing or is not what was exported. Export it again; to "
-            f"compare the file as it is, name {engine} itself."
+            f"{wanted.option} {folder}: {engine.name} is missing or was changed after the export. Export it again. To "
+            f"compare the file as it is, give {engine} itself."
         )
     return Side(f"{wanted.source} (trial {trial})", engine.absolute(), target.backend, target, band)
 

@@ -172,8 +172,9 @@ class Guard:
         except Exception as error:
             before = "" if first is None else f"the fast engine raised {type(first).__name__}: {first}; "
             raise GuardError(
-                f"answering a request: {before}the safe engine raised {type(error).__name__}: {error}. No engine can "
-                "answer it: look at the inputs, then at the device."
+                f"answering a request: {before}the safe engine raised {type(error).__name__}: {error}. Neither engine "
+                "can "
+                "answer it. Check the inputs, then the device."
             ) from error
 
     def _replace_non_finite(self, inputs: Inputs, name: str) -> Arrays:

@@ -89,7 +89,7 @@ class Reservoir:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"keeping fresh samples in {self.folder}: the folder cannot be made: {error}. Name one that can."
+                f"keeping fresh samples in {self.folder}: the folder cannot be made: {error}. Give another folder."
             ) from error
 
     def offer(self, inputs: Inputs) -> None:
@@ -187,7 +187,7 @@ class Reservoir:
         if not self._failing:
             self._tell(
                 f"keeping fresh samples in {self.folder}: {error}. Requests are answered as before, and samples are "
-                "left out until that is mended."
+                "left out until that is corrected."
             )
         self._failing = True
 

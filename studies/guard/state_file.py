@@ -78,7 +78,10 @@ class StateKeeper:
                 if _stamp(self._path) != self._stamp:
                     self.breaker, self._unsaved = self._read(self._path), False
             except (OSError, GuardError) as error:
-                self._tell(f"reading the guard's state in {self._path}: {error}. What was known before holds.")
+                self._tell(
+                    f"reading the guard's state in {self._path}: {error}. The guard continues with the state that it "
+                    "has."
+                )
 
     def _read(self, path: Path) -> Breaker:
         self._stamp = _stamp(path)
@@ -92,7 +95,7 @@ class StateKeeper:
         except (ValueError, KeyError, TypeError) as error:
             raise GuardError(
                 f"reading the state of a guard: expected {path} to be what a guard of this version wrote, got "
-                f"{type(error).__name__}: {error}. Delete the file to begin anew, or name another."
+                f"{type(error).__name__}: {error}. Delete the file to start with an empty state, or give another path."
             ) from error
 
     def _write(self, path: Path) -> None:

@@ -28,7 +28,7 @@ def load_built(
     failure = record.evaluation.failure
     doing = f"{verb.removesuffix('e')}ing trial {trial}"
     if record.status == RUNNING:
-        raise StudyError(f"{doing}: its evaluation is under way. Wait for it, or take another trial.")
+        raise StudyError(f"{doing}: its evaluation is not finished. Wait for it, or take another trial.")
     if record.status == FAILED and failure is not None and failure.stage not in but:
         raise StudyError(
             f"{doing}: it {failure_text(failure.stage.value, failure.kind.value)}, so there is no engine to {verb}. "

@@ -20,7 +20,7 @@ def find_changes(study: StudyRecord, target: TargetRecord, good: Checked) -> Ite
     now = good.data
     for name, key in (("data", "digest"), ("final data", "final_digest")):
         if now[key] != study.data.get(key):
-            yield f"the {name} have other content than the study's: the samples compared on are others"
+            yield f"the {name} have other content than those of the study, so the comparison uses other samples"
     if not study.environment:
         yield "no environment was recorded with the study, so it cannot be compared with this one"
         return

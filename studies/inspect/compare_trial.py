@@ -97,15 +97,16 @@ def _check_outputs(outputs: Path, samples: int) -> None:
         raise ConfigError(f"--outputs {outputs}: expected a .npz file, and there is none. Write it with numpy.savez.")
     if samples < LEAST_SAMPLES:
         raise ConfigError(
-            f"--samples {samples}: expected at least {LEAST_SAMPLES} with --outputs: of fewer, chance explains much."
+            f"--samples {samples}: expected at least {LEAST_SAMPLES} with --outputs, because chance explains much of "
+            "fewer samples."
         )
 
 
 def _check_model(good: Checked, study: StudyRecord, config: SearchConfig, trial: int) -> None:
     if good.model.digest != study.model_digest:
         raise StudyError(
-            f"comparing trial {trial}: the model {config.model} has other content than the study's (or other "
-            "shapes were asked for). Give the study's own file; --model says where it has moved."
+            f"comparing trial {trial}: the model {config.model} has other content than that of the study (or other "
+            "shapes were given). Give the study's own file; --model gives its path if it has moved."
         )
 
 
@@ -139,9 +140,12 @@ class _Run:
     def compare(self, groups: bool, samples: int) -> EngineComparison:
         found = self._line().diagnoses.compare(self._engine, self.record.evaluation.assignment, groups, samples)
         if groups and not found.opened:
-            self._note("the groups are those of an engine built again with their outputs exposed, which breaks fusions")
+            self._note(
+                "the groups were compared in an engine that was built again with their outputs exposed, which prevents "
+                "fusions"
+            )
         elif groups:
-            self._note("the groups are those of the engine with their outputs exposed, which breaks fusions")
+            self._note("the groups were compared in the engine with their outputs exposed, which prevents fusions")
         return found
 
     def compare_wrapper(self, outputs: Path, samples: int, threshold_db: float) -> WrapperComparison:
@@ -153,7 +157,7 @@ class _Run:
         if digest is not None and digest in self.artifacts:
             self._check_content(digest)
             return self.artifacts.path(digest)
-        self._note("the engine was not kept; it was built again, which may choose other kernels")
+        self._note("the engine was not kept, so it was built again; the new build may use other kernels")
         out = self.good.folder / f"{self.record.id}.engine"
         self._line().builds.rebuild(self.record.evaluation.assignment, out)
         return out

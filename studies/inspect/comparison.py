@@ -90,7 +90,7 @@ class Comparison:
         """What follows from it, in sentences."""
         lines = []
         for side in self.outputs:
-            told = "the engine agrees with its emulation, so it differs from the float model by its precisions alone"
+            told = "the engine agrees with its emulation, so only its precisions make it differ from the float model"
             if not side.explained:
                 told = "the engine differs from its emulation by more than its precisions explain"
             elif self.first is not None:
@@ -107,14 +107,16 @@ class Comparison:
             side = self.first
             own, fed = (db_text(v) for v in (side.differences["engine-emulated"].level_db, side.inputs_db))
             return (
-                f"they part first at {side.group.id} ({side.group.name}, {side.precision}): SQNR {own}, of its inputs "
+                f"the first group that differs is {side.group.id} ({side.group.name}, {side.precision}): its SQNR is "
+                f"{own}, that of its inputs "
                 f"{fed}"
             )
         if all(side.explained for side in self.outputs):
             return f"no group falls more than {self.threshold_db:g} dB below its inputs"
         return (
-            f"no group falls more than {self.threshold_db:g} dB below its inputs, so they part behind the last group, "
-            "or only where fusions are whole"
+            f"no group falls more than {self.threshold_db:g} dB below its inputs, so they differ behind the last "
+            "group, "
+            "or only where operations are fused"
         )
 
     def output_rows(self) -> list[dict[str, Any]]:

@@ -153,11 +153,14 @@ def headline(found: Profile) -> list[str]:
     lines = [
         f"trial {found.trial}: {found.mix}; {measured}; {len(found.layers)} layers, {format_ms(found.sum_ms)} in "
         f"{'the' if found.again else 'a stored'} profiled run",
-        "profiling adds to every layer; scaled times sum to the measured latency",
+        "profiling makes every layer slower; the scaled times add up to the measured latency",
     ]
     hidden = [row["group"] for row in found.group_rows() if not row["kernels"]]
     if hidden:
-        lines.append(f"{len(hidden)} groups have no layer of their own, they run inside layers that other ops share")
+        lines.append(
+            f"{len(hidden)} groups have no layer of their own, because they run inside layers that they share with "
+            "other operations"
+        )
     return [*lines, *found.notes]
 
 

@@ -21,12 +21,12 @@ _LAYOUTS: dict[tuple[int, ...], str] = {
 def verdict(found: WrapperOutput, threshold_db: float) -> str:
     """What follows for one output, in one sentence."""
     if found.fault is not None:
-        told = f"{_fault_text(found.fault)}; mended, its SQNR rises from {_db(found.fault.before_db)} to "
+        told = f"{_fault_text(found.fault)}; with that corrected, its SQNR rises from {_db(found.fault.before_db)} to "
         return f"{found.name}: {told}{_db(found.fault.after_db)}"
     level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
     if is_near(found, threshold_db):
-        return f"{found.name}: no fault found; it is as near as quantization lets expect ({level})"
-    return f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains how"
+        return f"{found.name}: no fault was found; it is as close as can be expected after quantization ({level})"
+    return f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains the difference"
 
 
 def is_near(found: WrapperOutput, threshold_db: float) -> bool:
@@ -38,7 +38,7 @@ def is_near(found: WrapperOutput, threshold_db: float) -> bool:
 def _fault_text(fault: Fault) -> str:
     kind = fault.kind.name
     if kind == "SWAPPED":
-        return f"it holds what the output {fault.other!r} should hold"
+        return f"it holds the values of the output {fault.other!r}"
     if kind == "LAYOUT":
         return f"its layout is transposed: it holds the axes of the expected array in the order {_axes(fault.order)}"
     if kind == "PERMUTED":
@@ -52,15 +52,15 @@ def _axes(order: Sequence[int]) -> str:
 
 def _permutation_text(fault: Fault) -> str:
     if fault.axis == 0:
-        return f"{len(fault.channels)} of {fault.size} samples stand in another order"
+        return f"{len(fault.channels)} of {fault.size} samples are in another order"
     where = "classes or channels" if fault.axis == 1 else f"entries of axis {fault.axis}"
     moves = dict(zip(fault.channels, fault.order, strict=True))
     if all(moves.get(place, place) == fault.size - 1 - place for place in range(fault.size)):
-        return f"the {fault.size} {where} stand in reverse order"
+        return f"the {fault.size} {where} are in reverse order"
     if len(moves) == 2:
         return f"{where} {' and '.join(map(str, moves))} of {fault.size} are swapped"
     named = ", ".join(f"{place} holds {source}" for place, source in list(moves.items())[:_NAMED])
-    return f"{len(moves)} of {fault.size} {where} stand in another order: {named}{_more(moves)}"
+    return f"{len(moves)} of {fault.size} {where} are in another order: {named}{_more(moves)}"
 
 
 def _scaling_text(fault: Fault) -> str:

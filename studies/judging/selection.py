@@ -18,7 +18,7 @@ def find_row(now: Standing, pick: str | None, trial: int | None, *, option: str 
         option: by which the trial was given, for messages.
     """
     if pick is not None and trial is not None:
-        raise StudyError("choosing an engine: give --pick or --trial, not both.")
+        raise StudyError("choosing an engine: --pick and --trial were both given. Give one of them.")
     if trial is not None:
         return _trial_row(now, trial, option)
     name = read_pick(pick or "best")

@@ -32,7 +32,7 @@ def find_target(store: Store, study: StudyRecord, wanted: str | None) -> TargetR
     targets = store.targets.of_study(study.id)
     if not targets:
         raise StudyError(
-            f"reading study {study.name!r}: it was interrupted before it began. Go on with it: "
+            f"reading study {study.name!r}: it was interrupted before it began. Continue it: "
             f"`{suggestions.command('resume', study.name)}`."
         )
     return choose(targets, wanted, study.name)
@@ -88,10 +88,10 @@ def with_details(store: Store, now: Standing) -> Standing:
 
 
 def mismatch_text(found: Sequence[tuple[str, Precision]]) -> str:
-    """Groups that did not run in what was asked: `not as asked: g012 ran in FP32`."""
+    """Groups that did not run in the requested precision: `not in the requested precision: g012 ran in FP32`."""
     group, got = found[0]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"not as asked: {group} ran in {got.label.upper()}{more}"
+    return f"not in the requested precision: {group} ran in {got.label.upper()}{more}"
 
 
 def limits_of(config: SearchConfig, study: StudyRecord) -> Limits:

@@ -44,8 +44,8 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     """
     if not rows:
         return 0
-    many = f"{len(rows)} finalists again, side by side, and scoring them"
-    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
+    many = f"{len(rows)} finalists again, side by side, and scoring them on the final samples"
+    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it on the final samples"
     work.events.note(f"measuring {what} on the final split")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "finalists"))
@@ -60,7 +60,7 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
             work.ledger.store.evaluations.set_final_failure(
                 int(now.table.id[row]), work.ledger.study.metric["name"], message
             )
-            work.events.note(f"{trial_text(now, row)} fails on the final split and is no pick: {message}")
+            work.events.note(f"{trial_text(now, row)} fails on the final split, so it is not recommended: {message}")
     work.ledger.store.targets.add_details(work.ledger.target.id, final_reference=found.reference)
     return len(found.failed)
 
@@ -89,7 +89,7 @@ def engine_of(work: Work, now: Standing, row: int) -> Path:
     if not lacking:
         return work.ledger.artifacts.path(digest)
     if lacking == DAMAGED:
-        work.events.note(f"trial {now.table.trial[row]}: {lacking}; it is built again")
+        work.events.note(f"trial {now.table.trial[row]}: {lacking}, so it is built again")
     out = work.bench.folder / f"{now.table.id[row]}.engine"
     if not out.exists():
         assignment = work.ledger.store.evaluations.assignments(work.ledger.target.id)[int(now.table.id[row])]

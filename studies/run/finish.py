@@ -110,7 +110,7 @@ class Finish:
         while any(running.worker not in crew.others() for running in claims.running(target)):
             taken = crew.take_over(())
             if taken is None:  # an evaluation that was begun just before its worker was lost has the younger lease
-                crew.wait("waiting for what lost workers were at")
+                crew.wait("waiting until the evaluations of lost workers can be taken over")
                 continue
             with suppress(KeyError):  # it is gone by now
                 trials = self._work.ledger.store.evaluations.load(taken.id).trials
@@ -143,4 +143,6 @@ class Finish:
     def _tell_left_out(self, count: int) -> None:
         many = "1 finalist is" if count == 1 else f"{count} finalists are"
         way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
-        self._work.events.note(f"the time limit leaves no time for more: {many} not confirmed; `{way}` does it")
+        self._work.events.note(
+            f"the time limit leaves no time for more: {many} not confirmed on the final samples; `{way}` confirms them"
+        )

@@ -116,7 +116,11 @@ def _evaluate(work: Work, assignment: Assignment, digest: str, trial: int) -> tu
 
 def _disobeying(evaluation: Evaluation) -> str:
     groups = [row.group for row in evaluation.audit if row.answer is Answer.NOT_OBEYED]
-    return f", in which {len(groups)} groups do NOT run in what was asked ({', '.join(groups[:4])})" if groups else ""
+    return (
+        f", in which {len(groups)} groups do NOT run in the requested precision ({', '.join(groups[:4])})"
+        if groups
+        else ""
+    )
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Stop:
         if done >= self.wanted(done):
             return f"{done} evaluations are done"
         if self._work.events.wants_end():
-            return f"stopped as it was asked to, with {done} of {self.trials} evaluations done"
+            return f"stopped on request, with {done} of {self.trials} evaluations done"
         if done == len(now.table) and self._repairs.all_built(done):
             refused = self._repairs.unbuildable
             size = self._work.problem.space.size_without(refused)

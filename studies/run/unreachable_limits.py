@@ -45,8 +45,10 @@ def warn_of_budget(work: Work, proposals: Proposals, now: Standing) -> None:
     least_ms = proposals.least_ms(lambda: make_guidance(work))
     if least_ms is not None and budget_ms < (least_ms := min(least_ms, float(measured_ms.min()))):
         work.events.note(
-            f"warning: the budget {format_ms(budget_ms)} is below {format_ms(least_ms)}, the least that the forecasts "
-            "call reachable on this target; the search goes on, and shows the nearest mixes if none keeps it"
+            f"warning: the budget {format_ms(budget_ms)} is below {format_ms(least_ms)}, which the forecasts call the "
+            "least "
+            "that can be reached on this target. The search continues, and shows the nearest mixes if none keeps the "
+            "budget"
         )
 
 
@@ -71,8 +73,8 @@ def refuse_late(pace: Pace, study: str, storage: str) -> None:
     limit, took = (format_duration_s(each) for each in (pace.limit_s or 0.0, pace.passed_s))
     way = suggestions.command("resume", study, "--time-limit", "TIME", storage=storage)
     raise UnreachableLimitError(
-        f"running study {study!r}: --time-limit {limit} is too short to evaluate anything: starting, checking the "
-        f"inputs and calibrating took {took}. Nothing was evaluated. Go on with more time: {way}"
+        f"running study {study!r}: --time-limit {limit} is too short to evaluate anything. Starting, checking the "
+        f"inputs and calibrating took {took}. Nothing was evaluated. Continue with more time: {way}"
     )
 
 
@@ -83,6 +85,6 @@ def _float_misses(now: Standing, storage: str, limit: Limit, value: float, bound
     way = suggestions.command("resume", now.study.name, option, limit.metavar, storage=storage)
     return (
         f"searching study {now.study.name!r}: FP32 itself misses {option}. It reaches {metric.name} {reached} on the "
-        f"search samples, and {side} {asked} is asked for, so that no mix of lower precisions can be expected to keep "
-        f"it. Nothing else is evaluated. Go on with a limit that FP32 keeps: {way}"
+        f"search samples, and {side} {asked} is required, so no mix of lower precisions can be expected to keep "
+        f"it. Nothing else is evaluated. Continue with a limit that FP32 keeps: {way}"
     )

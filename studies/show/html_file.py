@@ -27,7 +27,7 @@ def write_page(page: str, path: Path, what: str) -> None:
         temporary.write_text(page, encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        raise ArtifactError(f"writing {what} {path}: {error.strerror}; free the disk or name another path") from error
+        raise ArtifactError(f"writing {what} {path}: {error.strerror}; free some space or give another path") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -38,7 +38,7 @@ class Logged:
             self._file = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
             raise ConfigError(
-                f"--log-file {path}: expected a file that can be written, got: {error.strerror}. Name another."
+                f"--log-file {path}: expected a file that can be written, got: {error.strerror}. Give another path."
             ) from error
 
     def __enter__(self) -> Logged:
@@ -50,7 +50,7 @@ class Logged:
     ) -> None:
         self._write("ended" if kind is None else f"ended: {error or kind.__name__}")
         if self._trouble:
-            self._shown.note(f"warning: the log file {self._path} lacks lines: {self._trouble}")
+            self._shown.note(f"warning: the log file {self._path} is not complete: {self._trouble}")
         self._file.close()
 
     def note(self, text: str) -> None:

@@ -35,7 +35,7 @@ def choose(targets: Sequence[TargetRecord], wanted: str | None, study: str) -> T
         return found[0]
     problem = "no target fits" if not found else f"{len(found)} targets fit"
     raise StudyError(
-        f"--target {wanted}: expected one target of study {study!r}, and {problem}. Give a number, the start of a "
+        f"--target {wanted}: expected one target of study {study!r}, but {problem}. Give a number, the start of a "
         "fingerprint, or a part of a name that only one has:\n" + "\n".join(listed(targets))
     )
 
@@ -92,16 +92,18 @@ def own(targets: Sequence[TargetRecord], here: Target) -> TargetRecord | None:
 
 def foreign(study: str, targets: Sequence[TargetRecord], here: Target) -> StudyError:
     """That a host is another target than those it may work on, with all that differs and the ways out."""
-    lines = [f"running study {study!r}: this host is another target than the study's:"]
+    lines = [f"running study {study!r}: expected a target of the study, but this host is another one:"]
     lines.append(f"  here  {here.fingerprint[:PREFIX]}  {here.backend} on {here.device}")
     for line, record in zip(listed(targets), targets, strict=True):
         lines.append(line)
         lines += [f"       {difference}" for difference in differences(record.target, here)]
     return StudyError(
-        "\n".join(lines) + "\nNumbers of two targets never mix. Run where the study's own target is, with the options "
-        "that it was given, which --target takes over; or give the study a new one, with evaluations of its own: "
-        f"`{suggestions.command('worker', study, '--new-target')}`. That reuses ranges and sensitivities, and starts "
-        "from what the other targets measured."
+        "\n".join(lines)
+        + "\nMeasurements of two targets are never mixed. Run on the study's own target, with the options "
+        "that it was given, which --target takes over. Or add this host as a new target, with evaluations of its own: "
+        f"`{suggestions.command('worker', study, '--new-target')}`. It reuses ranges and sensitivities, and its "
+        "forecasts start "
+        "from the measurements of the other targets."
     )
 
 

@@ -101,7 +101,7 @@ def write_front_notes(
         if point is not None:
             notes.write(_trial_text(now, point, mixes[point.id], names), trial._trial_id)
         elif notes.has(trial._trial_id):
-            notes.write("This trial was on bitfront's front in an earlier run, and is not any more.", trial._trial_id)
+            notes.write("This trial was on bitfront's front in an earlier run, but is no longer.", trial._trial_id)
 
 
 def _trial_text(now: Standing, point: Point, mix: Assignment, names: Mapping[str, str]) -> str:

@@ -73,7 +73,7 @@ class Forecasts:
         names = poor_names(judged)
         if not names:
             return ""
-        return f"The {names} predicted poorly here: while that is so, half of the proposals come from TPE."
+        return f"The {names} predicted poorly here. Until that improves, half of the proposals come from TPE."
 
 
 def compared(store: Store, now: Standing) -> Forecasts | None:

@@ -276,4 +276,4 @@ class Proposals:
                 self.reopened(trial).set_user_attr(REFUSED, refused)
             self.study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
             if refused:
-                self._note(f"trial {trial.number} is closed, it cannot be evaluated: {refused}")
+                self._note(f"trial {trial.number} is closed, because it cannot be evaluated: {refused}")

@@ -113,7 +113,7 @@ def remeasure(
     from studies.run.noise.remeasurement import remeasure_study
 
     if trials and every:
-        raise ConfigError("measuring again: --trial and --all were both given; give one.")
+        raise ConfigError("measuring again: --trial and --all were both given. Give one of them.")
     url = storage or default_url()
     with Store.open(url, write=False) as store:
         now = standing_of(store, name, wanted=target)

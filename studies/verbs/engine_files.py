@@ -107,7 +107,8 @@ def _inspect_plan(path: Path) -> str:
         return inspect_plan(path)
     except BitfrontError as error:
         raise TargetError(
-            f"inspecting {path}: {error} A plan can be read only with the TensorRT and on the kind of GPU that it was "
+            f"inspecting {path}: {error} A plan can be read only with the version of TensorRT and on the kind of GPU "
+            "that it was "
             "built for. There, or with `trtexec --loadEngine=… --exportLayerInfo=layers.json`, its layers are written "
             "to a file that can be inspected anywhere."
         ) from error

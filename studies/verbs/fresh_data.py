@@ -69,7 +69,7 @@ def drift(
         EvaluatorError: the model or the engine cannot be run.
     """
     if not data:
-        raise ConfigError("looking for drift: expected fresh data to look at. Add --data DATA.")
+        raise ConfigError("looking for drift: expected fresh data to compare with the study's. Add --data DATA.")
     url = storage or default_url()
     with Store.open(url, write=False) as store:
         now = standing_of(store, name, wanted=target)
@@ -158,14 +158,16 @@ def _plan_renewal(
     name = before.study.name
     if before.picks.best is None:
         raise StudyError(
-            f"renewing study {name!r}: it has no pick `best`, so there is nothing to hold a renewed mix against. Go on "
-            f"with it first: `{suggestions.command('resume', name)}`."
+            f"renewing study {name!r}: it has no pick `best`, so there is nothing to compare a renewed mix with. "
+            "Continue "
+            f"the study first: `{suggestions.command('resume', name)}`."
         )
     fresh = wanted or f"{name}-renewed"
     known = next((store.studies.load(fresh) for each in store.studies.summaries() if each.name == fresh), None)
     if known is not None and known.renewed_from != before.study.id:
         raise StudyError(
-            f"renewing study {name!r}: there is a study {fresh!r} already, which does not renew it. Name another with "
+            f"renewing study {name!r}: there is already a study {fresh!r}, which was not made by renewing it. Give "
+            "another name with "
             "--study."
         )
     stored = config_of(before.study, before.target, url)
@@ -188,8 +190,9 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
     study = before.study
     if good.model.digest != study.model_digest:
         raise StudyError(
-            f"renewing study {study.name!r}: the model {good.config.model} has other content than the study's. Give "
-            "the study's own file; --model says where it has moved."
+            f"renewing study {study.name!r}: the model {good.config.model} has other content than that of the study. "
+            "Give "
+            "the study's own file; --model gives its path if it has moved."
         )
     if good.target.fingerprint != before.target.target.fingerprint:
         raise foreign(study.name, [before.target], good.target)

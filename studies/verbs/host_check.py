@@ -47,7 +47,7 @@ def doctor(backend: str | None = None) -> list[Check]:
 def _docker_check(gpu: bool) -> Check:
     docker, toolkit = shutil.which("docker"), shutil.which("nvidia-ctk")
     if docker is None:
-        return Check("docker", True, "not found; only needed for the images of docker/")
+        return Check("docker", True, "not found; it is needed only for the images of docker/")
     missing = "; nvidia-container-toolkit, which --gpus needs, was not found" if gpu and toolkit is None else ""
     return Check("docker", True, f"{docker}{missing}")
 
@@ -68,7 +68,7 @@ def _backend_check(kind: BackendKind, device: str) -> Check:
         with device_lock(discovery.lock_name(gpu), timeout_s=_LOCK_WAIT_S):
             return _opened(title, kind, device)
     except DeviceBusyError:
-        return Check(title, True, "another bitfront process is measuring on it, so it was not opened")
+        return Check(title, True, "another bitfront process is measuring on this device, so it was not opened")
     except BitfrontError as error:
         return Check(title, False, "cannot run", str(error))
     except Exception as error:  # a broken package may raise anything, and the other lines must still be told

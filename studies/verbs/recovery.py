@@ -74,7 +74,7 @@ def recover(
     config = check_config(config)
     _refuse_study(config)
     if config.recover == "none":
-        raise ConfigError("recovering INT8: --recover none leaves nothing to do. Leave it out, or name steps.")
+        raise ConfigError("recovering INT8: --recover none leaves nothing to do. Leave the option out, or name steps.")
     if out is not None:
         check_folder(out)
     if "timing-cache" not in config.given:
@@ -93,8 +93,9 @@ def recover(
 def _refuse_study(config: SearchConfig) -> None:
     if not Path(config.model).exists() and exists(config.model, storage=config.storage):
         raise StudyError(
-            f"recovering {config.model}: expected an ONNX file, got the name of a study. A study recovers when it is "
-            f"made; go on with it: `{suggestions.command('resume', config.model)}`."
+            f"recovering {config.model}: expected an ONNX file, got the name of a study. A study runs recovery when it "
+            "is "
+            f"made. To continue it: `{suggestions.command('resume', config.model)}`."
         )
 
 

@@ -178,7 +178,8 @@ def _refuse_existing(config: SearchConfig) -> None:
         if any(summary.name == config.study for summary in store.studies.summaries()):
             name = shlex.quote(config.study)
             raise StudyError(
-                f"searching as study {config.study!r}: there is one of this name in {store.url}. Go on with it: "
-                f"`bitfront resume {name}`; or name another with --study; or begin anew with "
-                "--replace, which deletes it."
+                f"searching as study {config.study!r}: there is already a study of this name in {store.url}. Continue "
+                "it: "
+                f"`bitfront resume {name}`; give another name with --study; or start again with "
+                "--replace, which deletes the old study."
             )

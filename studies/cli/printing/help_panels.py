@@ -54,7 +54,9 @@ class PanelCommand(TyperCommand):
             if name not in folded:
                 _write_panel(formatter, name, rows)
         for name, rows in folded.items():
-            text = f"{len(rows)} options of {name.removeprefix(FOLDED)} are shown by {ctx.command_path} --help-all."
+            text = (
+                f"{len(rows)} more options for {name.removeprefix(FOLDED)} are shown by {ctx.command_path} --help-all."
+            )
             formatter.write("\n".join(textwrap.wrap(text, formatter.width)) + "\n")
 
 

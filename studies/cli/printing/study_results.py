@@ -75,7 +75,7 @@ def print_front(now: Standing, mixes: Mapping[int, str], *, why_none: bool = Tru
         why_none: say too why there is nothing to pick.
     """
     if now.details.target_name:
-        say(f"Target {now.details.number}: {now.details.target_name}; --target shows another.")
+        say(f"Target {now.details.number}: {now.details.target_name}; give --target to see another.")
     table = front_table(now, mixes)
     print_fitted(table.fit(terminal_width()))
     if text := limits_legend(table):
@@ -96,7 +96,7 @@ def print_result_json(finished: SearchResult, verb: str) -> None:
 def print_rescue(rows: Sequence[RescueRow], notes: Sequence[str], metric: MetricScale) -> None:
     """Print what recovery won back, and what is to be said of its steps."""
     if rows:
-        say("What INT8 loses, and what was won back:")
+        say("What INT8 loses, and what recovery won back:")
         print_cells(HEADER, rescue_cells(rows, metric))
     for text in notes:
         say(f"{text}.", style="dim")

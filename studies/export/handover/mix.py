@@ -119,7 +119,8 @@ def lost_text(mix: Mix) -> str:
     one = len(mix.lost) == 1
     has, are = ("layer has", "is") if one else ("layers have", "are")
     return (
-        f"{len(mix.lost)} {has} no counterpart among the nodes of the model file's main graph, as what is inside its "
+        f"{len(mix.lost)} {has} no counterpart among the nodes of the model file's main graph, for example because "
+        "they are inside its "
         f"functions, and {are} not handed over: {shown}"
     )
 
@@ -129,8 +130,8 @@ def rescaled_text(mix: Mix) -> str:
     if not mix.source.rescaled:
         return ""
     return (
-        "recovery rescaled channels of the float model, so the ranges handed over are those of model.float.onnx: give "
-        "the tools that file, whose layers have the same names"
+        "recovery rescaled channels of the float model, so the ranges handed over belong to model.float.onnx. Give "
+        "that file to the tools; its layers have the same names"
     )
 
 

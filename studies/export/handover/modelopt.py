@@ -67,7 +67,8 @@ class ModelOptHandover(Handover):
         if len(_floats(mix)) < 2:
             return ()
         return (
-            "ModelOpt knows one float type for all that is not quantized: both FP32 and FP16 layers of the mix run in "
+            "ModelOpt uses one float type for all layers that are not quantized, so both the FP32 and the FP16 layers "
+            "of the mix run in "
             "FP32 there",
         )
 

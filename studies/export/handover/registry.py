@@ -52,8 +52,8 @@ def check_mix(mix: Mix, names: Sequence[str]) -> None:
     if not any(layer.weighted for layer in mix.layers):
         raise ConfigError(
             f"--for {', '.join(names)}: none of the layers that were searched is a node of the model file's main graph "
-            f"(the first is {mix.lost[0]!r}), as where all are inside functions. Inline the functions of the file, and "
-            "search that."
+            f"(the first is {mix.lost[0]!r}); they may all be inside functions. Inline the functions of the file, and "
+            "search the new file."
         )
 
 

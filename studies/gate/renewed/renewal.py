@@ -76,9 +76,9 @@ class Renewal:
         if self.best is None:
             return f"fails: no mix of {self.study} keeps the limits on the fresh data; {count}."
         said = {
-            Verdict.HOLDS: f"holds: the best of {self.study} may take the place of that of {self.renewed_from}",
-            Verdict.FAILS: f"fails: stay with {self.renewed_from}",
-            Verdict.NOT_JUDGED: f"not judged: stay with {self.renewed_from} until more data tell",
+            Verdict.HOLDS: f"holds: the best of {self.study} may replace that of {self.renewed_from}",
+            Verdict.FAILS: f"fails: keep the engine of {self.renewed_from}",
+            Verdict.NOT_JUDGED: f"not judged: keep the engine of {self.renewed_from} until there are more data",
         }
         return f"{said[self.verdict]}; {count}."
 

@@ -54,19 +54,20 @@ class GuardMetrics:
         self._errors = RunningError(_OUTPUT_SAMPLES)
         self._duration = client.Histogram(
             "bitfront_guard_request_duration_seconds",
-            "From a request to its answer, by the engine that served.",
+            "Time from a request to its answer, by the engine that answered it.",
             ["engine"],
             buckets=tuple(buckets),
             registry=self._registry,
         )
         self._failed = client.Counter(
             "bitfront_guard_request_failures_total",
-            "Requests that no engine could answer.",
+            "Requests that neither engine could answer.",
             registry=self._registry,
         )
         self._disagreements = client.Counter(
             "bitfront_guard_disagreements_total",
-            "Compared samples on which the two engines gave other classes, or outputs below the threshold.",
+            "Compared samples on which the two engines gave different classes, or outputs that agree less than the "
+            "threshold.",
             registry=self._registry,
         )
         self._registry.register(self)
@@ -115,24 +116,34 @@ class GuardMetrics:
     def _counters(self, state: GuardState) -> Iterable[Any]:
         for name, text, value in (
             ("bitfront_guard_requests", "Requests.", state.requests),
-            ("bitfront_guard_compared_samples", "Samples that both engines answered.", state.compared),
-            ("bitfront_guard_dropped_samples", "Samples left out, as comparing did not keep up.", state.dropped),
+            ("bitfront_guard_compared_samples", "Samples on which both engines were compared.", state.compared),
+            (
+                "bitfront_guard_dropped_samples",
+                "Samples that were not compared, because comparing was too slow for the requests.",
+                state.dropped,
+            ),
         ):
             yield self._client.metrics_core.CounterMetricFamily(name, text, value)
 
     def _states(self, state: GuardState) -> Iterable[Any]:
         states = {each.value: float(each is state.breaker) for each in BreakerState}
-        yield self._gauge("bitfront_guard_state", "1 for the state of the circuit breaker.", states, "state")
+        yield self._gauge(
+            "bitfront_guard_state", "1 for the current state of the circuit breaker, 0 for the others.", states, "state"
+        )
         engines = {name: float(name == state.engine) for name in self._guard.engines}
-        yield self._gauge("bitfront_guard_serving", "1 for the engine that serves.", engines, "engine")
+        yield self._gauge(
+            "bitfront_guard_serving", "1 for the engine that answers requests, 0 for the other.", engines, "engine"
+        )
         agreement = {} if state.agreement is None else {"": state.agreement}
-        yield self._gauge("bitfront_guard_agreement_ratio", "Agreement of the last full window.", agreement)
+        yield self._gauge(
+            "bitfront_guard_agreement_ratio", "Agreement of the two engines over the last full window.", agreement
+        )
 
     def _sensors(self, sensors: Mapping[str, float]) -> Iterable[Any]:
         degrees = {"": sensors[TEMPERATURE]} if TEMPERATURE in sensors else {}
-        yield self._gauge("bitfront_guard_temperature_celsius", "What the sensor says.", degrees)
+        yield self._gauge("bitfront_guard_temperature_celsius", "Value of the sensor.", degrees)
         others = {name: value for name, value in sensors.items() if name != TEMPERATURE}
-        yield self._gauge("bitfront_guard_sensor", "What the sensor says, by name.", others, "sensor")
+        yield self._gauge("bitfront_guard_sensor", "Values of the sensor, by name.", others, "sensor")
 
     def _of_layers(self, layers: LayerErrors) -> Iterable[Any]:
         errors, clipped = layers.errors(), layers.saturation()

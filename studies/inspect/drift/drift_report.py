@@ -55,7 +55,7 @@ class DriftReport:
             told.append(loss_text(self.judged.loss, self.metric))
         left_out = len(self.rows()) - MOST_SHOWN
         if left_out > 0:
-            told.insert(0, f"… and {left_out} tensors more; --json has all.")
+            told.insert(0, f"… and {left_out} more tensors; --json lists all.")
         return [*told, *self.notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -78,12 +78,12 @@ class DriftReport:
         count, comparisons = len(self.rows()), len(self.judged.shifts) + (self.judged.loss is not None)
         units = "clusters" if self.clusters else "samples"
         compared = (
-            f"{self.samples['now']} fresh {units} against {self.samples['before']} of the calibration, {comparisons} "
-            f"comparisons, at most {LEVEL:.1%} chance of any false alarm"
+            f"{self.samples['now']} fresh {units} against {self.samples['before']} calibration {units}, {comparisons} "
+            f"comparisons, with a chance of at most {LEVEL:.1%} for any false alarm"
         )
         if self.verdict is Verdict.DRIFT:
             return f"drift: {drifted} of {count} tensors differ beyond chance ({compared})."
-        told = f"distances above {self.judged.smallest:.2f} would be told from chance"
+        told = f"distances above {self.judged.smallest:.2f} would be recognized as beyond chance"
         if self.verdict is Verdict.NO_DRIFT:
             return f"no drift: no tensor differs beyond chance ({compared}; {told})."
         return (

@@ -80,7 +80,7 @@ def _stored_statistics(now: Standing, config: SearchConfig) -> SampleStatistics:
     digest = now.target.statistics_digest
     if digest is None or now.target.ranges_digest is None:
         raise StudyError(
-            f"looking for drift of study {now.study.name!r}: it has not been calibrated yet. Go on with it first: "
+            f"looking for drift of study {now.study.name!r}: it has not been calibrated yet. Continue it first: "
             f"`{suggestions.command('resume', now.study.name)}`."
         )
     return read_statistics(open_artifacts(config).read_bytes(digest))
@@ -93,7 +93,8 @@ class _FreshRun:
         if good.model.digest != now.study.model_digest:
             raise StudyError(
                 f"looking for drift of study {now.study.name!r}: the model {good.config.model} has other content than "
-                "the study's. Give the study's own file; --model says where it has moved."
+                "that of "
+                "the study. Give the study's own file; --model gives its path if it has moved."
             )
         self._store = store
         self._now = now

@@ -105,8 +105,9 @@ class _MixRun:
         metric, limits = self._metric, self._good.limits
         if metric.relative and not metric.ratio and not limits.bound_accuracy:
             raise ConfigError(
-                f"--bisect with the metric {metric.name}: every precision below FP32 loses by it. Say what counts as "
-                "no loss by --accuracy-limit, as --accuracy-limit 30dB with sqnr."
+                f"--bisect with the metric {metric.name}: every precision below FP32 loses in this metric. Define what "
+                "counts as "
+                "no loss with --accuracy-limit, for example --accuracy-limit 30dB with sqnr."
             )
 
     # -- bisection -------------------------------------------------------------------------------------------------
@@ -253,7 +254,11 @@ class _Engines:
         return None if fp32 is None or fp32.latency is None else fp32.latency.raw_ms
 
 
-_NAMES = {"fp32": "uniform FP32", "mix": "the mix", "explained": "the mix with what explains the loss in float"}
+_NAMES = {
+    "fp32": "uniform FP32",
+    "mix": "the mix",
+    "explained": "the mix with the layers that explain the loss in float",
+}
 
 
 def _speedup(latency: Latency | None, fp32: Latency) -> float | None:

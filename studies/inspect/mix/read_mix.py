@@ -17,7 +17,7 @@ from search.values import Assignment, Precision
 
 ALL = "all"  # the pattern that every group matches
 _RULE = re.compile(r"(.+?)=(\w+)(?:,|$)")
-_FORMS = "write all=int8, 'REGEX=fp16,REGEX=int8', or name a JSON file: a manifest, or node or group → precision"
+_FORMS = "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as keys and precisions as values"
 _MOST_NAMED = 3
 
 
@@ -53,7 +53,7 @@ def read_mix(text: str, groups: Sequence[Group], space: Space) -> TargetMix:
     elif "=" in text:
         wanted = _read_rules(text, groups, space)
     else:
-        raise ConfigError(f"--assign {text}: there is no such file, and it is no rule; {_FORMS}.")
+        raise ConfigError(f"--assign {text}: it is neither a file nor a rule; {_FORMS}.")
     assignment = space.nearest(wanted)
     return TargetMix(assignment, tuple(_notes(wanted, assignment, groups, space)))
 
@@ -93,7 +93,7 @@ def _matches(pattern: str, group: Group, rule: str) -> bool:
     try:
         return any(re.search(pattern, name) for name in group.nodes)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{rule}: expected a regular expression, got {pattern!r}; mend it: {error}") from error
+        raise ConfigError(f"{rule}: expected a regular expression, got {pattern!r}; correct it: {error}") from error
 
 
 def _precision(label: object, where: str) -> Precision:
@@ -168,4 +168,4 @@ def _notes(wanted: Mapping[str, Precision], got: Assignment, groups: Iterable[Gr
             alike.setdefault((precision, got[group.id], why), []).append(group.name)
     for (precision, instead, why), names in alike.items():
         shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-        yield f"{len(names)} of the groups ({shown}) run in {instead.label} and not in {precision.label}: {why}"
+        yield f"{len(names)} of the groups ({shown}) run in {instead.label} instead of {precision.label}: {why}"

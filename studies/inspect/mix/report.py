@@ -191,7 +191,7 @@ class MixReport:
         """A row per engine, for people."""
         engines = {"fp32": self.fp32, mix_text(self.mix.evaluation.assignment): self.mix}
         if self.explanation is not None and self.explanation.engine is not None:
-            engines["what explains the loss in float"] = self.explanation.engine
+            engines["the layers that explain the loss in float"] = self.explanation.engine
         return [self._engine_text(name, engine) for name, engine in engines.items()]
 
     def rescue_cells(self) -> list[tuple[str, ...]]:
@@ -275,12 +275,12 @@ class MixReport:
 
     def _bisection_texts(self, explanation: LossExplanation) -> Iterator[str]:
         bisection, engine = explanation.bisection, explanation.engine
-        count = f"{len(bisection.trials)} mixes were tried without an engine"
+        count = f"{len(bisection.trials)} mixes were tried, without building engines"
         if bisection.lossless:
             loss = self._loss_text(bisection.trials[0].accuracy)
-            yield f"there is no loss to explain: without an engine the mix loses {loss}, which may be chance"
+            yield f"there is no loss to explain: in emulation the mix loses {loss}, which may be chance"
         elif bisection.found is None or engine is None:
-            yield f"no groups explain the loss: even float in all of them does not undo it; {count}"
+            yield f"no groups explain the loss: it remains even if all of them run in float; {count}"
         else:
             names = ", ".join(self._names(bisection.found.kept))
             many = f"{len(bisection.found.kept)} of {len(self.groups)} groups explain"
@@ -288,7 +288,7 @@ class MixReport:
             others = {"ops of one kind": bisection.kind, "a stretch": bisection.stretch}
             for sort, trial in others.items():
                 if trial is not None and trial.kept != bisection.found.kept:
-                    yield f"as {sort} it takes {len(trial.kept)} groups: {trial.name}"
+                    yield f"chosen as {sort}, {len(trial.kept)} groups are needed: {trial.name}"
             yield self._confirmation_text(engine, confirmed=explanation.confirmed)
 
     def _confirmation_text(self, engine: EngineResult, *, confirmed: bool) -> str:

@@ -57,12 +57,12 @@ def find_resolutions(store: Store, now: Standing) -> tuple[Resolution, ...]:
 
 
 def resolution_text(found: Sequence[Resolution], now: Standing) -> str:
-    """`1,000 search samples tell losses of about 0.35 % apart, 600 final samples of about 0.58 %`."""
+    """`1,000 search samples can distinguish losses that differ by about 0.35 %, 600 final samples by about 0.58 %`."""
     first, *others = found
     return ", ".join(
         [
-            f"{first.subject} tell losses of about {_loss_text(first.loss, now)} apart",
-            *(f"{each.subject} of about {_loss_text(each.loss, now)}" for each in others),
+            f"{first.subject} can distinguish losses that differ by about {_loss_text(first.loss, now)}",
+            *(f"{each.subject} by about {_loss_text(each.loss, now)}" for each in others),
         ]
     )
 
@@ -74,8 +74,9 @@ def coarse_texts(found: Sequence[Resolution], now: Standing) -> list[str]:
 
 def _coarse_text(each: Resolution, allowed: float, now: Standing) -> str:
     return (
-        f"the allowed loss of {_loss_text(allowed, now)} is smaller than {each.subject} can tell, about "
-        f"{_loss_text(each.loss, now)}, so chance decides which candidates seem to keep it; about {each.needed:,} "
+        f"the allowed loss of {_loss_text(allowed, now)} is smaller than what {each.subject} can distinguish, about "
+        f"{_loss_text(each.loss, now)}, so chance decides which candidates seem to keep the limit. About "
+        f"{each.needed:,} "
         f"{each.split} samples are needed"
     )
 

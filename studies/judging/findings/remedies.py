@@ -46,7 +46,7 @@ class Remedy:
     def text(self) -> str:
         """What goes on, what to do, and what that did here, in sentences."""
         cause = self.cause
-        told = f"{cause.words} {cause.remedy} Recovery steps that do it: {', '.join(cause.steps)}."
+        told = f"{cause.words} {cause.remedy} Recovery steps for this: {', '.join(cause.steps)}."
         return f"{told} Here {'; '.join(result.text for result in self.results)}." if self.results else told
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _shares(record: RecoveryRecord) -> dict[str, float]:
 
 def _result(step: StepRecord, share: float | None) -> StepResult:
     if not step.kept:
-        return StepResult(step.name, False, None, f"{step.name} was tried and not kept, as {step.reason}")
+        return StepResult(step.name, False, None, f"{step.name} was tried and not kept, because {step.reason}")
     if share is None:
         return StepResult(step.name, True, None, f"{step.name} is applied: {step.reason}")
     return StepResult(

@@ -106,13 +106,13 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
     notes = []
     if record.plain is not None:
         of_all = f" of {final_samples}" if final_samples not in (None, record.plain.samples) else ""
-        why = ", as all take more time than recovery has" if of_all else ""
+        why = ", because all of them take more time than recovery has" if of_all else ""
         notes.append(
             f"all INT8 is emulated by ONNX Runtime on {record.plain.samples}{of_all} final samples{why}, and compared "
             "with FP32"
         )
         if not record.plain.shows:
-            notes.append("plain INT8 shows no loss there that chance would not explain, so no share is won back")
+            notes.append("plain INT8 shows no loss there beyond chance, so there is no loss to win back")
     notes += [step_text(step) for step in record.steps if not step.kept]
     notes += [f"{step.name}: {note}" for step in record.kept for note in step.notes]
     return [*notes, *record.notes]

@@ -29,7 +29,10 @@ def study_rescue_notes(now: Standing) -> list[str]:
         return []
     notes = rescue_notes(record, now.study.data.get("final"))
     if best_point(now) is not None and record.steps:
-        notes.append("the last row is of the engine, on all final samples; its interval allows for all that were tried")
+        notes.append(
+            "the last row is that of the engine on all final samples; its interval accounts for all candidates that "
+            "were tried"
+        )
     return [*notes, *_mix_bias_notes(now)]
 
 

@@ -38,7 +38,7 @@ def _instead_text(now: Standing) -> str:
     many = f"none of the {len(line)} candidates keeps" if len(line) > 1 else "the only candidate does not keep"
     head = f"{many} the limits on the final split"
     if best.final.verdict is Verdict.FAILS:
-        return f"{head}; trial {best.trial}, the surest of them in the search, stands in for the best and fails too"
+        return f"{head}; trial {best.trial}, of which the search was most certain, is shown as the best but fails too"
     return f"{head}; trial {best.trial} is recommended instead ({best.final.verdict.value})"
 
 
@@ -58,6 +58,6 @@ def disagreement_text(now: Standing, point: Point) -> str:
     searched, final, pooled = (now.metric.text(loss, 3) for loss in (found.search, found.final, found.pooled))
     named = f"trial {point.trial}" if point.trial >= 0 else "the exported engine"
     return (
-        f"{named}: the search saw a loss of {searched}, the final split {final}; they differ by more than chance "
+        f"{named}: the search saw a loss of {searched}, the final split {final}. They differ by more than chance "
         f"explains. Both together: {pooled} ± {now.metric.text(found.half, 2)}"
     )

@@ -11,7 +11,7 @@ def flip_texts(flips: Flips) -> list[str]:
     share = format_percent(flips.count / flips.samples) if flips.samples else "none"
     told = [f"{flips.count} of {flips.samples} samples ({share}) have another class than in FP32"]
     if flips.right is None:
-        return told + _named("whose class differs, of which the data do not say what is right", flips.moved)
+        return told + _named("whose class differs and for which the data have no label", flips.moved)
     wrong = flips.samples - flips.right
     told += _named(f"of the {flips.right} that FP32 had right are wrong now", flips.lost)
     told += _named(f"of the {wrong} that FP32 had wrong are right now", flips.gained)

@@ -57,4 +57,4 @@ def band_text(now: Standing) -> str:
     text = f"latencies within {now.target.band:.1%} of each other count as a tie"
     if not now.target.band_is_provisional:
         return text
-    return f"{text}: a provisional band, the study has not finished measuring its own"
+    return f"{text}. This band is provisional, because the study has not finished measuring its own"

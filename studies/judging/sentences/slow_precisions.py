@@ -33,7 +33,11 @@ def _made_of(slow: Evaluation, fast: Evaluation) -> str:
     if of_slow is None or of_fast is None:
         return other
     text = f"{other}: its engine runs {_layers(of_slow)}; that of {other} {_layers(of_fast)}"
-    return f"{text}, fused in regions that it breaks up" if of_fast.opaque and of_slow.layers > of_fast.layers else text
+    return (
+        f"{text}, which are fused in regions that the mix splits"
+        if of_fast.opaque and of_slow.layers > of_fast.layers
+        else text
+    )
 
 
 def _layers(engine: EngineSummary) -> str:

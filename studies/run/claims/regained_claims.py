@@ -66,7 +66,7 @@ class RegainedClaims:
     def _tell(self, count: int) -> None:
         if count and not self._told:
             many = f"{count} evaluations" if count > 1 else "one evaluation"
-            self._work.events.note(f"scoring {many} to the end that earlier limits stopped")
+            self._work.events.note(f"scoring {many} on the rest of the samples, because earlier limits stopped that")
         self._told = bool(count or self._claimed)
 
     def _hold(self, number: int) -> _Held | None:
@@ -103,12 +103,12 @@ class RegainedClaims:
         try:
             found = ledger.complete(stopped, evaluation, engine, worker=worker)
         except LostEvaluationError:
-            note = f"evaluation {stopped.id}: another worker has scored it to the end meanwhile"
+            note = f"evaluation {stopped.id}: meanwhile another worker has scored it on all samples"
             self._work.events.note(note)
             return
         trial = -1 if stopped.trial is None else stopped.trial
         text = outcome_text(found, ledger.standing().metric)
-        self._work.events.note(f"trial {trial}, scored to the end: {text}")
+        self._work.events.note(f"trial {trial}, now scored on all samples: {text}")
         self._tell_again(found)
 
     def _tell_again(self, record: EvaluationRecord) -> None:
@@ -130,7 +130,7 @@ class RegainedClaims:
     def wait(self, now: Standing) -> bool:
         if not self._left(now):
             return False
-        self._work.crew.wait("waiting for other workers: scoring to the end")
+        self._work.crew.wait("waiting for other workers that score stopped evaluations on all samples")
         return True
 
     def give_back(self) -> None:

@@ -79,7 +79,7 @@ class Repairs:
         name = next(known.name for known in self._problem.model.groups if known.id == group)
         instead = f"it gets {repaired[group].label}" if self._allowed else "no mix with that is proposed"
         again = "; trying that" if left > 0 else ""
-        self._note(f"trial {trial}: {name} cannot be built in {precision.label}, from now on {instead}{again}")
+        self._note(f"trial {trial}: {name} cannot be built in {precision.label}; from now on {instead}{again}")
 
 
 def _refused_pair(evaluation: Evaluation) -> tuple[str, Precision] | None:

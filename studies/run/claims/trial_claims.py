@@ -167,12 +167,12 @@ class TrialClaims:
             store.claims.abandon(taken.id)  # of an export that was killed: nobody waits for it
             return None
         self._work.crew.state("searching")
-        self._work.events.note(f"trial {record.trial}: going on with it, worker {taken.worker} is gone")
+        self._work.events.note(f"trial {record.trial}: this worker continues it, because worker {taken.worker} is gone")
         trial, built = self._proposals.handle(record.trial), record.evaluation.assignment
         left = min(self._work.problem.config.repair, self._room())
         claim = self._claim(taken.id, _Wanted(trial, record.asked or built, built, left, self._work.pace.passed_s))
         if taken.takeovers > _MOST_TAKEOVERS:
-            self._fail(claim, f"lost with its worker {taken.takeovers} times, at which stage is not known")
+            self._fail(claim, f"lost with its worker {taken.takeovers} times, at an unknown stage")
             return None
         return claim
 
@@ -209,7 +209,7 @@ class TrialClaims:
             record = ledger.record(claim.number, evaluation, engine, worker=worker, repaired=repaired)
         except LostEvaluationError:
             late = ledger.store.claims.note_late(claim.number, worker)
-            note = late or "a result came late, of an evaluation that was given up"
+            note = late or "a late result of an evaluation that was given up was dropped"
             self._work.events.note(f"evaluation {claim.number}: {note}")
             return None
         return replace(record, trial=claim.trial)

@@ -67,7 +67,7 @@ def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) ->
         return None
     other, made = max(found, key=lambda pair: _likeness(work.ledger.target.target, *pair))
     work.events.note(
-        f"starting from what {len(made.ms)} evaluations on another target found, "
+        f"the forecasts start from {len(made.ms)} evaluations on another target, "
         f"{other.target.fingerprint[:PREFIX]}: {other.target.backend} on {other.target.device}"
     )
     return made.worth()

@@ -60,7 +60,7 @@ def take(work: Work) -> bool:
         return True
     found = known_sensitivities(work)
     if found:
-        work.events.note("sensitivity: as measured for another target of the study, which rounds alike")
+        work.events.note("sensitivity: taken over from another target of the study, which rounds in the same way")
         work.ledger.store.spaces.set_sensitivities(work.ledger.target.id, found, replace=False)
     return bool(found)
 

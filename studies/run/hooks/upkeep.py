@@ -33,8 +33,8 @@ class DriftCheck(Hook):
             return
         drift, relative = measure_drift(self._work, now, row), self._work.ledger.target.target.relative
         if abs(drift) > _MOST_DRIFT:
-            others = "what slows it as much as the mixes is scaled out, other work on this processor is not: "
-            how = f"{others if relative else ''}latencies measured meanwhile may be off"
+            others = "whatever slows the baseline and the mixes alike is corrected for, other work on this processor is not: "
+            how = f"{others if relative else ''}latencies measured during that time may be wrong"
             usual = "its usual time" if relative else "the start"
             self._work.events.note(f"the FP32 baseline runs {drift:+.0%} against {usual}; {how}")
 

@@ -217,6 +217,6 @@ def _wanted(store: Store, now: Standing, trials: Sequence[int], *, every: bool) 
 def change_text(name: str, found: Remeasured) -> str:
     """`trial 7: 1.21 ms before, 1.18 ms now`, and what is still doubtful."""
     if not found.tries:
-        return f"{name}: not measured again, the time limit leaves no time"
+        return f"{name}: not measured again, because the time limit leaves no time"
     doubt = f"; still doubtful: {', '.join(found.doubts)}" if found.doubts else ""
     return f"{name}: {format_ms(found.before_ms)} before, {format_ms(found.after_ms)} now{doubt}"

@@ -234,6 +234,7 @@ def _check_alike(builder: EvaluatorProcess, measurer: EvaluatorProcess) -> None:
     if differs:
         raise EvaluatorError(
             f"building beside measuring: the {' and the '.join(differs)} that the process which builds found "
-            f"{'is' if len(differs) == 1 else 'are'} not what the one that measures found. Resume the study; where it "
-            "comes again, without --builders."
+            f"{'is' if len(differs) == 1 else 'are'} not what the one that measures found. Resume the study; if it "
+            "happens "
+            "again, resume without --builders."
         )

@@ -118,7 +118,9 @@ class PickBiases:
 
     def _tell_left_out(self) -> None:
         way = suggestions.command("resume", self._work.ledger.study.name, storage=self._work.problem.config.storage)
-        self._work.events.note(f"the time limit leaves no time to correct biases for the picks' mixes; `{way}` does it")
+        self._work.events.note(
+            f"the time limit leaves no time to correct biases for the recommended mixes; `{way}` corrects them"
+        )
 
     def _correct(self, now: Standing, row: int, seconds: float) -> None:
         record = self._work.ledger.store.evaluations.load(int(now.table.id[row]))
@@ -135,7 +137,7 @@ class PickBiases:
                 bias = self._try_engine(record, step, found.ranges.recovery.means, self._most_ms(now, row))
         except LostEvaluationError:
             self._adopt({})
-            self._work.events.note(f"{name}: another worker has corrected its biases meanwhile")
+            self._work.events.note(f"{name}: meanwhile another worker has corrected its biases")
         else:
             self._work.events.detail(f"{name}: {mix_bias_text(bias, now.metric)}")
 
@@ -197,7 +199,7 @@ def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:
     if after.failure is not None:
         return f"its engine failed, {after.failure.stage.value}: {after.failure.message}"
     if _disobeying(after) > _disobeying(before):
-        return "more groups of its engine do not run in what was asked"
+        return "more groups of its engine do not run in the requested precision"
     if after.latency is not None and after.latency.value_ms > most_ms:
         return f"its engine takes {format_ms(after.latency.value_ms)}, where {format_ms(most_ms)} would be as fast"
     old, new = _loss_of(before.accuracy).loss, _loss_of(after.accuracy).loss

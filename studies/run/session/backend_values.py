@@ -92,7 +92,7 @@ def _backend_values(config: SearchConfig) -> dict[BackendOption, Any]:
     own = {option.key for option in builder_options() if option.backend == kind.name}
     given = read_values(kind, config.backend_options)
     if twice := [row.option for row in kind.options if row.keyword in own & given.keys()]:
-        raise ConfigError(f"--backend-option: {', '.join(twice)} is an option of its own; write it as such.")
+        raise ConfigError(f"--backend-option: {', '.join(twice)} has an option of its own. Use that one.")
     return {
         row: config.builder_option(row.keyword) if row.keyword in own else given.get(row.keyword, row.default)
         for row in kind.options

@@ -38,8 +38,8 @@ def calibrated(
     found = _Calibration(store, artifacts, good, progress).find()
     if target.ranges_digest not in (None, found.ranges_digest):
         raise StudyError(
-            "resuming: the study's ranges were removed from its artifacts, and those calibrated anew are not the same: "
-            "the calibration cache or this bitfront is another one, or recovery had another time. Start a new study."
+            "resuming: the study's INT8 ranges were removed from its artifacts, and new ones differ from them, because "
+            "the calibration cache, the version of bitfront or the time for recovery is another one. Start a new study."
         )
     return found
 
@@ -58,14 +58,18 @@ class _Calibration:
     def find(self) -> CalibrationRecord:
         """Those of an earlier study, else new ones."""
         if self._cache is not None and self._steps != self._good.config.recover:
-            self._progress.note("recovery: nothing is tried, as the ranges of --calibration-cache stay as they are")
+            self._progress.note(
+                "recovery: no step is tried, because the ranges of --calibration-cache are kept unchanged"
+            )
         plain = self._key("none")
         key = self._key(self._steps)
         if key == plain:  # there is no step to try
             return CalibrationRecord(self._find_plain(plain))
         known = self._store.targets.find_recovery(key)
         if known is not None and known.ranges_digest in self._artifacts:
-            self._progress.note("calibration and recovery: as of an earlier study with the same model and data")
+            self._progress.note(
+                "calibration and recovery: taken over from an earlier study with the same model and data"
+            )
             return known
         stored = self._store.files.find(plain)
         if stored is not None and stored.digest in self._artifacts:
@@ -83,7 +87,7 @@ class _Calibration:
         stored = self._store.files.find(key)
         if stored is None or stored.digest not in self._artifacts:
             return self._keep(self._calibrate(), key)
-        self._progress.note("calibration: ranges of an earlier study with the same model and data")
+        self._progress.note("calibration: ranges taken over from an earlier study with the same model and data")
         return stored.digest
 
     def _calibrate(self) -> Ranges:

@@ -40,7 +40,7 @@ def check_folder(option: str, folder: Path, what_for: str) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not _takes_files(existing):
         raise ConfigError(
-            f"{option} {folder}: {existing} is no folder that can be written. Name one that can; {what_for}."
+            f"{option} {folder}: {existing} is not a folder that can be written. Give one that can; {what_for}."
         )
 
 

@@ -189,7 +189,8 @@ def unused(store: Store, study: StudyRecord, config: SearchConfig) -> Iterator[N
         names = ", ".join(name for of_target in live for name in of_target.names)
         lengths = " or ".join(f"{lease_s:g} s" for lease_s in sorted({of_target.lease_s for of_target in live}))
         raise StudyError(
-            f"deleting study {study.name!r}: another process is at it: {names}. Stop every one first; `bitfront status "
-            f"{study.name}` shows where they run. One that was killed counts as lost after {lengths}."
+            f"deleting study {study.name!r}: other processes work on it: {names}. Stop all of them first; `bitfront "
+            "status "
+            f"{study.name}` shows where they run. A process that was killed counts as lost after {lengths}."
         )
     yield

@@ -69,8 +69,9 @@ def check_level(study: str, target: TargetRecord, config: SearchConfig) -> None:
     if level is not None and asked not in (None, level):
         raise StudyError(
             f"resuming study {study!r} at --optimization-level {asked}: its engines on this target are built at level "
-            f"{level}, and latencies of two levels do not compare. Leave the option out, start a new study, or give "
-            "--final-optimization-level for what is exported."
+            f"{level}, and latencies of two levels cannot be compared. Leave the option out, start a new study, or "
+            "give "
+            "--final-optimization-level to build exports at another level."
         )
 
 
@@ -101,7 +102,7 @@ def _by_first_build(work: Work) -> Choice:
     try:
         first_s = work.bench.keeper.ask().builds.build_first(work.problem.space.uniform(Precision.FP32))
     except EvaluatorError as error:
-        return Choice(START_LEVEL, f"the first build failed, so nothing tells what a higher one would take ({error})")
+        return Choice(START_LEVEL, f"the first build failed, so the time of a higher level is not known ({error})")
     limit_s = work.pace.limit_s
     return choose_level(
         first_s, TRIAL_S * work.problem.config.trials if limit_s is None or math.isinf(limit_s) else limit_s

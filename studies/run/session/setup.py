@@ -148,7 +148,7 @@ def _check_sampler(config: SearchConfig) -> None:
     """Refuse a sampler that there is not, and weights for one that has no use for them."""
     if not sampler_named(config.sampler).rewarded and Score(*config.reward) != Score():
         raise ConfigError(
-            f"--reward {Score(*config.reward)}: the sampler {config.sampler} learns from no reward. Leave the "
+            f"--reward {Score(*config.reward)}: the sampler {config.sampler} does not use a reward. Leave the "
             "option out, or search with --sampler rl."
         )
 
@@ -184,8 +184,9 @@ def check_steps(config: SearchConfig) -> None:
     steps_of(config.recover)
     if config.calibration_cache is not None:
         raise ConfigError(
-            f"--recover {config.recover} and --calibration-cache: give one. Recovery calibrates anew, and the ranges "
-            "of a cache would not hold any more."
+            f"--recover {config.recover} and --calibration-cache: give one of them. Recovery calibrates again, and the "
+            "ranges "
+            "of a cache would no longer be valid."
         )
 
 
@@ -245,9 +246,10 @@ def check_searchable(good: Checked) -> None:
         return
     reasons = {f"{c.precision.label}: {c.reason}" for choices in space.choices.values() for c in choices if c.reason}
     raise ConfigError(
-        f"making the search space: there is nothing to search, every layer of {config.model} has one precision left on "
+        f"making the search space: there is nothing to search. Every layer of {config.model} has only one precision "
+        "left on "
         f"{good.target.backend} ({good.target.device}). {'; '.join(sorted(reasons)[:4])}. "
-        f"`bitfront layers` shows all; loosen --keep, or choose another --backend or --device."
+        f"`bitfront layers` shows the reasons of all layers. Loosen --keep, or choose another --backend or --device."
     )
 
 

@@ -129,7 +129,7 @@ def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | No
         if data[key] != study.data[key] and (key == "digest" or study.data[key] != study.data["digest"])
     ]
     if _without_notes(good.metric) != _without_notes(study.metric):
-        changed.append(f"the metric was {study.metric['name']}, is {good.metric['name']}")
+        changed.append(f"the metric was {study.metric['name']} and is now {good.metric['name']}")
     if changed:
         raise StudyError(
             f"resuming study {study.name!r}: what it was made of has changed:\n  - "
@@ -156,4 +156,6 @@ def add_target(store: Store, study: StudyRecord, good: Checked, progress: Search
         name = f"{study.name}@{good.target.fingerprint[:12]}"
         store.targets.add(study.id, good.target, name, capability=good.capability, options=options)
     else:
-        progress.note(f"this host is a target of the study already, {known.target.fingerprint[:12]}; going on with it")
+        progress.note(
+            f"this host is already a target of the study, {known.target.fingerprint[:12]}, and is used as that one"
+        )

@@ -121,7 +121,7 @@ def _reason(
     if not choice.buildable:
         return f"The engine's builder refused it in {coarsest.label}."
     if row is None or found is None:
-        return f"The search found no better mix with it in {coarsest.label}; what it loses alone was not measured."
+        return f"The search found no better mix with it in {coarsest.label}. The loss that it causes alone was not measured."
     return f"{_alone_text(row, found)} {_cause_text(row, found)}"
 
 
@@ -142,6 +142,6 @@ def _cause_text(row: SensitivityRecord, found: Sensitivities) -> str:
     """The likeliest cause with its evidence, or that the layer is not special."""
     findings = found.findings(row)
     if not findings:
-        return f"That is not conspicuous: the search found no better mix with it in {row.precision.label}."
+        return f"That is not unusual, but the search found no better mix with it in {row.precision.label}."
     first = findings[0]
     return f"{first.cause.name.capitalize()}: {first.evidence}."

@@ -150,8 +150,8 @@ class NumberedPick:
                 ties.setdefault(pick.ties, []).append(pick.name)
         found = [f"As {' and '.join(names)} it {text}." for text, names in ties.items()]
         found += [f"{first.tries} candidates were tried on the final data before it was taken."] * (first.tries > 1)
-        found += ["The search alone is not sure that it keeps the limits."] * first.not_sure
-        found += [f"Its engine does not tell what {first.opaque} of its layers run in."] * (first.opaque > 0)
+        found += ["On the search data alone it is not certain that it keeps the limits."] * first.not_sure
+        found += [f"The precision of {first.opaque} of its layers cannot be read from its engine."] * (first.opaque > 0)
         return found + ["Its outputs are unrelated to FP32's."] * first.unrelated
 
 

@@ -14,8 +14,8 @@ from studies.judging.rules.verdicts import Verdict
 from studies.judging.standing import Standing
 
 _WORDS = {
-    Verdict.SURELY: "The limits surely hold there",
-    Verdict.HOLDS: "The limits hold there, though chance might explain that",
+    Verdict.SURELY: "The limits hold there with certainty beyond chance",
+    Verdict.HOLDS: "The limits hold there, but that may be chance",
     Verdict.FAILS: "The limits do NOT hold there",
 }
 

@@ -135,13 +135,13 @@ def point_notes(now: Standing, point: Point) -> Iterator[str]:
         yield MARK
     yield from _ties(now, point)
     if point.picks and point.not_sure and point.final.verdict is not Verdict.SURELY:
-        yield "not sure to keep the limits"
+        yield "not certain to keep the limits"
     if "best" in point.picks and point.final.tries > 1:
         yield f"{point.final.tries} were tried on the final samples"
     if not point.on_front and (why := _why_off(now, point)):
         yield why
     if point.opaque > 0:
-        yield f"{point.opaque} groups are opaque"
+        yield f"the precision of {point.opaque} groups cannot be read from the engine"
     if point.doubts:
         yield "latency doubtful"
 

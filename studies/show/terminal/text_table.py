@@ -120,7 +120,7 @@ class FittedTable:
         """What is told below the table."""
         yield from self.below
         if self.left_out:
-            yield f"No room for: {', '.join(self.left_out)}. A wider terminal or --json shows them."
+            yield f"Columns without room: {', '.join(self.left_out)}. A wider terminal or --json shows them."
 
     def without(self, column: Column) -> FittedTable:
         """The same without a column."""

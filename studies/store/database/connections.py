@@ -139,7 +139,8 @@ def one_at_a_time(url: URL) -> Iterator[None]:
         # Autocommit, so that waiting is no open transaction: those are cut off, and hold up what the other is doing.
         if not (_lock_mysql if url.get_backend_name() in MYSQL else _lock_postgresql)(connection, name):
             raise RunError(
-                f"Another process has been making the tables of {hide_password(url)} for {LOCK_S} s. End it, or wait."
+                f"Another process has been making the tables of {hide_password(url)} for {LOCK_S} s. Wait for it, or "
+                "end it."
             )
         yield
 

@@ -158,18 +158,22 @@ def _check_file(path: Path, url: URL, *, create: bool, write: bool) -> None:
     shown = hide_password(url)
     if not path.exists():
         if not create:
-            raise StudyError(f"There is no database at {shown}. `bitfront search` makes one, --storage names another.")
+            raise StudyError(
+                f"There is no database at {shown}. Make one with `bitfront search`, or give another with --storage."
+            )
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise StudyError(f"Cannot create the database {shown}: {path.parent} is no folder that can be written.")
+            raise StudyError(f"Cannot create the database {shown}: {path.parent} is not a folder that can be written.")
         return
     if not path.is_file() or not os.access(path, os.R_OK):
         raise StudyError(f"Cannot open the database {shown}: expected a readable file.")
     with path.open("rb") as file:
         header = file.read(len(SQLITE_HEADER))
     if header not in (b"", SQLITE_HEADER):
-        raise StudyError(f"Cannot open {shown}: the file is no SQLite database. Name another file with --storage.")
+        raise StudyError(f"Cannot open {shown}: the file is not an SQLite database. Give another file with --storage.")
     if write and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise StudyError(f"Cannot write to {shown}: it is read-only. Make file and folder writable, or use a copy.")
+        raise StudyError(
+            f"Cannot write to {shown}: it is read-only. Make the file and its folder writable, or use a copy."
+        )
 
 
 def _version_of(url: URL, *, create: bool) -> int | None:
@@ -274,6 +278,6 @@ def _upgrade(connection: Connection) -> None:
 
     version, _ = _look(connection)
     if version is None:
-        raise BitfrontError("The tables went away while they were upgraded.")
+        raise BitfrontError("The tables were removed while they were upgraded.")
     if version < VERSION:
         connection.execute(update(Schema).values(version=migrate(connection, version)))

@@ -28,7 +28,7 @@ def parse_url(url: str) -> URL:
         # An unreadable URL is not repeated: nobody can tell where in it the password stands.
         raise StudyError(
             "The database URL cannot be read. Expected dialect://user:password@host/database, "
-            "say sqlite:///bitfront.db or postgresql+psycopg://me@db/studies, with special characters "
+            "for example sqlite:///bitfront.db or postgresql+psycopg://me@db/studies, with special characters "
             "in a password written as %40 and the like."
         ) from None
     if backend == "mariadb":
@@ -37,13 +37,13 @@ def parse_url(url: str) -> URL:
         return parsed
     if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
         raise StudyError(
-            f"The database {hide_password(parsed)} is no plain file. A study must outlive its process: "
-            "give a path, say sqlite:///bitfront.db."
+            f"The database {hide_password(parsed)} is not a plain file. A study must outlive its process: "
+            "give a path, for example sqlite:///bitfront.db."
         )
     if parsed.query:
         raise StudyError(
-            f"The database {hide_password(parsed)} is given options, {', '.join(parsed.query)}: of an SQLite file none "
-            "are taken. Leave out the ? and what follows."
+            f"The database {hide_password(parsed)} has options, {', '.join(parsed.query)}, but an SQLite file takes "
+            "none. Leave out the ? and everything behind it."
         )
     return parsed.set(database=os.path.abspath(parsed.database))
 
@@ -78,7 +78,7 @@ def artifact_folder(url: str, given: Path | None = None) -> Path:
         return Path(f"{parsed.database}.artifacts")
     raise StudyError(
         f"The database {hide_password(parsed)} is on a server, so engines need a folder of their own. "
-        "Name one that all workers of the study see, or a bucket: --artifacts s3://bucket/prefix."
+        "Give a folder that all workers of the study can use, or a bucket: --artifacts s3://bucket/prefix."
     )
 
 
@@ -92,8 +92,8 @@ def check_shareable(url: str) -> None:
     if is_file(parsed):
         raise StudyError(
             f"{hide_password(parsed)} is an SQLite file, and only one process at a time may run a study in it: its one "
-            "lock holds up every other writer, and on folders shared between hosts that lock is not reliable. "
-            "More workers need PostgreSQL or MySQL. Start PostgreSQL, say by\n"
+            "lock makes every other writer wait, and on folders shared between hosts that lock is not reliable. "
+            "More workers need PostgreSQL or MySQL. Start PostgreSQL, for example with\n"
             "  docker run -d -p 5432:5432 -e POSTGRES_USER=bitfront -e POSTGRES_PASSWORD=… -e POSTGRES_DB=bitfront "
             "postgres:17\n"
             "and give --storage postgresql+psycopg://bitfront:…@HOST/bitfront."

@@ -46,7 +46,7 @@ ON_ITS_WAY = (
     "Lost connection to MySQL server during query",
 )
 _WRITABLE_FILE = "Make the file and its folder writable, or work on a copy."
-_WRITABLE_SERVER = "Name the server that takes writes, and a user who may write."
+_WRITABLE_SERVER = "Give the address of the server that accepts writes, and a user who may write."
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,9 +167,9 @@ def reported(action: str, url: URL, wrapper: type[Exception] = sqlite3.Error) ->
             raise StudyError(f"{message} {_WRITABLE_FILE if is_file(url) else _WRITABLE_SERVER}") from None
         cut = cut_off(error)
         if cut is not None:
-            went_on = "The server was waited for; `resume` goes on when it is back."
+            went_on = "bitfront has waited for the server in vain. Run `resume` when it is back."
             raise InterruptedTransactionError(f"{message} {went_on}", lost=cut == "lost") from None
-        raise RunError(f"{message} Nothing of this step was stored; `resume` goes on when the cause is gone.") from None
+        raise RunError(f"{message} Nothing of this step was stored. Run `resume` when the cause is removed.") from None
 
 
 def reason(error: BaseException, url: URL) -> str:

@@ -69,7 +69,7 @@ class Studies:
         if close:
             return f"There is no study {name!r} in {url}. Did you mean {' or '.join(map(repr, close))}?"
         there = f"It holds {', '.join(map(repr, names[-10:]))}" if names else "It holds no study yet"
-        return f"There is no study {name!r} in {url}. {there}; --storage names another database."
+        return f"There is no study {name!r} in {url}. {there}; give another database with --storage."
 
     @retried
     def create(self, new: NewStudy, clusters: Mapping[str, NDArray[np.int64]] = MappingProxyType({})) -> int:
@@ -89,7 +89,7 @@ class Studies:
             if repeated() and (known.state, known.model_digest) == (new.state, new.model_digest):
                 return known.id
             raise StudyError(
-                f"There is a study {new.name!r} in {self._database.shown_url} already. Go on with it by "
+                f"There is a study {new.name!r} in {self._database.shown_url} already. Continue it with "
                 f"`{suggestions.command('resume', new.name)}`, or choose another --study."
             ) from None
 

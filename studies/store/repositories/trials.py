@@ -147,5 +147,5 @@ def _unknown_trial(connection: Connection, study_target_id: int, trial: int) -> 
     if low is None:
         return f"There is no trial {trial}: this study has no trial yet. Start it with `bitfront resume`."
     if low <= trial <= high:
-        return f"Trial {trial} was broken off and has no result. The study has trials {low} to {high}; take another."
+        return f"Trial {trial} was interrupted and has no result. The study has trials {low} to {high}; take another."
     return f"There is no trial {trial}. The study has trials {low} to {high}."
