@@ -181,4 +181,7 @@ def _reason(
     if verdict is Verdict.HOLDS:
         return f"the drop is at most {high}, within the {show(limit)} that are allowed"
     told = "" if smallest is None else f"; a drop of {show(smallest)} would be found in nine of ten cases"
-    return f"the drop lies between {low} and {high}, and {show(limit)} are allowed; more samples would give a narrower interval{told}"
+    return (
+        f"the drop lies between {low} and {high}, and {show(limit)} are allowed; more samples would give a narrower "
+        f"interval{told}"
+    )

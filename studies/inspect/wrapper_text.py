@@ -26,7 +26,10 @@ def verdict(found: WrapperOutput, threshold_db: float) -> str:
     level = f"SQNR {_db(found.to_evaluation_db)} against the evaluation, {_db(found.to_float_db)} against FP32"
     if is_near(found, threshold_db):
         return f"{found.name}: no fault was found; it is as close as can be expected after quantization ({level})"
-    return f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains the difference"
+    return (
+        f"{found.name}: it differs by more than quantization explains ({level}), and no single fault explains the "
+        "difference"
+    )
 
 
 def is_near(found: WrapperOutput, threshold_db: float) -> bool:

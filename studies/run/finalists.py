@@ -44,9 +44,9 @@ def confirm(work: Work, now: Standing, rows: Sequence[int]) -> int:
     """
     if not rows:
         return 0
-    many = f"{len(rows)} finalists again, side by side, and scoring them on the final samples"
-    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it on the final samples"
-    work.events.note(f"measuring {what} on the final split")
+    many = f"{len(rows)} finalists again, side by side, and scoring them"
+    what = many if len(rows) > 1 else "one finalist again, beside the baseline, and scoring it"
+    work.events.note(f"measuring {what} on the final samples")
     engines = {str(now.table.id[row]): engine_of(work, now, row) for row in rows}
     line = work.bench.keeper.ask("measuring the finalists", partial(work.events.step, "finalists"))
     found = line.scores.score_finalists(engines, _ROUNDS, now.table.reference_ms)

@@ -198,8 +198,8 @@ def _check_inputs(good: Checked, before: Standing, known: StudyRecord | None) ->
         raise foreign(study.name, [before.target], good.target)
     if good.metric["name"] != study.metric["name"]:
         raise DataError(
-            f"renewing study {study.name!r}: expected data for its metric {study.metric['name']}, and of "
-            f"{good.config.data} follows {good.metric['name']}. Add the labels that the study's data have."
+            f"renewing study {study.name!r}: expected data for its metric {study.metric['name']}, but with "
+            f"{good.config.data} the metric is {good.metric['name']}. Add the labels that the study's data have."
         )
     if known is not None:
         check_unchanged(good, known, None)

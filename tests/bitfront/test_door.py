@@ -146,7 +146,7 @@ def test_a_callback_stops_the_search(here: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "bitfront"):
         study = search(callbacks=[stop])
     assert len(study) == 2
-    assert "stopped as it was asked to, with 2 of 3 evaluations done" in caplog.messages
+    assert "stopped on request, with 2 of 3 evaluations done" in caplog.messages
     assert len(bf.resume(study, progress=False)) == 3
     with pytest.raises(StudyError, match=r"Call stop\(\) of the study that a callback is given"):
         study.stop()

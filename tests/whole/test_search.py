@@ -351,7 +351,7 @@ def test_two_studies_share_the_ranges_of_one_calibration(studied: Path) -> None:
     inputs = finished() / "in"
     result = invoke("search", inputs / "model.onnx", "--data", inputs / "data.npz", "--study", "two", "--trials", 2)
     assert result.exit_code == 0
-    assert "ranges of an earlier study" in result.stderr
+    assert "ranges taken over from an earlier study" in result.stderr
     ok("delete", "small", "--yes")
     assert front("two")["evaluations"] == 2
     ok("resume", "two", "--trials", 3)

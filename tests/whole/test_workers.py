@@ -63,7 +63,7 @@ def test_one_is_killed_and_one_sleeps_and_nothing_is_lost(workers: Workers) -> N
     [note] = [notes for number, _, _, notes in evaluations if number == late]
     assert "a second result, of worker w-" in note
     assert "later and was dropped" in workers.said(1)
-    assert "going on with it, worker w-" in workers.said(2)
+    assert "this worker continues it, because worker w-" in workers.said(2)
     states = dict(workers.rows("select pid, state from bf_worker"))
     assert (states[asleep.pid], states[last.pid]) == ("ended", "ended")
     assert workers.value("select state from bf_study") == "done"
@@ -98,7 +98,7 @@ def test_what_a_killed_worker_had_in_flight_is_taken_over_one_by_one(workers: Wo
     assert workers.wait() == [-signal.SIGKILL, 0], workers.all_said()
     assert workers.left_behind() == NOTHING, workers.all_said()
     assert workers.rows("select status, count(*) from bf_evaluation group by status") == [("ok", 12)]
-    assert workers.said(1).count("going on with it") >= 2
+    assert workers.said(1).count("this worker continues it") >= 2
 
 
 def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
@@ -210,7 +210,7 @@ def test_a_study_that_is_deleted_while_a_worker_sleeps_over_an_evaluation(worker
     asleep.send_signal(signal.SIGCONT)
     workers.release(asleep)
     assert workers.wait() == [1], workers.all_said()
-    assert "error: working on study 's': it was deleted meanwhile" in workers.said(0)
+    assert "error: working on study 's': another process deleted it" in workers.said(0)
     assert "Traceback" not in workers.said(0)
     assert workers.rows("select 1 from studies union select 1 from trials union select 1 from bf_artifact") == []
     assert [path.name for path in Path("engines").iterdir() if len(path.name) == 64] == []
@@ -353,7 +353,10 @@ def test_the_lease_is_not_changed_under_workers(made: Workers) -> None:
         name = store.workers.join(target, host="elsewhere", device="CPU", pid=1)
         refused = invoke(*resume)
         assert (refused.exit_code, name in refused.stderr) == (2, True), refused.stderr
-        assert "--lease is 7 s, and the workers that are at it have 60 s" in refused.stderr
+        assert (
+            "--lease is 7 s, but all workers of a target share one lease, and those that run have 60 s"
+            in refused.stderr
+        )
         assert store.studies.load("s").config["lease_s"] == 60.0
         store.workers.end(name)
         ok(*resume)
@@ -378,7 +381,7 @@ def test_a_study_is_not_deleted_under_workers_of_a_target_with_a_longer_lease(ma
     before = made.value("select count(*) from trials")
     refused = invoke("delete", "s", "--yes", "--storage", made.url)
     assert (refused.exit_code, other in refused.stderr) == (2, True), refused.stderr
-    assert "One that was killed counts as lost after 60 s." in refused.stderr
+    assert "A process that was killed counts as lost after 60 s." in refused.stderr
     assert (made.value("select count(*) from bf_study"), made.value("select count(*) from trials")) == (1, before)
 
 
@@ -403,7 +406,7 @@ def test_a_study_that_is_deleted_while_a_worker_checks_its_inputs(made: Workers)
     delete(made)
     asleep.send_signal(signal.SIGCONT)
     assert made.wait() == [1], made.all_said()
-    assert made.said(0).startswith("error: working on study 's': it was deleted meanwhile"), made.said(0)
+    assert made.said(0).startswith("error: working on study 's': another process deleted it"), made.said(0)
 
 
 def test_a_study_is_not_deleted_under_its_workers(made: Workers) -> None:

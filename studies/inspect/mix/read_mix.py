@@ -17,7 +17,10 @@ from search.values import Assignment, Precision
 
 ALL = "all"  # the pattern that every group matches
 _RULE = re.compile(r"(.+?)=(\w+)(?:,|$)")
-_FORMS = "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as keys and precisions as values"
+_FORMS = (
+    "write all=int8 or 'REGEX=fp16,REGEX=int8', or give a JSON file: a manifest, or an object with nodes or groups as "
+    "keys and precisions as values"
+)
 _MOST_NAMED = 3
 
 

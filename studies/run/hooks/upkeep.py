@@ -33,7 +33,9 @@ class DriftCheck(Hook):
             return
         drift, relative = measure_drift(self._work, now, row), self._work.ledger.target.target.relative
         if abs(drift) > _MOST_DRIFT:
-            others = "whatever slows the baseline and the mixes alike is corrected for, other work on this processor is not: "
+            others = (
+                "what slows the baseline and the mixes alike is corrected for, other work on this processor is not: "
+            )
             how = f"{others if relative else ''}latencies measured during that time may be wrong"
             usual = "its usual time" if relative else "the start"
             self._work.events.note(f"the FP32 baseline runs {drift:+.0%} against {usual}; {how}")

@@ -121,7 +121,7 @@ def _reason(
     if not choice.buildable:
         return f"The engine's builder refused it in {coarsest.label}."
     if row is None or found is None:
-        return f"The search found no better mix with it in {coarsest.label}. The loss that it causes alone was not measured."
+        return f"The search found no better mix with it in {coarsest.label}. Its loss alone was not measured."
     return f"{_alone_text(row, found)} {_cause_text(row, found)}"
 
 

@@ -332,7 +332,7 @@ def test_a_spoilt_engine_is_found_out_and_located(studied: Path, trial: int) -> 
     assert (found["first_group"], found["outputs"][0]["explained"]) == ("g001", False)
     assert any("was changed or damaged" in warning for warning in found["warnings"])
     said = ok("compare", "small", trial, "--groups")
-    assert "they part first at g001 (second, " in said
+    assert "the first group that differs is g001 (second, " in said
     assert "<- parts" in next(line for line in said.splitlines() if line.startswith("g001"))
     loose = ok("compare", "small", trial, "--groups", "--threshold", 500)
     assert "no group falls more than 500 dB below its inputs" in loose
@@ -371,7 +371,7 @@ def test_an_engine_of_which_a_group_parts_is_not_said_to_be_explained() -> None:
     assert side.explained
     told, where = found.verdicts()
     assert told == "logits: the engine agrees with its emulation in this output, but not in every group"
-    assert where.startswith("they part first at g000")
+    assert where.startswith("the first group that differs is g000")
     assert "agrees with its emulation, so" in replace(found, groups=None).verdicts()[0]
 
 
@@ -408,14 +408,14 @@ def test_other_data_are_warned_of(studied: Path) -> None:
     np.savez("other.npz", **arrays)
     result = invoke("compare", "small", 0, "--data", "other.npz", "--samples", 4)
     assert result.exit_code == 0, result.output
-    assert "warning: the data have other content than the study's" in result.stderr
+    assert "warning: the data have other content than those of the study" in result.stderr
 
 
 @pytest.mark.slow
 def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     engine_of_trial(1).unlink()
     found = strict(ok("compare", "small", 1, "--groups", "--json"))
-    assert "the engine was not kept; it was built again, which may choose other kernels" in found["notes"]
+    assert "the engine was not kept, so it was built again; the new build may use other kernels" in found["notes"]
     assert found["outputs"][0]["explained"]
 
 
@@ -445,9 +445,9 @@ def test_refusals(studied: Path) -> None:
     network = onnx.load(finished() / "in/model.onnx")
     network.graph.node[0].name = "other"
     onnx.save(network, "other.onnx")
-    refused("compare", "small", 0, "--model", "other.onnx", says="has other content than the study's")
+    refused("compare", "small", 0, "--model", "other.onnx", says="has other content than that of the study")
     execute("update bf_evaluation set status = 'running' where id = 1")
-    refused("compare", "small", 0, says="its evaluation is under way")
+    refused("compare", "small", 0, says="its evaluation is not finished")
 
 
 @pytest.mark.slow

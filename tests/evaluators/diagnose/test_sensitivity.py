@@ -700,7 +700,7 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
         (("model.onnx",), "expected --data"),
         (("model.onnx", "--data", "d.npz", "--storage", "sqlite:///a.db"), "--storage: it belongs to a study"),
         (("small", "--json", "--csv"), "give one"),
-        (("small", "--plot", "no/p.html"), "--plot no/p.html: expected a file in an existing folder"),
+        (("small", "--plot", "no/p.html"), "--plot no/p.html: expected a path in an existing folder"),
         (("small", "--sensitivity-time", "5"), "write 5s or 5m"),
     ],
 )

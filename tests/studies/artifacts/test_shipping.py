@@ -269,7 +269,7 @@ def test_folders_and_functions_are_not_shipped(hosts: tuple[Host, Host], url: st
     arguments = ("--study", "folder", "--trials", 2, "--artifacts", tmp_path / "shared", "--sampler", "random")
     result = invoke("search", "in/model.onnx", "--data", "in/shards", *arguments)
     assert result.exit_code == 0, result.output
-    assert "in/shards is no file, so other hosts have to have it" in result.stderr
+    assert "in/shards is not a file, so every other host needs it too" in result.stderr
     (one.folder / "sixty_samples.py").write_text(
         "import numpy as np\ndef load():\n    return dict(np.load('in/data.npz'))\n"
     )

@@ -497,11 +497,11 @@ def test_folders_and_files_that_may_not_be_written(studied: Path, inputs: Path, 
     closed = f"sqlite:///{tmp_path}/closed/{DATABASE}"
     runs = {
         ("search", *good, "--study", "new", "--storage", closed): "read-only",
-        ("search", *good, "--storage", f"sqlite:///{tmp_path}/closed/new.db"): "no folder that can be written",
+        ("search", *good, "--storage", f"sqlite:///{tmp_path}/closed/new.db"): "not a folder that can be written",
         ("search", *good, "--artifacts", tmp_path / "closed/engines", "--study", "new"): "--artifacts",
         ("resume", "small", "--storage", closed): "read-only",
         ("delete", "small", "--yes", "--storage", closed): "read-only",
-        ("export", "small", "--out", tmp_path / "closed/engine"): "no folder that can be written",
+        ("export", "small", "--out", tmp_path / "closed/engine"): "not a folder that can be written",
         ("report", "small", "--out", tmp_path / "closed/report.html"): "report.html",
     }
     before = tree(tmp_path / "closed"), tree(studied)

@@ -70,7 +70,7 @@ def test_a_pipe_is_not_replaced_by_a_file(here: Path, arguments: tuple[str, ...]
     before = (here / "pipe").stat()
     result = invoke(*arguments, "pipe")
     assert result.exit_code == 2
-    assert "pipe: expected a file in an existing folder, and this is no regular file" in result.stderr
+    assert "pipe: expected a file in an existing folder, got no regular file" in result.stderr
     assert (here / "pipe").stat() == before
 
 

@@ -125,7 +125,7 @@ def test_a_trial_without_a_final_score_is_scored_first(here: Path) -> None:
     rows("delete from bf_score where split = 'final'")
     said = invoke("export", "small", "--trial", 1, "--out", "engine")
     assert said.exit_code == 0, said.output
-    assert "measuring one finalist again, beside the baseline, and scoring it on the final split" in said.output
+    assert "measuring one finalist again, beside the baseline, and scoring it on the final samples" in said.output
     assert manifest(here / "engine")["final"]["samples"] > 0
 
 
@@ -310,7 +310,7 @@ def test_an_export_that_never_ties_is_kept_and_marked(here: Path, monkeypatch: p
     monkeypatch.setenv("BITFRONT_TEST_EVER_SLOWER", "1")
     said = invoke("export", "small", "--out", "engine", "--latency-tolerance", "5%", "--quiet")
     assert said.exit_code == 0, said.output
-    assert "WARNING: the latency check of the exported engine failed" in said.stderr
+    assert "WARNING: checking the latency of the exported engine failed" in said.stderr
     check = manifest(here / "engine")["latency_check"]
     assert check["holds"] is False
     assert (check["tolerance"], check["tries"]) == (0.05, 3)
@@ -338,7 +338,7 @@ def test_an_export_whose_outputs_differ_is_removed(here: Path, monkeypatch: pyte
     monkeypatch.setattr(checks, "identical", lambda one, other: False)
     failed = invoke("export", "small", "--out", "deep/engine")
     assert failed.exit_code == 1
-    assert "are not those of the engine that was measured. The export was removed" in failed.stderr
+    assert "differ from those of the engine that was measured. The export was removed" in failed.stderr
     assert list((here / "deep").iterdir()) == []
 
 

@@ -77,7 +77,7 @@ def test_other_strings_are_found_out(tmp_path: Path) -> None:
     evaluator = Evaluator(case.job, lambda event, value: None)
     keeper = asking(evaluator)
     check_outputs(keeper, tmp_path / "model.onnx", tmp_path / "model.onnx")
-    with pytest.raises(ArtifactError, match="outputs names_out are not those of the engine"):
+    with pytest.raises(ArtifactError, match="outputs names_out differ from those of the engine"):
         check_outputs(keeper, tmp_path / "model.onnx", tmp_path / "renamed.onnx")
 
 

@@ -131,7 +131,7 @@ def test_modelopt_is_told_names_that_fit_one_node_each(mix: Mix) -> None:
 
 def test_modelopt_has_one_float_type(mix: Mix, tmp_path: Path) -> None:
     assert json.loads(ModelOptHandover().files(mix)["config.json"])["high_precision_dtype"] == "fp32"
-    assert "both FP32 and FP16 layers" in ModelOptHandover().notes(mix)[0]
+    assert "both the FP32 and the FP16 layers" in ModelOptHandover().notes(mix)[0]
     half = mix_of(residual_cnn(), tmp_path, {"stem": FP16})
     assert json.loads(ModelOptHandover().files(half)["config.json"])["high_precision_dtype"] == "fp16"
     assert ModelOptHandover().notes(half) == ()

@@ -113,7 +113,7 @@ def test_a_worker_that_dies_is_started_again(worker: Callable[..., None], tmp_pa
     mark = str(tmp_path / "mark")
     worker(f"again = os.path.exists({mark!r}); open({mark!r}, 'w')\nagain or os.kill(os.getpid(), 9)")
     _, notes, good = run(tmp_path)
-    assert (notes, good) == (["cpu 0: the worker ended by SIGKILL; it is started again"], True)
+    assert (notes, good) == (["cpu 0: the worker ended with SIGKILL and is started again"], True)
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up(worker: Callable[..., None], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_worker_that_dies_again_and_again_is_given_up(worker: Callable[..., No
     assert not good
     assert sum("started again" in note for note in notes) == 5
     assert notes[-2:] == [
-        "cpu 0: the worker ended by exit code 1 for the 6th time; given up",
+        "cpu 0: the worker ended with exit code 1 for the 6th time, so it is not started again",
         "running study 's': every worker of this host has ended:\n  cpu 0: exit code 1: error: no room",
     ]
 
@@ -143,7 +143,7 @@ def test_a_worker_that_is_refused_or_interrupted_is_not_started_again(
 ) -> None:
     worker(f"sys.exit({code} if os.environ['NAME'] == 'a' else 0)")
     _, notes, good = run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}), Slot("gpu 1", environment={"NAME": "b"}))
-    assert (notes, good) == ([f"gpu 0: the worker ended by exit code {code} and is not started again"], True)
+    assert (notes, good) == ([f"gpu 0: the worker ended with exit code {code} and is not started again"], True)
     if code == 2:
         with pytest.raises(InputError, match="every worker of this host was refused:\n  gpu 0: exit code 2"):
             run(tmp_path, Slot("gpu 0", environment={"NAME": "a"}))
@@ -161,7 +161,7 @@ def test_a_worker_that_was_able_to_work_is_started_again_though_it_is_refused(
     worker(code)
     _, notes, good = run(tmp_path)
     assert (len(notes), good) == (2, True)
-    assert notes[1] == "cpu 0: the worker ended by exit code 2; it is started again"
+    assert notes[1] == "cpu 0: the worker ended with exit code 2 and is started again"
 
 
 def test_a_worker_waits_for_a_database_that_is_restarted_as_it_starts(
@@ -298,7 +298,7 @@ def test_two_workers_and_one_that_is_killed(here: Path, url: str) -> None:
         first[0].kill()
         output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
-    assert re.search(r"cpu \d: the worker ended by SIGKILL; it is started again", output)
+    assert re.search(r"cpu \d: the worker ended with SIGKILL and is started again", output)
     assert "14 evaluations are done." in output
     assert "Best, the knee of the front: trial " in output
     assert len(re.findall(r"^\d+/14 trial \d+ by w-", output, re.MULTILINE)) == 14

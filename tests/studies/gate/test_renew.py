@@ -107,7 +107,7 @@ def test_what_does_not_pass_replaces_nothing(here: Path) -> None:
     """On data like those before, the renewed mix is no better: that it is no worse at all cannot be told."""
     found = invoke("renew", "s", "--data", "same.npz", "--study", "again", "--out", "nothing")
     assert found.exit_code in (1, 3), found.output
-    assert "stay with s" in found.stdout
+    assert "keep the engine of s" in found.stdout
     assert not (here / "nothing").exists()
 
 
@@ -168,8 +168,14 @@ def test_the_link_goes_with_the_old_study(copied: Path) -> None:
         (["s"], "Add --data DATA"),
         (["s", "--data", "broken.npz"], "not a readable .npz archive"),
         (["s", "--data", "same.npz"], "what it was made of has changed"),
-        (["s", "--data", "same.npz", "--study", "s"], "there is a study 's' already, which does not renew it"),
-        (["s", "--data", "same.npz", "--study", "new", "--model", "other.onnx"], "has other content than the study's"),
+        (
+            ["s", "--data", "same.npz", "--study", "s"],
+            "there is already a study 's', which was not made by renewing it",
+        ),
+        (
+            ["s", "--data", "same.npz", "--study", "new", "--model", "other.onnx"],
+            "has other content than that of the study",
+        ),
         (["s", "--data", "same.npz", "--study", "new", "--max-drop", "1%"], "a percentage means nothing"),
         (["s", "--data", "same.npz", "--study", "new", "--out", "exported"], "the folder is not empty"),
         (["labelled", "--data", "unlabelled.npz"], "Add the labels that the study's data have"),

@@ -73,7 +73,7 @@ def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residua
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("int8", "there is no such file, and it is no rule; write all=int8"),
+        ("int8", "it is neither a file nor a rule; write all=int8"),
         ("all=int8,stem", "expected REGEX=PRECISION, got 'stem'"),
         ("all=int9", "expected a precision, got 'int9'"),
         ("nothing=int8", "found in no layer name.*the first is 'stem'"),

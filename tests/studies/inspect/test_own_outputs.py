@@ -42,7 +42,7 @@ def test_swapped_classes_are_told_in_one_sentence_with_the_evidence(studied: Pat
     logits = own_outputs()
     np.savez("mine.npz", logits=logits[:, [0, 1, 2, 7, 4, 5, 6, 3, 8, 9]])
     said = ok("compare", "small", 1, "--outputs", "mine.npz")
-    assert "own logits: classes or channels 3 and 7 of 10 are swapped; mended, its SQNR rises from" in said
+    assert "own logits: classes or channels 3 and 7 of 10 are swapped; with that corrected, its SQNR rises from" in said
     rows = np.arange(59, 19, -1)
     np.savez("mine.npz", logits=logits[rows], indices=rows)
     found = json.loads(ok("compare", "small", 1, "--outputs", "mine.npz", "--json"))
@@ -78,19 +78,19 @@ def told(**facts: Any) -> str:
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"kind": FaultKind.SWAPPED, "other": "boxes"}, "it holds what the output 'boxes' should hold"),
+        ({"kind": FaultKind.SWAPPED, "other": "boxes"}, "it holds the values of the output 'boxes'"),
         ({"kind": FaultKind.LAYOUT, "order": (0, 2, 3, 1)}, "in the order (0, 2, 3, 1) (NHWC where NCHW is expected)"),
         (
             {"kind": FaultKind.PERMUTED, "axis": 1, "size": 3, "channels": [0, 2], "order": [2, 0]},
-            "the 3 classes or channels stand in reverse order",
+            "the 3 classes or channels are in reverse order",
         ),
         (
             {"kind": FaultKind.PERMUTED, "axis": 0, "size": 16, "channels": [0, 1, 2], "order": [2, 0, 1]},
-            "3 of 16 samples stand in another order",
+            "3 of 16 samples are in another order",
         ),
         (
             {"kind": FaultKind.PERMUTED, "axis": 2, "size": 8, "channels": [0, 1, 2], "order": [2, 0, 1]},
-            "3 of 8 entries of axis 2 stand in another order: 0 holds 2, 1 holds 0, 2 holds 1",
+            "3 of 8 entries of axis 2 are in another order: 0 holds 2, 1 holds 0, 2 holds 1",
         ),
         ({"kind": FaultKind.SCALE, "scales": [1 / 255]}, "it is 0.003922 × what is expected"),
         (
@@ -105,6 +105,6 @@ def test_every_kind_of_fault_has_its_sentence(facts: dict[str, Any], words: str)
 
 
 def test_what_no_fault_explains_is_said(studied: Path) -> None:
-    assert "no single fault explains how" in verdict(WrapperOutput("y", 2.0, 2.0, 30.0, None), 10.0)
+    assert "no single fault explains the difference" in verdict(WrapperOutput("y", 2.0, 2.0, 30.0, None), 10.0)
     assert "no fault found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
     assert "no fault found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)

@@ -227,7 +227,7 @@ def test_the_baselines_of_a_search_have_their_profiles(tmp_path: Path, monkeypat
 def test_tables_for_people(studied: Path) -> None:
     said = ok("profile", "small", 0, "--count", 3, "--sort", "time")
     assert said.startswith("trial 0: all fp32; measured ")
-    assert "profiling adds to every layer; scaled times sum to the measured latency" in said
+    assert "profiling makes every layer slower; the scaled times add up to the measured latency" in said
     for word in ("position", "kernels", "moves", "other", "second"):
         assert word in said
     rows = list(csv.DictReader(io.StringIO(ok("profile", "small", 0, "--csv"))))
@@ -252,7 +252,7 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     found = shown(1, "--count", 3)
-    said = "trial 1: its engine was not kept; it was built again for this profile"
+    said = "trial 1: its engine was not kept, so it was built again for this profile"
     assert found["notes"] == [said]
     assert found["layers"]
     # What is shown later is that engine's, so it says so still; a profile of the engine itself does not.
@@ -283,7 +283,7 @@ def test_refusals(studied: Path) -> None:
     execute("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'x' where id = 2")
     refused("profile", "small", 1, says="profiling trial 1: it failed at build (refused), so there is no engine")
     execute("update bf_evaluation set status = 'running' where id = 2")
-    refused("profile", "small", 1, says="its evaluation is under way")
+    refused("profile", "small", 1, says="its evaluation is not finished")
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_uneven_channels_are_told_by_who_reads_and_who_writes_them(tmp_path: Any
     assert "× as wide as the median one" in rows["evidence"]
     [remedy] = [remedy for remedy in found.remedies() if remedy.cause.name == "uneven channels"]
     assert remedy.cause.steps[0] == "equalize"
-    assert "Recovery steps that do it: equalize, smooth." in remedy.text
+    assert "Recovery steps for this: equalize, smooth." in remedy.text
 
 
 def test_far_values_are_told_where_a_speck_stretches_the_range(tmp_path: Any) -> None:

@@ -80,44 +80,47 @@ def told(*options: Any, samples: int = 60, clusters: bool = False, trials: int =
 
 def test_it_is_said_before_the_first_evaluation_and_warned_of(here: Path) -> None:
     lines = told("--max-drop", "1%")
-    said = next(n for n, line in enumerate(lines) if "search samples tell losses" in line)
+    said = next(n for n, line in enumerate(lines) if "search samples can distinguish losses" in line)
     first = next(n for n, line in enumerate(lines) if line.startswith("1/3 "))
     assert said < first
-    assert lines[said] == "30 search samples tell losses of about 10 % apart, 18 final samples of about 16 %"
+    assert (
+        lines[said]
+        == "30 search samples can distinguish losses that differ by about 10 %, 18 final samples by about 16 %"
+    )
     warnings = [line for line in lines if line.startswith("WARNING: the allowed loss")]
     assert [w.split(",")[0] for w in warnings] == [
-        "WARNING: the allowed loss of 1 % is smaller than 30 search samples can tell",
-        "WARNING: the allowed loss of 1 % is smaller than 18 final samples can tell",
+        "WARNING: the allowed loss of 1 % is smaller than what 30 search samples can distinguish",
+        "WARNING: the allowed loss of 1 % is smaller than what 18 final samples can distinguish",
     ]
     assert all("about 350 " in line for line in warnings)
     ok("report", "model", "--out", "report.html")
     page = Path("report.html").read_text(encoding="utf-8")
-    assert "30 search samples tell losses of about 10 % apart" in page
-    assert "The allowed loss of 1 % is smaller than 30 search samples can tell" in page
+    assert "30 search samples can distinguish losses that differ by about 10 %" in page
+    assert "The allowed loss of 1 % is smaller than what 30 search samples can distinguish" in page
 
 
 def test_what_the_samples_can_tell_is_not_warned_of(here: Path) -> None:
     lines = told("--max-drop", "30%")
-    assert any("search samples tell losses" in line for line in lines)
+    assert any("search samples can distinguish losses" in line for line in lines)
     assert not any("smaller than" in line for line in lines)
 
 
 def test_without_limits_there_is_nothing_to_warn_of(here: Path) -> None:
     lines = told()
-    assert any("search samples tell losses" in line for line in lines)
+    assert any("search samples can distinguish losses" in line for line in lines)
     assert not any("smaller than" in line for line in lines)
 
 
 def test_an_accuracy_limit_counts_as_a_loss_once_fp32_is_known(here: Path) -> None:
     lines = told("--accuracy-limit", "99%")  # labels are what the float model says, so FP32 has 100 %
-    said = next(n for n, line in enumerate(lines) if "search samples tell losses" in line)
+    said = next(n for n, line in enumerate(lines) if "search samples can distinguish losses" in line)
     assert lines[said - 1].startswith("1/3 ")
     assert any("the allowed loss of 1 % is smaller than 30 search samples" in line for line in lines)
 
 
 def test_other_metrics_wait_for_a_uniform_assignment(here: Path) -> None:
     lines = told("--metric", "sqnr", "--accuracy-limit", "10dB")
-    said = next(n for n, line in enumerate(lines) if "search samples tell losses" in line)
+    said = next(n for n, line in enumerate(lines) if "search samples can distinguish losses" in line)
     assert lines[said - 1].startswith("2/3 ")
     assert " dB apart" in lines[said]
     assert not any("smaller than" in line for line in lines)
@@ -125,8 +128,8 @@ def test_other_metrics_wait_for_a_uniform_assignment(here: Path) -> None:
 
 def test_clusters_wait_for_how_alike_their_samples_are(here: Path) -> None:
     lines = told("--max-drop", "1%", clusters=True)
-    said = next(n for n, line in enumerate(lines) if "tell losses" in line)
+    said = next(n for n, line in enumerate(lines) if "can distinguish losses" in line)
     assert lines[said - 1].startswith("2/3 ")
-    assert lines[said].startswith("30 search samples (15 clusters) tell losses of about ")
+    assert lines[said].startswith("30 search samples (15 clusters) can distinguish losses that differ by about ")
     smallest = float(lines[said].split("about ")[1].split(" %")[0])
     assert smallest >= math.floor(100 * Spread(shares=True).smallest_loss(30, 15))

@@ -84,7 +84,7 @@ def test_before_it_is_looked_at_a_pick_is_not_confirmed(store: Store) -> None:
     assert list(lines(store)) == ["3", "1", "2", "4", "0"], "the best first, then fastest first"
     assert "| unseen |" in lines(store)["3"]
     assert lines(store)["2"].startswith("fast, knee | 2 ")
-    assert "not sure to keep the limits" in lines(store)["2"]
+    assert "not certain to keep the limits" in lines(store)["2"]
 
 
 def test_the_bound_on_the_final_split_tells_surely_from_just(store: Store) -> None:
@@ -124,7 +124,7 @@ def test_what_failed_in_line_stays_in_the_table(store: Store) -> None:
 def test_two_scores_that_differ_by_more_than_chance_are_told_with_both_together(store: Store) -> None:
     now = score(store, 2, 0.0247, 0.006)
     assert disagreement_text(now, now.point(2)) == (
-        "trial 2: the search saw a loss of 0.8 %, the final split 2.47 %; they differ by more than chance explains. "
+        "trial 2: the search saw a loss of 0.8 %, the final split 2.47 %. They differ by more than chance explains. "
         "Both together: 1.4 % ± 0.36 %"
     )
     assert disagreement_text(now, now.point(3)) == ""
@@ -192,9 +192,9 @@ def test_what_did_not_run_as_asked_says_so_and_not_that_it_misses_limits(store: 
             line for line in ok("front", "s", "--storage", url, *options).splitlines() if line.startswith("FP16 ")
         ]
         assert line.split()[1] == "9"
-        assert line.endswith("not as asked: g000 ran in FP32 and 2 more")
+        assert line.endswith("not in the requested precision: g000 ran in FP32 and 2 more")
     now = verbs.front("s", storage=url).standing
-    assert list(now.details.mismatches.values()) == ["not as asked: g000 ran in FP32 and 2 more"]
+    assert list(now.details.mismatches.values()) == ["not in the requested precision: g000 ran in FP32 and 2 more"]
 
 
 def test_without_limits_nothing_is_said_to_miss_them(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.support.networks import Net, save
 
 pytestmark = pytest.mark.slow
 
-FAILS = "fails on the final split and is no pick: outputs hold NaN or infinite values"
+FAILS = "fails on the final split, so it is not recommended: outputs hold NaN or infinite values"
 INFINITE = "outputs hold NaN or infinite values on samples 0 to 3 (logits: 32)"
 METRIC = """
 def size(outputs, labels):
@@ -191,7 +191,7 @@ def test_an_export_takes_another_and_refuses_that_one_at_once(here: Path) -> Non
     bad, before = failing(front_of()), again(here)
     refused = invoke("export", "s", "--trial", bad[0], "--out", "bad")
     assert refused.exit_code == 1
-    assert f"exporting trial {bad[0]}: its outputs on the final data are not finite" in refused.output
+    assert f"exporting trial {bad[0]}: its outputs on the final data hold NaN or infinite values" in refused.output
     assert not Path("bad").exists()
     assert again(here) == before
     ok("export", "s", "--out", "good")

@@ -109,7 +109,7 @@ def test_a_level_that_is_asked_for_is_taken_and_no_other_one_later(builds: Level
     assert builds.asked == []
     assert rows("select optimization_level from bf_study_target") == [(1,)]
     assert built_at() == {1}
-    with pytest.raises(StudyError, match="at level 1, and latencies of two levels do not compare"):
+    with pytest.raises(StudyError, match="at level 1, and latencies of two levels cannot be compared"):
         verbs.resume("s", {"trials": 6, "optimization_level": 3})
 
 

@@ -290,7 +290,7 @@ def test_a_study_without_recovery_asks_for_nothing(tmp_path: Path, monkeypatch: 
         ({"loss": 0.03}, "its engine's loss on the same search samples is larger"),
         ({"failure": Failure(Stage.BUILD, FailureKind.TIMEOUT, "too slow")}, "its engine failed, build: too slow"),
         ({"ms": 2.03}, "its engine takes 2.03 ms, where 2.02 ms would be as fast"),
-        ({"disobeyed": True}, "more groups of its engine do not run in what was asked"),
+        ({"disobeyed": True}, "more groups of its engine do not run in the requested precision"),
     ],
 )
 def test_an_engine_that_is_worse_is_not_taken(changes: dict[str, Any], why: str) -> None:

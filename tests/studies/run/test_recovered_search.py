@@ -82,7 +82,7 @@ def test_status_tells_of_it(here: Path) -> None:
 def test_a_second_study_takes_it_over(here: Path) -> None:
     result = invoke(*search("again", "--trials", 3))
     assert result.exit_code == 0, result.output
-    assert "as of an earlier study" in result.stderr
+    assert "taken over from an earlier study" in result.stderr
     assert stored(here, "again") == stored(here, "s")
 
 
@@ -152,7 +152,7 @@ def test_summary_and_report_have_the_table_with_the_mix_last(here: Path) -> None
     assert [line.split()[0] for line in table[2:5]] == ["plain", "balance", "best:"]
     ok("report", "s", "--out", "report.html")
     page = (here / "report.html").read_text()
-    assert "What INT8 loses, and what was won back" in page
+    assert "What INT8 loses, and what recovery won back" in page
     assert ">best: trial" in page
 
 

@@ -222,7 +222,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     assert "3 evaluations may keep these limits" in Path("r.html").read_text()
 
     said = invoke("resume", "s", "--latency-budget", "none").output
-    assert "scoring 3 evaluations to the end that earlier limits stopped" in said
+    assert "scoring 3 evaluations on the rest of the samples, because earlier limits stopped that" in said
     assert said.count("scored to the end: ") == 3
     assert "5 evaluations are done" in said
     assert "may keep these limits" not in said
@@ -314,8 +314,10 @@ def test_several_workers_score_each_to_the_end_once(here: Path) -> None:
         workers.wait_until(lambda: not workers.rows(STOPPED))
         first.send_signal(signal.SIGCONT)
         assert workers.wait() == [0, 0, 0], workers.all_said()
-        assert f"evaluation {stopped[0]}: another worker has scored it to the end meanwhile" in workers.said(0)
-        said = [line.split(",")[0] for line in workers.all_said().splitlines() if ", scored to the end: " in line]
+        assert f"evaluation {stopped[0]}: meanwhile another worker has scored it on all samples" in workers.said(0)
+        said = [
+            line.split(",")[0] for line in workers.all_said().splitlines() if ", now scored on all samples: " in line
+        ]
         assert len(said) == len(set(said)) == 6
         assert workers.left_behind() == NOTHING
         assert workers.value("select count(*) from bf_evaluation") == 8

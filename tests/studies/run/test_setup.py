@@ -105,7 +105,7 @@ def test_files_that_tensorrt_options_name(here: Path) -> None:
     for options, says in (
         ({"plugin": ["a.so", "none.so"]}, "--plugin none.so: there is no such file"),
         ({"plugin": [str(here)]}, "there is no such file"),
-        ({"timing-cache": "a.so"}, "a.so is no folder that can be written"),
+        ({"timing-cache": "a.so"}, "a.so is not a folder that can be written"),
         ({"timing-cache": "a.so/times"}, "--timing-cache"),
     ):
         with pytest.raises(ConfigError, match=says):

@@ -320,7 +320,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_causes_stand_with_their_remedy_and_evidence(page):
     assert "Why layers lose" in page
     assert "<b>Uneven channels</b>, 1 layer" in page
-    assert "Recovery steps that do it: equalize, smooth." in page
+    assert "Recovery steps for this: equalize, smooth." in page
     assert re.search(r">g007</td>.*the widest channel is 25 × as wide as the median one", page)
     assert "Why layers lose" not in page_of(replace(sample(), diagnosis=None))[0]
     spoiled = diagnosis(8)
@@ -358,7 +358,7 @@ def test_layers_that_stayed_high_have_a_reason_each():
     assert uneven.startswith("Alone in int8 it causes 5 times the average layer's error")
     assert "Uneven channels: the widest channel is 25 × as wide" in uneven
     unknown = layer_reasons(mix, groups[3:], choices, None)
-    assert "what it loses alone was not measured" in unknown[0].reason
+    assert "Its loss alone was not measured" in unknown[0].reason
 
 
 def test_no_layer_has_a_reason_where_all_run_in_the_coarsest():

@@ -147,7 +147,7 @@ def test_columns_without_room_are_named_and_long_names_lose_their_middle() -> No
     assert row.split()[0].startswith("/bac")
     assert "…" in row
     assert row.split()[0].endswith("/Conv")
-    assert "No room for:" in next(iter(fitted.sentences()))
+    assert "Columns without room:" in next(iter(fitted.sentences()))
     assert header.split()[0] == "node"
 
 

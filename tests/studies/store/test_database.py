@@ -86,13 +86,13 @@ def test_opening_twice_keeps_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="no folder that can be written"):
+    with pytest.raises(StudyError, match="not a folder that can be written"):
         Store.open(url_of(tmp_path / "no" / "a.db"), create=True)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:a.db?uri=true"])
 def test_a_database_that_is_no_plain_file_is_refused(url: str) -> None:
-    with pytest.raises(StudyError, match="is no plain file"):
+    with pytest.raises(StudyError, match="is not a plain file"):
         Store.open(url, create=True)
 
 

@@ -105,9 +105,9 @@ def test_a_new_target_has_its_own_numbers_and_reuses_what_holds(two: Path) -> No
     first, second = fingerprints()
     assert first != second
     said = (with_two() / "said").read_text()
-    assert "calibration: ranges of an earlier study with the same model and data" in said
-    assert "sensitivity: as measured for another target of the study, which rounds alike" in said
-    assert f"starting from what 4 evaluations on another target found, {first[:12]}" in said
+    assert "calibration: ranges taken over from an earlier study with the same model and data" in said
+    assert "sensitivity: taken over from another target of the study, which rounds in the same way" in said
+    assert f"the forecasts start from 4 evaluations on another target, {first[:12]}" in said
     assert rows("select count(distinct ranges_digest), count(distinct space_digest) from bf_study_target") == [(1, 1)]
     measures = '"group", precision, error, flipped, sqnr_db, samples'
     one, other = (rows(f"select {measures} from bf_sensitivity where study_target_id = ?", n) for n in (1, 2))
@@ -140,7 +140,7 @@ def test_reading_verbs_take_a_target(two: Path) -> None:
     assert (front()["evaluations"], front("--target", 2)["evaluations"]) == (4, 6)
     said = ok("front", "small", "--target", 2)
     assert said.startswith("Target 2: onnxruntime on ")
-    assert ", threads 2; --target shows another" in said
+    assert ", threads 2; give --target to see another" in said
     first, second = (json.loads(ok("show", "small", 0, "--target", n, "--json")) for n in (1, 2))
     assert first["role"] == second["role"] == "baseline:fp32"
     assert first["latency"] != second["latency"]
@@ -177,7 +177,7 @@ def test_going_on_with_one_target_leaves_the_other(two: Path) -> None:
     refused("resume", "small", "--target", 2, "--new-target", says=["not both"])
     result = invoke("worker", "small", "--threads", 2, "--new-target")
     assert (result.exit_code, len(fingerprints())) == (0, 2)
-    assert f"this host is a target of the study already, {fingerprints()[1][:12]}" in result.stderr
+    assert f"this host is already a target of the study, {fingerprints()[1][:12]}" in result.stderr
     # A run's options find the target without its name.
     assert "8 evaluations are done" in ok("resume", "small", "--threads", 2, "--trials", 8)
 

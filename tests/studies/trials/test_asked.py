@@ -79,7 +79,7 @@ def test_what_is_no_code_is_refused_once_with_a_note_and_the_next_trial_comes(
     assert states(made.study) == ["FAIL", "RUNNING"]
     [note] = notes
     said = f"parameter g001 holds {value!r}, expected an integer from 0 to 1: 0 fp32, 1 int8. `bitfront layers MODEL`"
-    assert note.startswith(f"trial 0 is closed, it cannot be evaluated: {said}")
+    assert note.startswith(f"trial 0 is closed, because it cannot be evaluated: {said}")
     assert made.study.trials[0].user_attrs["bitfront:refused"] in note
 
 

@@ -194,7 +194,7 @@ def test_qualities_over_all_and_over_the_last() -> None:
     assert found.verdict() == ""
     assert "latency is predicted poorly" in Forecasts(part(bad_start[::-1], truth), found.loss).verdict()
     poor = Forecasts(found.latency, part([0.5] * 10, truth[:10], scale=2.0)).verdict()
-    assert poor == "The loss is predicted poorly here: while that is so, half of the proposals come from TPE."
+    assert poor == "The loss is predicted poorly here. Until that improves, half of the proposals come from TPE."
     both = Forecasts(part(bad_start[::-1], truth), part([0.5] * 10, truth[:10], scale=2.0)).verdict()
     assert both.startswith("The latency and the loss are predicted poorly")
 

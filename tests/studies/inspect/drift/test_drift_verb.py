@@ -88,8 +88,8 @@ def test_what_is_printed_names_tensors_and_says_how_sure_it_is(here: Path) -> No
     found = invoke("drift", "s", "--data", "bright.npz")
     assert found.exit_code == 1
     assert found.stdout.splitlines()[0].split()[:2] == ["tensor", "statistic"]
-    assert "tensors differ beyond chance (256 fresh samples against 120 of the calibration" in found.stdout
-    assert "at most 0.1% chance of any false alarm" in found.stdout
+    assert "tensors differ beyond chance (256 fresh samples against 120 calibration samples" in found.stdout
+    assert "with a chance of at most 0.1% for any false alarm" in found.stdout
     assert "on the study's final split" in found.stdout
 
 
@@ -132,7 +132,7 @@ def test_the_function_of_the_verb_gives_the_same(here: Path) -> None:
         (["s", "--data", "broken.npz"], "not a readable .npz archive"),
         (["s", "--data", "narrow.npz"], "has to be of shape"),
         (["no-such-study", "--data", "same.npz"], "There is no study 'no-such-study'"),
-        (["s", "--data", "same.npz", "--model", "other.onnx"], "has other content than the study's"),
+        (["s", "--data", "same.npz", "--model", "other.onnx"], "has other content than that of the study"),
         (["s", "--data", "same.npz", "--target", "7"], "7"),
     ],
 )
