@@ -1,4 +1,4 @@
-"""Find the INT8/FP16/FP32 mix, layer by layer, that makes an ONNX model fast and keeps it accurate.
+"""Find the mix of INT8, FP16 and FP32 layers that makes an ONNX model fast and keeps it accurate.
 
     >>> import bitfront as bf
     >>> study = bf.search("model.onnx", "data.npz", max_drop=0.01, trials=3, backend="fake")
@@ -7,9 +7,9 @@
     >>> study.export("engine")
     Export(...)
 
-`search` makes a study, `resume` goes on with it and `load` opens it; all give a `Study`. `Guard` serves an engine and
-falls back to a safe one when the fast one goes wrong. All errors are a `BitfrontError`. The package is the door to
-`studies`, whose functions the command line calls too. It imports them when they are first asked for.
+`search` makes a study, `resume` continues it and `load` opens it. Each returns a `Study`. `Guard` serves an exported
+engine and switches to a safe one when the fast one goes wrong. Every error of this package is a `BitfrontError`. The
+package is a thin layer over `studies`, whose functions the command line calls too, and imports them on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of a data set that are a model's inputs: of a Hugging Face data set, or of batches that are dicts."""
+"""Choosing the columns of a Hugging Face data set, or of batches that are dicts, that are a model's inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LABEL_COLUMNS = (LABELS, "label")  # what most data sets call them
 
 
 def take_columns(data: Any, inputs: Inputs | None) -> Any:
-    """The data as `batches_of` reads them, where columns are chosen; else the data themselves.
+    """Give the data with only the chosen columns, as `batches_of` reads them; without a choice, the data themselves.
 
     Args:
-        data: what the user gives.
-        inputs: columns of the model's inputs, which have their names, or one column for a model of one input; or name
-            of an input → column, with `labels` for the labels. Where it names no labels, a column `labels` or `label`
-            holds them.
+        data: the data that the user gives.
+        inputs: the columns that the model reads: a list, where each column has the name of its input; one column, for
+            a model with one input; or a mapping from input to column, in which `labels` stands for the labels. If the
+            mapping has no labels, they are read from a column `labels` or `label`.
 
     Raises:
         DataError: the columns cannot be chosen.
@@ -47,7 +47,7 @@ def take_columns(data: Any, inputs: Inputs | None) -> Any:
 
 
 class _Columns:
-    """Batches with the columns that were chosen, under the names of the model's inputs; read as often as the data."""
+    """Batches with the chosen columns, under the names of the model's inputs; they can be read as often as the data."""
 
     def __init__(self, data: Any, chosen: Mapping[str, str]) -> None:
         self._data = data
@@ -58,7 +58,7 @@ class _Columns:
             raise _no_column(missing[0], known)
 
     def __len__(self) -> int:
-        """How many batches there are; raises TypeError where nobody knows."""
+        """The number of batches; raises TypeError if the data do not know it."""
         count = len(self._data)
         return -(-count // _ROWS) if _is_hugging_face(self._data) else count
 
@@ -85,7 +85,7 @@ class _Columns:
         return list(dict.fromkeys([*self._chosen.values(), *(name for name in _LABEL_COLUMNS if name in known)]))
 
     def _choose(self, batch: Mapping[str, Any]) -> Any:
-        """Arrays by input name; or x, alone or with its labels, where one column stands for the model's only input."""
+        """Arrays by input name; for a single column x, alone or in a pair with its labels."""
         found = {name: _column(batch, column) for name, column in self._chosen.items()}
         label = next((name for name in _LABEL_COLUMNS if name in batch), None)
         if LABELS not in found and label is not None and label not in self._chosen.values():
@@ -96,7 +96,7 @@ class _Columns:
 
 
 def _named(inputs: Inputs) -> dict[str, str]:
-    """Name of an input → column; the name of a single column is not known."""
+    """The column of each input; a single column that was given alone has no input name yet."""
     if isinstance(inputs, Mapping):
         return {str(name): str(column) for name, column in inputs.items()}
     if isinstance(inputs, str):
@@ -128,23 +128,23 @@ def _no_column(column: str, known: Sequence[str]) -> DataError:
 
 
 def _is_hugging_face(data: Any) -> bool:
-    """Whether data have the methods of `datasets.Dataset` and `datasets.IterableDataset`, or are splits of such."""
+    """Whether data have the methods of `datasets.Dataset` or `datasets.IterableDataset`, or are splits of them."""
     methods = ("iter", "select_columns", "with_format")
     return all(callable(getattr(data, name, None)) for name in methods) or _is_split(data)
 
 
 def _is_split(data: Any) -> bool:
-    """Whether this is a `datasets.DatasetDict`."""
+    """Whether data are a `datasets.DatasetDict`."""
     return isinstance(data, Mapping) and bool(data) and all(hasattr(each, "with_format") for each in data.values())
 
 
 def _is_transformed(data: Any) -> bool:
-    """Whether a transform of the user's makes the columns, and their arrays."""
+    """Whether a transform of the user makes the columns and their arrays."""
     return bool((getattr(data, "format", None) or {}).get("type") == "custom")
 
 
 def _columns_of(data: Any) -> list[str]:
-    """Names of the columns; empty where nobody knows them before they are read."""
+    """Names of the columns; empty if they are not known before the data are read."""
     return [str(name) for name in getattr(data, "column_names", None) or ()]
 
 

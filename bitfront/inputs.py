@@ -1,4 +1,4 @@
-"""A model and data that are given as Python objects, as files that a study can be resumed with."""
+"""Writing a model and data that are given as Python objects to files, with which the study can be resumed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _MODEL, _DATA = "model.onnx", "data"
 
 
 class InputFiles:
-    """The files of one study's inputs; a context manager, which removes what was written where the block raises.
+    """The files of one study's inputs. As a context manager it removes the files that it wrote if the block raises.
 
-    Objects are written beside the study's database and are removed with the study. Paths are left where they are.
+    Objects are written beside the study's database and are removed with the study. Files given by path stay as they
+    are.
 
     Args:
-        study: its name.
+        study: name of the study.
         storage: URL of the database.
-        most: samples that are taken of data that are no path; None for all.
+        most: largest number of samples to write of data that are not a path; None for all.
 
     Attributes:
-        model, data: what a search is given, as texts.
+        model, data: the model and the data as texts, as a search takes them.
     """
 
     def __init__(self, study: str, storage: str, most: int | None = None) -> None:
@@ -55,19 +56,19 @@ class InputFiles:
             self._folder.parent.rmdir()
 
     def tell(self, events: Events) -> None:
-        """Let somebody be told how large the files of the data will be, and how far their writing is."""
+        """Report the size of the files and the progress of writing them to a listener."""
         self._events = events
 
     def write(self, model: Any, data: Any) -> None:
-        """Write what is no path.
+        """Write the model and the data, unless they are paths.
 
         Args:
             model: a path, or an `onnx.ModelProto`.
-            data: a path or `package.module:function`; arrays by name; or an iterable of batches, say a PyTorch
+            data: a path or `package.module:function`; arrays by name; or an iterable of batches such as a PyTorch
                 `DataLoader`, see `batches_of`.
 
         Raises:
-            ModelError, DataError: they are something else, or a batch is.
+            ModelError, DataError: the model, the data or a batch is of another type.
         """
         self.model = self._write_model(model)
         if isinstance(data, str | Path):
@@ -77,7 +78,7 @@ class InputFiles:
         self.data = str(self._staged / _DATA)
 
     def keep(self) -> None:
-        """Let the study have what was written, in the place of what it had."""
+        """Give the written files to the study, in place of those that it had."""
         if not self._staged.exists():
             return
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -85,10 +86,10 @@ class InputFiles:
         self.model, self.data = (self._kept(path) for path in (self.model, self.data))
 
     def match(self) -> None:
-        """Take the files that the study has for what was written, which has to be the same.
+        """Use the files that the study already has, after checking that the written ones are equal.
 
         Raises:
-            StudyError: it is not.
+            StudyError: they differ.
         """
         if not self._staged.exists():
             return

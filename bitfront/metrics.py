@@ -1,4 +1,4 @@
-"""A metric that is given as an object: imported by the process that scores, or called in this process."""
+"""Metrics that are given as Python objects: imported by the evaluator process, or called in this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Metric = str | Callable[..., Any]
 
 
 def metric_name(metric: Metric | None) -> str | None:
-    """The name by which a study knows a metric: `package.module:function`, or `NAME@DIGEST` where none can import it.
+    """The name of a metric in a study: `package.module:function`, or `NAME@DIGEST` if it cannot be imported.
 
     Raises:
-        ConfigError: it is no text and cannot be called.
+        ConfigError: it is neither a text nor callable.
     """
     if metric is None or isinstance(metric, str):
         return metric
@@ -30,7 +30,7 @@ def metric_name(metric: Metric | None) -> str | None:
 
 
 def _import_name(metric: Callable[..., Any]) -> str | None:
-    """The name by which another process imports a metric; None where it cannot."""
+    """The name by which another process can import a metric; None if it cannot be imported."""
     module, name = getattr(metric, "__module__", None) or "", getattr(metric, "__qualname__", "")
     reference = f"{module}:{name}"
     known = getattr(sys.modules.get(module), name, None) is metric
@@ -39,11 +39,11 @@ def _import_name(metric: Callable[..., Any]) -> str | None:
 
 @dataclass(frozen=True)
 class OwnMetric:
-    """A function of this process that scores a study.
+    """A function of this process that is the metric of a study.
 
     Attributes:
-        name: by which the study knows it.
-        function: itself.
+        name: its name in the study.
+        function: the function or class itself.
     """
 
     name: str
@@ -51,24 +51,24 @@ class OwnMetric:
 
     @property
     def short_name(self) -> str:
-        """The name without the digest, as the user calls the function."""
+        """The name without the digest: the function's own name."""
         return self.name.partition("@")[0]
 
     @classmethod
     def of(cls, metric: Metric | None) -> OwnMetric | None:
-        """What a new study is scored by; None where the process that scores finds the metric by its name."""
+        """The metric of a new study; None if the evaluator process finds the metric by its name."""
         name = metric_name(metric)
         return None if metric is None or isinstance(metric, str) or not is_handed(name) else cls(str(name), metric)
 
     @classmethod
     def of_study(cls, metric: Metric | None, study: str, storage: str) -> OwnMetric | None:
-        """What a study that is there is scored by.
+        """The metric of an existing study.
 
         Args:
-            metric: what the user gives; None for nothing.
+            metric: the metric that the user gives; None if none is given.
 
         Raises:
-            StudyError: no such study, or it was scored by another metric.
+            StudyError: there is no such study, or it has another metric.
         """
         if metric is None:
             return None
@@ -81,10 +81,10 @@ class OwnMetric:
 
 @contextmanager
 def lend(own: OwnMetric | None) -> Iterator[None]:
-    """Let evaluator processes of this process be scored by a function of it, for this block.
+    """Within this block, let evaluator processes call a function of this process as their metric.
 
     Raises:
-        ConfigError: it is no metric.
+        ConfigError: the function is not a metric.
     """
     if own is None:
         yield

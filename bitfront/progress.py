@@ -1,4 +1,4 @@
-"""What a search tells while it runs: to the logger `bitfront`, to a display, and to callbacks."""
+"""The progress of a search: messages to the logger `bitfront`, a display and callbacks."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ CHOICES = ("auto", True, False)
 
 
 class RunningStudy(Study):
-    """The study that a callback is given, whose search it may stop."""
+    """The study that a callback receives. The callback may stop the search through it."""
 
     stopped = False
 
     def stop(self) -> None:
-        """Let the search end after the evaluation that is under way."""
+        """End the search after the current evaluation."""
         self.stopped = True
 
 
 class Listener:
-    """Passes on what a search tells. An error of a callback ends the search, which can be resumed.
+    """Passes the events of a search on. An error in a callback ends the search, which can then be resumed.
 
     Args:
-        study: handed to callbacks.
-        shown: the display.
+        study: the study that callbacks receive.
+        shown: the display of the progress.
         callbacks: called after each finished trial with the study and the trial.
     """
 
@@ -85,10 +85,10 @@ class Listener:
 
 @contextmanager
 def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: object) -> Iterator[Listener]:
-    """What a search is to tell.
+    """Make the listener for the events of a search.
 
     Args:
-        progress: True for a display, False for none, `auto` for one on a terminal and in a notebook.
+        progress: True for a display, False for none, `auto` for a display on a terminal and in a notebook.
 
     Raises:
         ConfigError: `progress` is something else, or a callback cannot be called.
@@ -110,6 +110,6 @@ def listening(study: RunningStudy, callbacks: Sequence[Callback], progress: obje
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this."""
+    """Whether this process is a Jupyter kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")

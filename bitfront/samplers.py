@@ -1,4 +1,4 @@
-"""A sampler that is given as an object: the study stores only that there was one."""
+"""Samplers that are given as Python objects. The study stores only that there was one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Given(SamplerKind):
-    """Stands in the configuration of a study for the Optuna sampler that this process was given."""
+    """The kind of sampler that a study's configuration names for an Optuna sampler given as an object."""
 
     name = "given"
     lent: ClassVar[BaseSampler | None] = None
@@ -36,7 +36,7 @@ class Given(SamplerKind):
 
 @contextmanager
 def lent(sampler: object) -> Iterator[str | None]:
-    """The name by which a configuration has a sampler; for this block, where it is an object.
+    """Give the name of a sampler for a configuration. The name of an object is valid within this block.
 
     Args:
         sampler: a name, a `SamplerKind`, any Optuna sampler, or None.

@@ -1,4 +1,4 @@
-"""Searching, going on with a study, and opening one: the functions that `bitfront` begins with."""
+"""The functions that make, continue and open a study: `search`, `resume` and `load`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def search(
     if_exists: str = "raise",
     **options: Any,
 ) -> Study:
-    """Search the precisions of a model, as `bitfront search`.
+    """Search for the best mixes of precisions of a model, as the command `bitfront search` does.
 
     Examples:
         >>> data = {"image": np.zeros((40, 3, 8, 8), np.float32)}
@@ -67,34 +67,37 @@ def search(
 
     Args:
         model: a path, or an `onnx.ModelProto` in float32.
-        data: a path or `package.module:function`; a mapping from input name to array, with `labels` where there are
-            any; an iterable of batches, each such a mapping or a pair (x, y): a PyTorch `DataLoader`, say; or a
-            Hugging Face data set. Objects are read once and written to files beside the database, which are removed
-            with the study.
-        inputs: of a Hugging Face data set, or of batches that are mappings, the columns that the model reads, named as
-            its inputs are; or input name → column. A column `label` or `labels` is read too, as the labels.
-        trials: distinct evaluations in total, baselines included; None for 60.
-        max_drop: allowed loss: 0.01 or `1%`.
-        latency_budget: with its unit: `2.5ms`.
-        metric: by name, or a function or class as `--metric` takes it. One of a module is imported by the process that
-            scores. Any other, say one that a notebook defines, is called in this process, by a thread that may not be
-            the main one; then whoever resumes the study gives it again.
-        sampler: by name, a `SamplerKind`, or any Optuna sampler; None for `guided`.
-        callbacks: called after every trial with the study and the trial. `study.stop()` ends the search. An error ends
-            it too and is raised here; the study can be resumed.
-        progress: True shows a display, False none; `auto` shows it on a terminal and in a notebook. The logger
-            `bitfront` is told in any case.
-        if_exists: where there is a study of this name: `raise` an error, `resume` it, or `replace` it by a new one.
-        options: any other option of `bitfront search`, with underscores, in the types that TOML has: `batch=16`,
-            `time_limit="30m"`, `keep=["head=fp32"]`. `study` is the study's name, by default that of the model's file
-            or graph; `storage` the URL of its database, by default `sqlite:///bitfront.db`. `docs/options.md` has all.
+        data: a path or `package.module:function`; a mapping from input name to array, with the labels as `labels`; an
+            iterable of batches, such as a PyTorch `DataLoader`, where each batch is such a mapping or a pair (x, y);
+            or a Hugging Face data set. Objects are read once and written to files beside the database, which are
+            removed with the study.
+        inputs: the columns that the model reads, for a Hugging Face data set or for batches that are mappings. The
+            columns have the names of the inputs, or this is a mapping from input name to column. A column `label` or
+            `labels` is read as the labels.
+        trials: the number of distinct evaluations, including the baselines; None for 60.
+        max_drop: the allowed loss of accuracy, as 0.01 or `1%`.
+        latency_budget: the longest allowed latency with its unit, as `2.5ms`.
+        metric: a name, or a function or class as `--metric` takes it. A function of a module is imported by the
+            evaluator process. Any other function, for example one that a notebook defines, is called in this process,
+            possibly not in the main thread. To resume such a study, the function has to be given again.
+        sampler: a name, a `SamplerKind`, or any Optuna sampler; None for `guided`.
+        callbacks: functions that are called after every trial with the study and the trial. `study.stop()` ends the
+            search. An error in a callback also ends the search and is raised here. The study can then be resumed.
+        progress: True shows a display, False none, and `auto` shows it on a terminal and in a notebook. The logger
+            `bitfront` receives the messages in any case.
+        if_exists: what to do if there already is a study of this name: `raise` an error, `resume` it, or `replace` it
+            by a new one.
+        options: any other option of `bitfront search`, with underscores and as the types of TOML: `batch=16`,
+            `time_limit="30m"`, `keep=["head=fp32"]`. `study` is the name of the study, by default that of the model's
+            file or graph. `storage` is the URL of its database, by default `sqlite:///bitfront.db`. `docs/options.md`
+            lists all options.
 
     Returns:
-        The study, when it has its trials and its best was confirmed.
+        The study, after all trials were evaluated and its best mix was confirmed on the final samples.
 
     Raises:
-        InputError: something cannot be used; nothing was made.
-        RunError: the run could not go on, or every evaluation failed; the study can be resumed.
+        InputError: an argument cannot be used. Nothing was made.
+        RunError: the search could not continue, or every evaluation failed. The study can be resumed.
         KeyboardInterrupt: Ctrl-C; the study can be resumed.
     """
     _refuse_import_of_script("search")
@@ -118,11 +121,11 @@ def search(
 def _prepare(
     config: SearchConfig, given: Mapping[str, Any], files: InputFiles, inputs: tuple[Any, Any], if_exists: str
 ) -> Run:
-    """What runs the search: a new one, or that of the study that is there.
+    """Prepare the search of a new study, or that of the study that exists.
 
     Args:
-        given: the options that `config` was read from.
-        inputs: model and data.
+        given: the options from which `config` was read.
+        inputs: the model and the data.
     """
     name, url = config.study, config.storage
     there = verbs.exists(name, storage=url)
@@ -152,26 +155,27 @@ def resume(
     target: str | None = None,
     **options: Any,
 ) -> Study:
-    """Go on with a study, as `bitfront resume`.
+    """Continue a study, as the command `bitfront resume` does.
 
     Examples:
         >>> len(bitfront.resume("model", trials=4))
         4
 
     Args:
-        study: its name, or what `search` or `load` gave.
-        trials: new total; None for the study's own.
-        metric: needed where the study was searched with a function that cannot be imported; unless `study` is what
-            `search` gave, which has it.
-        sampler: needed where the study was searched with an Optuna sampler that was given as an object.
-        callbacks: as of `search`.
-        progress: as of `search`.
-        storage: as of `search`.
-        target: which of the study's this is; None for the first.
-        options: any other option of `bitfront resume`: limits, `time_limit`, `model` and `data` where files have moved.
+        study: the name of the study, or the object that `search` or `load` returned.
+        trials: the new total of evaluations; None for the study's own.
+        metric: needed if the study was searched with a function that cannot be imported, unless `study` is the object
+            that `search` returned.
+        sampler: needed if the study was searched with an Optuna sampler that was given as an object.
+        callbacks: as for `search`.
+        progress: as for `search`.
+        storage: as for `search`.
+        target: the target of the study that this host is; None for the first.
+        options: any other option of `bitfront resume`: limits, `time_limit`, and `model` and `data` if files have
+            moved.
 
     Raises:
-        InputError, RunError, KeyboardInterrupt: as of `search`.
+        InputError, RunError, KeyboardInterrupt: as for `search`.
     """
     _refuse_import_of_script("resume")
     name, url = _named(study, storage)
@@ -194,23 +198,23 @@ def load(
     metric: Metric | None = None,
     **limits: Any,
 ) -> Study:
-    """Open a study that is there.
+    """Open an existing study.
 
     Examples:
         >>> bitfront.load("model", max_drop=0.02).best
         <Trial ...>
 
     Args:
-        study: its name.
-        storage: URL of the database; None for `sqlite:///bitfront.db` in the current folder.
-        target: which of its targets: number, fingerprint, part of its name; None for the first.
-        metric: needed to export, where the study was searched with a function that cannot be imported.
-        limits: judge by these and not by the study's own: `max_drop="1%"`, `latency_budget="2ms"`; `"none"` takes one
-            away. They are not stored.
+        study: the name of the study.
+        storage: the URL of the database; None for `sqlite:///bitfront.db` in the current folder.
+        target: one of the study's targets: its number, its fingerprint or a part of its name; None for the first.
+        metric: needed for exports if the study was searched with a function that cannot be imported.
+        limits: limits to judge by instead of the study's own: `max_drop="1%"`, `latency_budget="2ms"`; `"none"` removes
+            one. They are not stored.
 
     Raises:
-        StudyError: no such database, study or target, or the study has another metric.
-        ConfigError: a limit is none, or means nothing for the study's metric.
+        StudyError: there is no such database, study or target, or the study has another metric.
+        ConfigError: a limit is unknown, or does not apply to the study's metric.
     """
     url = storage or default_url()
     changes = read_changes(_texts(limits), "front")
@@ -228,7 +232,7 @@ def _run(
     progress: bool | str,
     run: Run,
 ) -> Study:
-    """Run a search, tell of it, and give back the study."""
+    """Run a search, report its progress, and return the study."""
     try:
         with interrupts.handled(), listening(study, callbacks, progress) as events:
             done = run(events)
@@ -245,7 +249,7 @@ def _run(
 
 
 def _advice(study: Study) -> str:
-    """How to go on after an interruption."""
+    """How to continue after an interruption."""
     if not verbs.exists(study.name, storage=study.storage):
         return "nothing was made yet"
     given = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
@@ -254,7 +258,7 @@ def _advice(study: Study) -> str:
 
 @contextmanager
 def _inputs_taken_back(config: SearchConfig) -> Iterator[None]:
-    """Remove what was written of the inputs of a new study where it was refused."""
+    """Remove the written inputs of a new study if it is refused."""
     try:
         yield
     except InputError:
@@ -267,7 +271,7 @@ def _refuse_import_of_script(what: str) -> None:
     """Refuse a search in a process of `multiprocessing` that imports the script only to find its functions.
 
     Raises:
-        ConfigError: this is one.
+        ConfigError: this is such a process.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or "the script"
@@ -281,7 +285,7 @@ def _refuse_import_of_script(what: str) -> None:
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the command line has them: texts, lists of texts, and True for flags."""
+    """Options as on the command line: texts, lists of texts, and True for flags."""
     return {name: _text(value) for name, value in options.items() if value is not None}
 
 
@@ -317,10 +321,10 @@ def _known(name: str, url: str) -> StudyError:
 
 
 def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options of a search change of the study that it goes on with.
+    """The options of a search that change the study that it continues.
 
     Raises:
-        StudyError: an option that a study keeps is another one than the study's.
+        StudyError: an option that cannot change differs from that of the study.
     """
     named = [option_table()[name.replace("_", "-")] for name in given]
     resumed = {row.name for row in options_of("resume")}

@@ -1,4 +1,4 @@
-"""Whether Python finds bitfront's own packages, and not files of the user that have their names."""
+"""Check that Python finds bitfront's own packages, and not files of the user with the same names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PACKAGES = ("search", "evaluators", "studies")
 
 
 def check_packages() -> None:
-    """Refuse to go on where a module of the user's stands before one of bitfront's packages.
+    """Refuse to import if a module of the user hides one of bitfront's packages.
 
     Raises:
-        ImportError: names what was found, and what to do.
+        ImportError: a package is hidden; the message names the module that was found and says what to do.
     """
     home = Path(__file__).resolve().parent.parent
     for name in _PACKAGES:
@@ -28,7 +28,7 @@ def check_packages() -> None:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """What is imported under a name, or would be; nothing is imported."""
+    """The module that a name would import; nothing is imported."""
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__spec__", None) is not None:
         return known.__spec__
@@ -39,7 +39,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 
 def _folder_of(spec: ModuleSpec | None) -> Path | None:
-    """The folder of a package; None of what is none."""
+    """The folder of a package; None if the module is not a package."""
     if spec is None or spec.origin is None or spec.submodule_search_locations is None:
         return None
     return Path(spec.origin).resolve().parent

@@ -1,4 +1,4 @@
-"""A study as Python sees it: its trials, its front, and what is made of them."""
+"""The class `Study`: its trials, its Pareto front, exports and reports."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _ALL = "all-"  # `all-int8`: the uniform baseline
 
 @dataclass(frozen=True, repr=False)
 class Trial:
-    """One evaluation of a study. Numbers are None where a stage was not reached.
+    """One evaluation of a study. A number is None if its stage was not reached.
 
     Attributes:
         number: the number of the trial, as the command line shows it.
         status: `ok`, `failed` or `running`.
-        latency_ms: the latest measurement.
-        speedup: against uniform FP32.
-        value: of the metric, on the samples of the search.
-        loss: how much worse than uniform FP32, in the metric's unit; 0.01 is 1 % where that is a share of one.
-        loss_low, loss_high: 95 % interval of the loss.
-        final_loss: on the final samples, which the search never saw; None where it was not scored there.
-        picks: what it is picked as: `best`, `accurate`, `fast`, `knee`.
-        on_front: whether no other is better in latency and loss by more than noise.
+        latency_ms: the latest measurement of the latency.
+        speedup: how many times as fast as uniform FP32.
+        value: the value of the metric on the search samples.
+        loss: how much worse than uniform FP32 it is, in the metric's unit; 0.01 is 1 % if the metric is a share of one.
+        loss_low, loss_high: the 95 % interval of the loss.
+        final_loss: the loss on the final samples, which the search never saw; None if it was not scored there.
+        picks: what it is recommended as: `best`, `accurate`, `fast`, `knee`.
+        on_front: whether no other trial is better in latency and loss by more than noise.
         feasible: whether it keeps all limits.
-        baseline: `fp32`, `fp16` or `int8` of a uniform baseline; empty of a mix.
+        baseline: `fp32`, `fp16` or `int8` for a uniform baseline; empty for a mix.
         mix: how many groups of layers run in which precision, in words.
-        precisions: name of a layer, as the model has it → `fp32`, `fp16` or `int8`.
-        metric: what value and loss are measured by.
+        precisions: a mapping from the name of a layer in the model to `fp32`, `fp16` or `int8`.
+        metric: the metric of value and loss.
     """
 
     number: int
@@ -78,10 +78,10 @@ class Trial:
 
     @classmethod
     def of(cls, point: Point, assignment: Assignment, names: Mapping[str, str], metric: MetricScale) -> Trial:
-        """The trial of a judged evaluation.
+        """Make the trial of an evaluation that was judged.
 
         Args:
-            names: id of a group → name of its first layer.
+            names: the name of the first layer of each group, by group id.
         """
         return cls(
             number=point.trial,
@@ -118,9 +118,9 @@ class Trial:
 
 
 class Study:
-    """A study in its database, judged by its limits. `bitfront.search` and `bitfront.load` make it.
+    """A study in its database, judged by its limits. `bitfront.search`, `resume` and `load` return it.
 
-    It is read when it is first asked for something, and again after `refresh`.
+    The database is read on first use, and again after `refresh`.
 
     Examples:
         >>> study = bitfront.load("model")
@@ -130,11 +130,11 @@ class Study:
         True
 
     Args:
-        name: of the study.
-        storage: URL of the database.
-        target: which of its targets: number, fingerprint, part of its name; None for the first.
-        limits: name of a limit → its bound, over the study's own; None takes one away.
-        metric: what it is scored by, where that is a function that cannot be imported.
+        name: the name of the study.
+        storage: the URL of the database.
+        target: one of the study's targets: its number, its fingerprint or a part of its name; None for the first.
+        limits: bounds by name of the limit, which replace the study's own; None removes a limit.
+        metric: the metric, if it is a function that cannot be imported.
     """
 
     def __init__(
@@ -156,29 +156,29 @@ class Study:
 
     @property
     def best(self) -> Trial | None:
-        """The recommended trial; None where none keeps the limits."""
+        """The recommended trial; None if no trial keeps the limits."""
         return self.picks.get("best")
 
     @property
     def picks(self) -> dict[str, Trial]:
-        """`best`, `accurate` (least loss), `fast` (least latency) and `knee`; without those that there are none of."""
+        """The recommended trials by name: `best`, `accurate` (least loss), `fast` (least latency) and `knee`."""
         return {name: self._trial(point.row) for name, point in self._read.picks.items()}
 
     @property
     def front(self) -> list[Trial]:
-        """The trials that no other beats in latency and loss, the fastest first."""
+        """The trials that no other trial beats in both latency and loss, the fastest first."""
         return [self._trial(point.row) for point in self._read.points]
 
     @property
     def trials(self) -> list[Trial]:
-        """Every trial, uniform baselines included, by number."""
+        """All trials including the uniform baselines, sorted by number."""
         return sorted((self._trial(row) for row in range(len(self._now.table))), key=lambda trial: trial.number)
 
     def __getitem__(self, which: str | int) -> Trial:
-        """A trial by number, by pick (`best`, `score:0.6,0.4`), or a uniform baseline (`all-int8`).
+        """A trial by its number, a recommended trial (`best`, `score:0.6,0.4`) or a uniform baseline (`all-int8`).
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such trial.
         """
         if isinstance(which, int):
             found = {int(number): row for row, number in enumerate(self._now.table.trial)}
@@ -194,7 +194,7 @@ class Study:
             raise KeyError(f"{which!r}: {error} By name there are {named}.") from error
 
     def __len__(self) -> int:
-        """How many trials there are."""
+        """The number of trials."""
         return len(self._now.table)
 
     def _baseline(self, label: str) -> Trial:
@@ -215,7 +215,7 @@ class Study:
     # -- tables and figures ----------------------------------------------------------------------------------------
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """One row for each trial, with the columns of `bitfront front --json`, by number.
+        """Make a data frame with one row for each trial and the columns of `bitfront front --json`, sorted by number.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -229,7 +229,7 @@ class Study:
         return pandas.DataFrame(rows)
 
     def plot_front(self) -> plotly.graph_objects.Figure:
-        """Loss against latency of every trial, with the front, the uniform baselines and the limits."""
+        """Plot loss against latency of every trial, with the front, the uniform baselines and the limits."""
         import plotly.graph_objects
 
         from studies.show.report.builder import build_report
@@ -250,17 +250,18 @@ class Study:
         triton: str | None = None,
         tools: Sequence[str] = (),
     ) -> Export:
-        """Write an engine with its manifest to a folder, checked in a fresh process, as `bitfront export`.
+        """Write an engine and its manifest to a folder, and check them in a fresh process, as `bitfront export` does.
 
         Args:
-            folder: new or empty.
-            pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give the number of a trial.
-            triton: name of a Triton model, which is written too.
-            tools: that the mix is handed over to: `nncf`, `polygraphy`, `modelopt`, `qat`.
+            folder: a new or empty folder.
+            pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`.
+            trial: the number of a trial to export instead.
+            triton: the name of a Triton model to write too.
+            tools: other tools to write files for: `nncf`, `polygraphy`, `modelopt`, `qat`.
 
         Raises:
             InputError: nothing keeps the limits, there is no such pick or trial, or the folder cannot be used.
-            ArtifactError: what was written does not work.
+            ArtifactError: the written engine does not work.
         """
         from studies.export import Extras
 
@@ -280,7 +281,7 @@ class Study:
         return found
 
     def report(self, file: str | Path) -> Path:
-        """Write one self-contained HTML file about the study, as `bitfront report`; its path."""
+        """Write a report about the study as one HTML file, as `bitfront report` does, and return its path."""
         targets = () if self.target is None else (self.target,)
         written: Path = verbs.report(self.name, Path(file), self._limits, storage=self.storage, targets=targets)
         return written
@@ -288,15 +289,15 @@ class Study:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def refresh(self) -> Study:
-        """Forget what was read, so that it is read anew; this study."""
+        """Read the database again on the next use, and return this study."""
         self.__dict__.pop("_read", None)
         return self
 
     def stop(self) -> None:
-        """Let the search end after the evaluation that is under way; for callbacks, which get such a study.
+        """End the search after the current evaluation. Only the study that a callback receives can do this.
 
         Raises:
-            StudyError: no search tells this object of its trials.
+            StudyError: this object is not one that a callback received.
         """
         raise StudyError(
             f"stopping study {self.name!r}: this object is of no search that runs. Call stop() of the study that a "
@@ -314,7 +315,7 @@ class Study:
 
     @cached_property
     def layer_names(self) -> dict[str, str]:
-        """Id of a group → name of its first layer."""
+        """The name of the first layer of each group, by group id."""
         with Store.open(self.storage, write=False) as store:
             return {group.id: group.name for group in store.studies.groups(store.studies.load(self.name).id)}
 
