@@ -315,7 +315,7 @@ def _named(study: str | Study, storage: str | None) -> tuple[str, str]:
 def _known(name: str, url: str) -> StudyError:
     return StudyError(
         f"searching as study {name!r}: there is already a study of this name in {mask_password(url)}. Look at it: "
-        f"bitfront.load({name!r}). Go on with it: if_exists='resume'. Begin anew: if_exists='replace'. Or give another "
+        f"bitfront.load({name!r}). Continue it: if_exists='resume'. Start again: if_exists='replace'. Or give another "
         "name: study='…'."
     )
 

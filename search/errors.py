@@ -20,11 +20,11 @@ from __future__ import annotations
 
 
 class BitfrontError(Exception):
-    """Base of every error raised on purpose; its text says what was done, expected, got, and what to do."""
+    """Base of every error that is raised on purpose. Its text says what was done, expected, found, and what to do."""
 
 
 class InputError(BitfrontError):
-    """The user's input cannot be used; nothing was written."""
+    """The user's input cannot be used. Nothing was written."""
 
 
 class ModelError(InputError):
@@ -36,23 +36,23 @@ class DataError(InputError):
 
 
 class ConfigError(InputError):
-    """An option is unreadable, unknown or fits nothing."""
+    """An option is unknown, cannot be read, or does not apply."""
 
 
 class TargetError(InputError):
-    """A backend or device is not there, or is not the one the study was made on."""
+    """A backend or device is not available, or is not the one that the study was made on."""
 
 
 class StudyError(InputError):
-    """The study database or something named in it cannot be used."""
+    """The study database, or a study, trial or pick in it, cannot be used."""
 
 
 class RunError(BitfrontError):
-    """A run could not go on; what was finished is stored and the study can be resumed."""
+    """A run could not continue. All finished results are stored, and the study can be resumed."""
 
 
 class MetricError(RunError):
-    """A metric raised, or gave something that is no score."""
+    """A metric raised an error, or returned something that is not a score."""
 
 
 class EvaluatorError(RunError):
@@ -60,11 +60,11 @@ class EvaluatorError(RunError):
 
 
 class SurrogateError(RunError):
-    """Measures that a latency or loss model cannot be fitted to: none, not finite, or of another shape."""
+    """A latency or loss model cannot be fitted: measurements are missing, not finite, or of a wrong shape."""
 
 
 class SolverError(RunError):
-    """No assignment is allowed, costs are no numbers, or an exact solver did not finish."""
+    """No assignment is allowed, costs are not numbers, or an exact solver did not finish."""
 
 
 class UnfinishedError(SolverError):

@@ -1,4 +1,4 @@
-"""Classes that are named: those of this project, those that other packages register, those given as module and class.
+"""Classes that an option selects by name: shipped ones, registered ones, and those given as `package.module:Class`.
 
 Another package registers a class by an entry point, `[project.entry-points."GROUP"]` in its `pyproject.toml`.
 """
@@ -26,14 +26,14 @@ class Extensible(Generic[Kind]):
     """The classes that an option may name.
 
     Attributes:
-        option: as it is typed, for messages: `--sampler`.
-        base: what every such class derives from.
-        shipped: name → `package.module:Class`, of this project; imported when they are asked for.
-        group: of entry points.
-        error: raised where a name stands for nothing that can be used.
+        option: the option as it is typed, for messages: `--sampler`.
+        base: the class that all of them derive from.
+        shipped: the classes of this project by name, as `package.module:Class`. They are imported on first use.
+        group: the group of entry points by which other packages register theirs.
+        error: the error to raise if a name cannot be used.
         others: further names that the option takes, for messages.
-        facts: attributes that every class has to give a value.
-        noun: what such a class is called in messages; empty where the option's name says it.
+        facts: attributes that every class has to define.
+        noun: the word for such a class in messages; empty to use the option's name.
     """
 
     option: str
@@ -50,11 +50,11 @@ class Extensible(Generic[Kind]):
         return registered_names(self.shipped, self.group)
 
     def make(self, name: str) -> Kind:
-        """An instance of the class of a name: one of `names`, or `package.module:Class`.
+        """Make an instance of the class of a name: one of `names`, or `package.module:Class`.
 
         Raises:
-            BitfrontError: of class `error`: there is no such name, or what it stands for is no such class.
-            DataError: a module that is named cannot be imported.
+            BitfrontError: of class `error`: there is no such name, or it is not the name of such a class.
+            DataError: the module of the class cannot be imported.
         """
         if name in self.shipped:
             return _shipped(self.shipped[name])  # type: ignore[no-any-return]
@@ -83,12 +83,12 @@ class Extensible(Generic[Kind]):
 
 
 def registered_names(shipped: Collection[str], group: str) -> tuple[str, ...]:
-    """The names of this project, and after them those that other packages register by a group of entry points."""
+    """The names of the shipped classes, followed by those that other packages register by a group of entry points."""
     return (*shipped, *sorted(_registered(group).keys() - {*shipped}))
 
 
 def load_registered(group: str, error: type[BitfrontError]) -> list[tuple[str, Any]]:
-    """Name and object of everything that other packages register by a group of entry points, by name.
+    """Load everything that other packages register by a group of entry points; names with their objects.
 
     Raises:
         BitfrontError: of class `error`: one of them cannot be imported.
@@ -97,7 +97,7 @@ def load_registered(group: str, error: type[BitfrontError]) -> list[tuple[str, A
 
 
 def load_entry_point(point: EntryPoint, error: type[BitfrontError]) -> Any:
-    """What an entry point of another package names.
+    """Load the object of an entry point of another package.
 
     Raises:
         BitfrontError: of class `error`: it cannot be imported.
@@ -123,7 +123,7 @@ def _registered(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def _installed(_path: tuple[str, ...]) -> SelectableGroups:
-    """All entry points that are found on this module path. Finding them reads a file of every installed package."""
+    """All entry points on this module path, kept because finding them reads a file of every installed package."""
     from importlib.metadata import entry_points
 
     return entry_points()

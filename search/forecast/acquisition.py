@@ -1,4 +1,4 @@
-"""What trying a candidate is worth: hypervolume or loss that it is expected to gain, under uncertain predictions.
+"""Acquisition functions: the improvement that a candidate is expected to bring, under uncertain predictions.
 
 Latency counts on a log scale and both objectives are minimised. The expected hypervolume improvement is that of
 Emmerich et al., "Single- and multiobjective evolutionary optimization assisted by Gaussian random field metamodels"
@@ -19,31 +19,31 @@ _DRAWS = 64
 
 @dataclass(frozen=True)
 class Reference:
-    """The corner that hypervolume is measured from: log milliseconds, and loss in the metric's unit."""
+    """The reference point of the hypervolume: log milliseconds, and loss in the metric's unit."""
 
     log_ms: float
     loss: float
 
 
 def reference(uniform_ms: Floats, uniform_loss: Floats, resolution: float) -> Reference:
-    """1.02 × the slowest and 1.05 × the worst loss of the uniform assignments.
+    """Choose the reference point: 1.02 × the slowest latency and 1.05 × the worst loss of the uniform assignments.
 
     Args:
-        resolution: loss that cannot be told from none; the corner is at least that far from zero.
+        resolution: the smallest loss that can be distinguished from none. The point is at least that far from zero.
     """
     worst = max(_WORSE * float(np.max(uniform_loss)), resolution)
     return Reference(float(np.log(_SLOWER * np.max(uniform_ms))), worst)
 
 
 def front(log_ms: Floats, loss: Floats) -> NDArray[np.int64]:
-    """Places of the points that no other dominates, by rising latency; of equal points the first."""
+    """Indices of the points that no other dominates, by rising latency; of equal points the first."""
     order = np.lexsort((loss, log_ms))
     best = np.minimum.accumulate(np.concatenate([[np.inf], loss[order][:-1]]))
     return np.asarray(order[loss[order] < best])
 
 
 def gains(log_ms: Floats, loss: Floats, front_log_ms: Floats, front_loss: Floats, corner: Reference) -> Floats:
-    """Hypervolume that each of many single points adds to a front.
+    """The hypervolume that each of many single points adds to a front.
 
     Args:
         log_ms, loss: of the points, any one shape.
@@ -87,11 +87,12 @@ def expected_gains(
 
 
 def expected_improvements(forecast: Forecast, budget_ms: float, best_loss: float | None, most: float) -> Floats:
-    """(n,) expected reduction of the least loss within a latency budget, chance of keeping the budget included.
+    """(n,) expected reduction of the least loss within a latency budget, weighted by the chance to keep the budget.
 
     Args:
-        best_loss: the least loss so far within the budget, less what cannot be told from it; None where nothing keeps
-            it: then candidates are ordered by their chance of keeping it, times what they stay below `most`.
+        best_loss: the least loss so far within the budget, minus the smallest difference that can be measured. None
+            if nothing keeps the budget: then candidates are ordered by their chance to keep it, times the amount by
+            which they stay below `most`.
     """
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
     kept = (np.log(budget_ms) - np.log(np.maximum(forecast.ms, 1e-12))) / relative
@@ -100,10 +101,10 @@ def expected_improvements(forecast: Forecast, budget_ms: float, best_loss: float
 
 
 def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float | None, most: float) -> Floats:
-    """(n,) expected reduction of the least log latency within an allowed loss, chance of keeping it included.
+    """(n,) expected reduction of the least log latency within an allowed loss, weighted by the chance to keep it.
 
     Args:
-        best_log_ms: the least so far within the allowed loss; None where nothing keeps it, as above.
+        best_log_ms: the least so far within the allowed loss; None if nothing keeps it, as above.
     """
     kept = (max_loss - forecast.loss) / _deviation(forecast.loss_std)
     relative = _deviation(forecast.ms_std / np.maximum(forecast.ms, 1e-12))
@@ -112,7 +113,7 @@ def expected_speedups(forecast: Forecast, max_loss: float, best_log_ms: float | 
 
 
 def _weighed(gained: Floats, kept: Floats, absolute: bool) -> Floats:
-    """Gains times the chance that a limit is kept; else relative to the largest, so that no chance is too small."""
+    """Gains times the chance that a limit is kept; if all chances are tiny, relative to the largest of them."""
     from scipy.special import log_ndtr
 
     logs = np.log(np.maximum(gained, 1e-300)) + log_ndtr(kept)

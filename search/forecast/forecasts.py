@@ -1,4 +1,4 @@
-"""What was predicted of a trial before it was measured, and how good such predictions have been."""
+"""Forecasts of trials that were made before the trials were measured, and how accurate they were."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RECENT = 25
 
 @dataclass(frozen=True)
 class Predicted:
-    """One trial's forecast.
+    """The forecast of one trial.
 
     Attributes:
-        how: `gain` where it was expected to gain most, `near` the same of changes of measured mixes alone, `tpe` where
-            Optuna's TPE proposed it, `random` where nothing better was left.
-        ms, ms_std: expected latency in milliseconds, and the standard deviation of what would be measured.
-        loss, loss_std: the same in the metric's unit.
-        poor: whether the models were found poor at that time.
+        how: how it was chosen: `gain` for the largest expected gain, `near` for the largest among changes of measured
+            mixes, `tpe` if Optuna's TPE proposed it, `random` if there was no better candidate.
+        ms, ms_std: the expected latency in milliseconds and the standard deviation of its measurement.
+        loss, loss_std: the same for the loss, in the metric's unit.
+        poor: whether the models predicted poorly at that time.
     """
 
     ms: float
@@ -60,11 +60,11 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Judged:
-    """How well the last finished trials had been predicted; None where none had.
+    """How accurate the forecasts of the last finished trials were; None if there were none.
 
     Attributes:
-        band: relative difference at which two latencies count as a tie.
-        loss_band: the same of losses, relative to what their errors are.
+        band: the relative difference up to which two latencies count as equal.
+        loss_band: the same for losses, relative to the same scale as their errors.
     """
 
     latency: Quality | None
@@ -89,12 +89,12 @@ class Judged:
 def forecast_quality(
     trials: Sequence[FrozenTrial], repaired: Set[int] = frozenset(), worst_loss: float | None = None, band: float = 0.0
 ) -> Judged:
-    """How well latencies and losses of the last finished trials had been predicted.
+    """Judge the forecasts of latency and loss of the last finished trials.
 
     Args:
-        repaired: numbers of trials that do not count: what was built is not what was predicted.
-        worst_loss: what errors of the loss are relative to; None for each measurement itself.
-        band: relative difference at which two latencies count as a tie.
+        repaired: numbers of trials that do not count, because another mix was built than was predicted.
+        worst_loss: the scale of errors of the loss; None to relate each error to its own measurement.
+        band: the relative difference up to which two latencies count as equal.
     """
     from optuna.trial import TrialState
 

@@ -1,4 +1,4 @@
-"""What Optuna's trials say, as arrays."""
+"""Optuna's trials as arrays, for the models of a search."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class History:
     """Trials as arrays.
 
     Attributes:
-        precisions: (n, groups) int8 of finished trials that obeyed, as built.
-        ms, loss: (n,) measured.
+        precisions: (n, groups) int8 precisions of finished trials whose engines run as requested.
+        ms, loss: (n,) measured latencies and losses.
         spread, loss_std: (n,) relative spread of the latency, and standard deviation of the loss.
-        whole: (n,) bool, whether the loss is of every sample.
-        pending: (m, groups) int8 of trials under way.
-        seen: codes of every trial there is, and of what it was repaired to.
-        repaired: numbers of the trials whose engine is another one than they asked for.
+        whole: (n,) bool, whether the loss was measured on all samples.
+        pending: (m, groups) int8 precisions of trials that are not finished.
+        seen: codes of all trials, and of the mixes that they were repaired to.
+        repaired: numbers of the trials for which another mix was built than they requested.
     """
 
     precisions: Precisions
@@ -48,7 +48,7 @@ class History:
 
 
 class Historian:
-    """Reads histories of one layout; keeps the codes of finished trials, which never change: there may be thousands."""
+    """Reads histories of one layout. It keeps the codes of finished trials, which never change, to save time."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -60,10 +60,10 @@ class Historian:
         unbuildable: Set[tuple[str, Precision]] = frozenset(),
         latencies: Mapping[int, float] | None = None,
     ) -> History:
-        """Trials as arrays; what failed or did not obey is only remembered as tried.
+        """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried.
 
         Args:
-            latencies: trial number → milliseconds, where that is known better than when the trial was told.
+            latencies: milliseconds by trial number, where a better value is known than the trial has.
         """
         # A trial that was asked for just now may not have all its parameters yet; one of others' may hold no codes.
         known = [(trial, row) for trial in trials if (row := self._asked(trial)) is not None]
@@ -93,7 +93,7 @@ class Historian:
         return History(built[rows], ms, loss, spread, loss_std, whole > 0, built[open_], seen, repaired)
 
     def _asked(self, trial: FrozenTrial) -> tuple[int, ...] | None:
-        """The codes that a trial asked for, or that were enqueued for it; None where not all of them are there."""
+        """The codes that a trial requested, or that were enqueued for it; None if some are missing."""
         kept = self._kept.get(trial.number)
         if kept is not None and kept[0] is trial:
             return kept[1]
@@ -104,7 +104,7 @@ class Historian:
         return codes
 
     def repaired(self, codes: Codes, unbuildable: Set[tuple[str, Precision]]) -> Codes:
-        """(n, decisions) codes as the runner repairs what cannot be built; what nothing repairs stays."""
+        """(n, decisions) codes after the repair of pairs that cannot be built; unchanged if there is no repair."""
         precisions, space = self.layout.precisions(codes), self.layout.space
         broken = np.zeros(len(codes), dtype=bool)
         for group, precision in unbuildable:
@@ -118,9 +118,9 @@ class Historian:
 
 
 def relevant(history: History) -> NDArray[np.int64]:
-    """Rows that the models are fitted to: all, or of many the first, the last and those nearest the front.
+    """Choose the rows that the models are fitted to: all, or the first, the last and those nearest the front.
 
-    The cost of a fit grows with the cube of its rows, and what is far from the front says little of what is near it.
+    The time of a fit grows with the cube of the rows, and rows far from the front say little about those near it.
     """
     if len(history) <= _MOST_ROWS:
         return np.arange(len(history))
@@ -145,5 +145,5 @@ def _obeyed(trial: FrozenTrial) -> bool:
 
 
 def _measured(trial: FrozenTrial) -> bool:
-    """Whether the values can have been measured; Optuna takes any from whoever adds a trial."""
+    """Whether the values can be measurements; Optuna accepts any values from a program that adds a trial."""
     return trial.values[0] >= _NANOSECOND_MS and all(abs(value) <= _LARGEST for value in trial.values)

@@ -31,10 +31,10 @@ _RANGE_OF_THREE = 1.693  # expected, in standard deviations of a Gaussian
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the rows decide: relative noise, factors on prior standard deviations, and errors that mixes share.
+    """Hyperparameters fitted to the rows: relative noise, factors on prior standard deviations, and shared errors.
 
     Attributes:
-        shared: relative size of errors that mixes share by their similarity of a `kind`; 0 where they share none.
+        shared: the relative size of the errors that similar mixes share, for a `kind` of similarity; 0 if none.
     """
 
     noise: float = 0.01
@@ -48,9 +48,9 @@ class LatencyModel:
     """A posterior over the costs of a layout, in milliseconds.
 
     Attributes:
-        repeat_std: what measurements of one assignment differ by, relative.
-        noise_std: milliseconds that a measurement of a typical row differs from any additive model of it.
-        rows: how many evaluations it was fitted to.
+        repeat_std: the relative standard deviation of repeated measurements of one assignment.
+        noise_std: the standard deviation, in milliseconds, of a typical measurement around an additive model.
+        rows: the number of evaluations that it was fitted to.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class LatencyModel:
 
     @property
     def regions(self) -> RegionCosts:
-        """What mixed regions are expected to cost beside the sum."""
+        """The extra time that mixed regions are expected to take."""
         return self._design.regions
 
     def expected(self, precisions: Precisions) -> Floats:
-        """(n, groups) int8 to (n,) milliseconds: what costs add up to, what mixed regions add, and shared errors."""
+        """Predict (n,) milliseconds of (n, groups) int8: the sum of costs, mixed regions and shared errors."""
         total = self._design.layout.values(self.mean(), precisions)
         total = total + self._design.regions.features(precisions) @ self._posterior.mean[self._design.mixed]
         if self.tuning.shared > 0 and self.rows:
@@ -90,30 +90,30 @@ class LatencyModel:
     def draw(self, rng: np.random.Generator) -> Costs:
         """Costs from the posterior, for Thompson sampling.
 
-        What mixed regions cost is held at its mean: it is no part of these costs.
-        A change of precision is not drawn below zero, nor below its mean where that is negative: a solver would change
-        everywhere to collect what no engine gives. The mean itself may be negative, here and in what is predicted:
-        rows have said so then, as where one end alone falls out of a slow fused region.
+        The cost of mixed regions is not part of these costs; it is kept at its mean.
+        The cost of a change of precision is not drawn below zero, nor below its mean if that is negative. Otherwise a
+        solver would change precisions everywhere to collect savings that no engine gives. The mean may be negative,
+        for example if one group alone leaves a slow fused region.
         """
         drawn, mean = self._design.costs(self._within_regions.draw(rng)), self.mean()
         return Costs(drawn.base, drawn.nodes, np.maximum(drawn.edges, np.minimum(mean.edges, 0.0)))
 
     @cached_property
     def _within_regions(self) -> Posterior:
-        """The posterior were the factors of mixed regions known."""
+        """The posterior given the factors of mixed regions."""
         prior, held = self._posterior.prior, self._design.mixed
         mean, std = prior.mean.copy(), prior.std.copy()
         mean[held], std[held] = self._posterior.mean[held], 0.0
         return self._posterior.under(Prior(mean, std))
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
-        """(n, groups) int8 to (n,) milliseconds and the (n,) standard deviations of what would be measured."""
+        """Predict measurements: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations."""
         return self._predicted(precisions, self.tuning.noise)
 
     def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
-        """(n, groups) int8 to (n,) milliseconds and the (n,) standard deviations of what they really are.
+        """Predict true latencies: (n, groups) int8 to (n,) milliseconds and their (n,) standard deviations.
 
-        What costs do not explain is noise of measuring only up to `repeat_std`; the rest is each assignment's own.
+        Of the deviation from the costs, `repeat_std` is noise of the measurement; the rest belongs to the assignment.
         """
         return self._predicted(precisions, float(np.sqrt(max(self.tuning.noise**2 - self.repeat_std**2, 0.0))))
 
@@ -129,11 +129,11 @@ class LatencyModel:
 
 
 def repeat_std(band: float | None, spread: Floats) -> float:
-    """Relative standard deviation of measurements of one assignment.
+    """Estimate the relative standard deviation of repeated measurements of one assignment.
 
     Args:
-        band: the study's tie band: the range of about three such measurements. None until it is measured; then what the
-            samples of the typical one spread by stands in.
+        band: the study's tie band, which is the range of about three such measurements. While it is None, the spread
+            of the samples of a typical measurement is used instead.
         spread: (n,) relative spread of each row's samples.
     """
     if band is not None:
@@ -153,18 +153,17 @@ def fit_latency(
 ) -> LatencyModel:
     """Fit to all finished evaluations of one target.
 
-    The noise, and how far groups and edges may be from their priors, are those under which the rows are likeliest.
+    The hyperparameters, which are the noise and the widths of the priors, are those of maximum likelihood.
 
     Args:
-        precisions: (n, groups) int8; n may be 0, then the prior stands.
+        precisions: (n, groups) int8. With n = 0 the model is the prior.
         latency_ms: (n,) float64 > 0.
-        spread: (n,) float64 relative spread of each row's samples: rows that spread more than the typical one count
-            less.
-        repeat: relative standard deviation of measurements of one assignment: the noise is not less.
-        sums_alone: whether costs of groups and edges have to explain all, neither regions nor shared errors.
+        spread: (n,) float64 relative spread of each row's samples. Rows with a larger spread than usual count less.
+        repeat: relative standard deviation of repeated measurements of one assignment, a lower bound of the noise.
+        sums_alone: whether only costs of groups and edges are used, without regions and shared errors.
 
     Raises:
-        SurrogateError: arrays of other shapes, latencies that are no positive numbers.
+        SurrogateError: an array has a wrong shape, or a latency is not a positive number.
     """
     check_rows(layout, precisions, latency_ms, "latency")
     if not (latency_ms > 0).all():
@@ -200,11 +199,10 @@ def check_rows(layout: Layout, precisions: Precisions, values: Floats, what: str
 
 
 class Design:
-    """Coefficients of the linear model, all in milliseconds or factors of them.
+    """The coefficients of the linear model, in milliseconds or as factors of milliseconds.
 
-    In this order: base; groups × precisions; for every ordered pair of precisions a factor on what changes cost by
-    count, then one on what they cost by size; for every edge a factor on what its changes cost; factors on what mixed
-    regions cost.
+    Their order is: the base; groups × precisions; for every ordered pair of precisions a factor for the constant cost
+    of a change, then one for its cost by size; for every edge a factor for its changes; factors for mixed regions.
     """
 
     def __init__(self, layout: Layout, prior: LatencyPrior, sums_alone: bool = False) -> None:
@@ -222,7 +220,7 @@ class Design:
         self.size = int(sizes[-1])
 
     def prior(self, tuning: Tuning) -> Prior:
-        """Beliefs about the coefficients."""
+        """The prior of the coefficients."""
         mean, std = np.zeros((2, self.size))
         mean[self.nodes] = self._prior.nodes.ravel()
         mean[self.counts] = mean[self.moves] = 1.0
@@ -239,7 +237,7 @@ class Design:
         return Similarity.of(self.layout, self._prior.nodes, kind)
 
     def typical(self, latency_ms: Floats) -> float:
-        """Milliseconds of a usual row; of the fastest uniform one where there are none."""
+        """Milliseconds of a typical row; without rows, of the fastest uniform engine."""
         return float(np.median(latency_ms)) if len(latency_ms) else float(self._prior.nodes.sum(axis=0).min())
 
     def features(self, precisions: Precisions) -> Floats:
@@ -278,7 +276,7 @@ class Design:
 
 
 def _weights(spread: Floats | None, rows: int) -> Floats:
-    """(n,) noise of each row over that of a typical one."""
+    """(n,) noise of each row relative to that of a typical row."""
     if spread is None or not rows:
         return np.ones(rows)
     known = np.where(np.isfinite(spread), spread, np.nan)
@@ -290,7 +288,7 @@ def _weights(spread: Floats | None, rows: int) -> Floats:
 
 
 def _tuned(design: Design, features: Floats, latency_ms: Floats, doubt: Floats, repeat: float) -> Tuning:
-    """The likeliest tuning, one number at a time; numbers far from the usual must earn it."""
+    """Maximize the likelihood over one hyperparameter at a time, with a penalty for unusual values."""
     usual = Tuning(noise=max(Tuning.noise, repeat))
     if len(latency_ms) < _LEAST_TUNED:
         return usual
@@ -334,7 +332,7 @@ def _shared(
     tuning: Tuning,
     repeat: float,
 ) -> Tuning:
-    """The tuning with errors that mixes share, where that forecasts rows better that were held out."""
+    """Add shared errors to the hyperparameters if that predicts held-out rows better."""
     chosen = np.unique(np.linspace(0, len(latency_ms) - 1, _TUNED_ROWS).astype(int))
     prior = design.prior(tuning)
     scaled = features[chosen] * prior.std

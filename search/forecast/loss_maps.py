@@ -1,4 +1,4 @@
-"""Monotone maps from noise to loss: what the loss model takes a metric to make of its groups' noise.
+"""Monotone maps from noise to loss, with which the loss model describes a metric.
 
 Each has three positive parameters, of which the model fits the logarithms. `loss`: (n,) losses of (n,) noises.
 `noise`: the noise that gives a loss, infinite where none does. `slopes`: (n,) derivatives by the logarithms of slope,
@@ -55,7 +55,7 @@ class Saturating:
 class Decibels:
     """loss = 10 · log10(1 + slope · noise^power): of a metric in dB, the logarithm of an error or of its inverse.
 
-    `ceiling` has no part in it.
+    `ceiling` is not used.
     """
 
     slope: float

@@ -1,4 +1,4 @@
-"""Loss = a monotone map of noise, and noise = what every group adds in its precision."""
+"""Loss as a monotone map of noise, where noise is the sum of what every group adds in its precision."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _UNMEASURED_STD = 1e-9  # of losses that are all zero
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the rows decide: misfit relative to the loss, a factor on the groups' priors, and errors that mixes share.
+    """Hyperparameters fitted to the rows: misfit relative to the loss, a factor on the priors, and shared errors.
 
     Attributes:
-        shared: relative size of errors that mixes share by their similarity of a `kind`; 0 where they share none.
+        shared: the relative size of the errors that similar mixes share, for a `kind` of similarity; 0 if none.
     """
 
     misfit: float = 0.08
@@ -47,9 +47,9 @@ class Tuning:
 
 
 class LossModel:
-    """A posterior over noise per group and the map from noise to loss.
+    """A posterior over the noise of each group and the map from noise to loss.
 
-    Noise has no unit: all groups in their worst precision make about 1.
+    Noise has no unit. All groups in their worst precision make about 1.
 
     Attributes:
         observation_std: standard deviation of a typical measured loss, from its samples alone.
@@ -67,20 +67,20 @@ class LossModel:
 
     @cached_property
     def _within_map(self) -> Posterior:
-        """The posterior were power and ceiling known."""
+        """The posterior given power and ceiling."""
         mean, std = self._problem.prior.mean.copy(), self._problem.prior.std.copy()
         for known in (_POWER, _CEILING):
             mean[known], std[known] = self._fitted.at[known], 0.0
         return self._fitted.posterior(Prior(mean, std))
 
     def mean(self) -> Costs:
-        """The most probable noise of every group: who minimises it minimises the predicted loss."""
+        """The most probable noise of every group. Minimizing it minimizes the predicted loss."""
         return self._problem.costs(self._fitted.at)
 
     def draw(self, rng: np.random.Generator) -> Costs:
-        """Noise from the posterior, in the units of the most probable map: `limit_on_noise` holds for it too.
+        """Draw noise from the posterior, in the units of the most probable map, so `limit_on_noise` applies to it.
 
-        A group's drawn noise is log-normal; the median of many draws is `mean`.
+        The noise of a group is log-normal, and the median of many draws is `mean`.
         """
         drawn = self._within_map.draw(rng)
         scale = np.exp((drawn[_SLOPE] - self._fitted.at[_SLOPE]) / self.shape.power)
@@ -88,12 +88,12 @@ class LossModel:
         return Costs(0.0, scale * costs.nodes, costs.edges)
 
     def predict(self, precisions: Precisions) -> tuple[Floats, Floats]:
-        """(n, groups) int8 to (n,) losses, and standard deviations of what would be measured with typical samples."""
+        """Predict measurements with a typical sample: (n, groups) int8 to (n,) losses and standard deviations."""
         loss, std = self.latent(precisions)
         return loss, np.hypot(std, self.observation_std)
 
     def latent(self, precisions: Precisions) -> tuple[Floats, Floats]:
-        """(n, groups) int8 to (n,) losses, and standard deviations of what they really are, on endless samples."""
+        """Predict true losses, on endless samples: (n, groups) int8 to (n,) losses and standard deviations."""
         loss, jacobian = self._problem.linear(self._fitted.at, precisions)
         misfit = self._problem.tuning.misfit * self.shape.per_noise(loss)
         if self._fitted.weights is None:
@@ -104,7 +104,7 @@ class LossModel:
         return np.maximum(loss + across @ self._fitted.weights, 0.0), np.hypot(std, misfit)
 
     def expected(self, precisions: Precisions) -> Floats:
-        """(n, groups) int8 to (n,) losses alone, which is cheap."""
+        """Predict only the (n,) losses of (n, groups) int8, which is fast."""
         loss = self._problem.loss(self._fitted.at, precisions)
         if self._fitted.weights is None:
             return loss
@@ -117,7 +117,7 @@ class LossModel:
         return np.asarray(alike * self._fitted.sizes * problem.tuning.shared * self.shape.per_noise(loss)[:, None])
 
     def limit_on_noise(self, max_loss: float) -> float:
-        """The noise at which the predicted loss is `max_loss`; infinite where no noise gets there."""
+        """The noise at which the predicted loss is `max_loss`; infinite if the loss never reaches it."""
         return self.shape.noise(max_loss)
 
 
@@ -130,17 +130,17 @@ def fit_loss(
     whole: NDArray[np.bool_] | None = None,
     decibels: bool = False,
 ) -> LossModel:
-    """Fit noise and map together, to the most probable parameters.
+    """Fit noise and map together, by finding the most probable parameters.
 
     Args:
-        precisions: (n, groups) int8; n may be 0, then the prior stands.
+        precisions: (n, groups) int8. With n = 0 the model is the prior.
         loss: (n,) float64 in the metric's unit, 0 for uniform FP32.
         std: (n,) float64 ≥ 0, standard deviation of each loss: its 95 % interval over 3.92.
-        whole: (n,) whether a loss is of all samples, as those are that forecasts are judged by; None: all.
-        decibels: whether the metric's unit is dB, so that its loss goes with the logarithm of the noise.
+        whole: (n,) whether a loss was measured on all samples; None if all were. Only these judge forecasts.
+        decibels: whether the metric's unit is dB, so that the loss grows with the logarithm of the noise.
 
     Raises:
-        SurrogateError: arrays of other shapes, losses that are no numbers, negative standard deviations.
+        SurrogateError: an array has a wrong shape, a loss is not a number, or a standard deviation is negative.
     """
     check_rows(layout, precisions, loss, "loss")
     if std.shape != loss.shape or not (std >= 0).all():
@@ -163,23 +163,23 @@ def fit_loss(
 
 
 def _start(loss: Floats, std: Floats) -> float:
-    """What the worst uniform assignment may lose, for lack of better."""
+    """A first guess of the loss of the worst uniform assignment."""
     return float(max(loss.max(), 2 * np.median(std))) if len(loss) else _UNMEASURED
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model made linear around the most probable parameters `at`, and the rows it was fitted to.
+    """The model linearized around the most probable parameters `at`, and the rows that it was fitted to.
 
     Attributes:
         jacobian: (n, parameters).
-        target: (n,) losses as the linear model sees them.
-        doubt: (n,) standard deviations of losses about the model.
+        target: (n,) losses as the linearized model sees them.
+        doubt: (n,) standard deviations of the losses around the model.
         precisions: (n, groups) of the rows.
         expected: (n,) losses at `at`.
-        errors: (n, n) covariance of the errors that rows share; None where they share none.
+        errors: (n, n) covariance of the errors that rows share; None if they share none.
         sizes: (n,) standard deviations of the errors that rows share.
-        weights: (n,) by which covariances with the rows give an expected error; None where they share none.
+        weights: (n,) weights that turn covariances with the rows into an expected error; None if they share none.
     """
 
     at: Floats
@@ -220,12 +220,12 @@ class Problem:
 
     @cached_property
     def _believed(self) -> tuple[Floats, Floats]:
-        """(parameters,) least and most of each."""
+        """(parameters,) lower and upper bound of each."""
         reach = _FARTHEST * self.prior.std
         return self.prior.mean - reach, self.prior.mean + reach
 
     def straight(self) -> Problem:
-        """The same with power and ceiling held where the prior has them."""
+        """The same problem with power and ceiling fixed at their priors."""
         held = (_MAP_STD[_SLOPE], 1e-6, 1e-6)
         return Problem(self._layout, self._noise, self.tuning, self._worst, self._kind, held)
 
@@ -272,7 +272,7 @@ class Problem:
         return Similarity.of(self._layout, self._noise.nodes, kind)
 
     def fit(self, at: Floats, precisions: Precisions, loss: Floats, std: Floats) -> Fitted:
-        """The most probable parameters, by Gauss-Newton steps that never make it worse."""
+        """Find the most probable parameters by Gauss-Newton steps, of which none decreases the probability."""
         doubt = self._doubt(self.tuning, loss, std)
         sizes = self.tuning.shared * self._kind.per_noise(self.loss(at, precisions))
         errors = self._errors(sizes, precisions) if self.tuning.shared > 0 else None
@@ -310,7 +310,7 @@ class Problem:
         return Fitted(at, jacobian, loss - found + jacobian @ at, doubt, precisions, found)
 
     def sharing(self, fitted: Fitted, loss: Floats, std: Floats) -> Problem:
-        """The problem with errors that mixes share, where that forecasts rows better that were held out."""
+        """The problem with shared errors if that predicts held-out rows better, otherwise unchanged."""
         chosen = np.unique(np.linspace(0, len(loss) - 1, _TUNED_ROWS).astype(int))
         residual = (fitted.target - fitted.jacobian @ self.prior.mean)[chosen]
         scaled = fitted.jacobian[chosen] * self.prior.std
@@ -333,7 +333,7 @@ class Problem:
         return Problem(self._layout, self._noise, best, self._worst, self._kind)
 
     def tuned(self, rough: Fitted, loss: Floats, std: Floats) -> Problem:
-        """The problem with the likeliest tuning, around a first fit; tunings far from the usual must earn it."""
+        """The problem with the likeliest hyperparameters around a first fit, with a penalty for unusual ones."""
         residual = rough.target - rough.jacobian @ self.prior.mean
         scaled = rough.jacobian * self.prior.std
         groups = scaled[:, _GROUPS] @ scaled[:, _GROUPS].T
@@ -348,7 +348,9 @@ class Problem:
         return Problem(self._layout, self._noise, best, self._worst, self._kind)
 
     def _doubt(self, tuning: Tuning, loss: Floats, std: Floats) -> Floats:
-        """(n,) standard deviations of measured losses about the model, which has none below zero: what is, and is so
-        by more than chance, is as far from the model as it is below."""
+        """(n,) standard deviations of measured losses around the model.
+
+        The model has no negative losses. A loss that is negative beyond chance counts as a deviation of its size.
+        """
         beyond = np.maximum(-loss - 3 * std, 0.0)
         return np.asarray(np.sqrt(std**2 + (tuning.misfit * self._kind.per_noise(loss)) ** 2 + beyond**2))

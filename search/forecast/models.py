@@ -1,4 +1,4 @@
-"""Both models of a search, fitted to its history."""
+"""The latency model and the loss model of a search, fitted to its history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from search.space.layout import Layout, Precisions
 
 @dataclass(frozen=True)
 class Priors:
-    """What profiles and sensitivities say before any mix was measured; and losses of mixes on another target.
+    """Knowledge before any mix is measured: from profiles, sensitivities, and losses of mixes on another target.
 
     Attributes:
         decibels: whether losses are in dB.
@@ -32,30 +32,30 @@ class Priors:
 
 @dataclass(frozen=True)
 class Models:
-    """Both models, fitted to a history."""
+    """The latency model and the loss model, fitted to a history."""
 
     layout: Layout
     latency: LatencyModel
     loss: LossModel
 
     def forecast(self, precisions: Precisions) -> Forecast:
-        """What would be measured."""
+        """Predict measurements."""
         ms, ms_std = self.latency.predict(precisions)
         loss, loss_std = self.loss.predict(precisions)
         return Forecast(ms, ms_std, loss, loss_std)
 
     def latent(self, precisions: Precisions) -> Forecast:
-        """What it really is: nobody gains by a lucky measurement."""
+        """Predict true values, without the noise of a measurement."""
         ms, ms_std = self.latency.latent(precisions)
         loss, loss_std = self.loss.latent(precisions)
         return Forecast(ms, ms_std, loss, loss_std)
 
     def expected_loss(self, precisions: Precisions) -> NDArray[np.float64]:
-        """(n,) expected losses alone, which is cheap."""
+        """Predict only the (n,) expected losses, which is fast."""
         return self.loss.expected(precisions)
 
     def expected_ms(self, precisions: Precisions) -> NDArray[np.float64]:
-        """(n,) expected latencies alone."""
+        """Predict only the (n,) expected latencies in milliseconds."""
         return self.latency.expected(precisions)
 
 
@@ -63,7 +63,7 @@ def fitted(layout: Layout, priors: Priors, history: History, band: float | None)
     """Fit both models to a history.
 
     Args:
-        band: relative difference at which two latencies count as a tie; None while it is not known.
+        band: the relative difference up to which two latencies count as equal; None while it is not known.
     """
     rows = relevant(history)
     precisions, spread = history.precisions[rows], history.spread[rows]

@@ -1,8 +1,8 @@
-"""What is known of latency and noise before any mix is measured: from the uniform engines and from sensitivities.
+"""Priors of latency and noise before any mix is measured, from the uniform engines and from sensitivities.
 
-Measured on an H200, with the three uniform engines alone: the profile's layers given to the groups beside which they
-run, a conversion at what the profile says of the smallest kernel and of memory traffic, and one conversion per tensor
-predict mixed engines of ResNet-18 and MobileNetV2 within 2.2 % and 1.3 %.
+On an H200 such priors, from the three uniform engines alone, predicted mixed engines of ResNet-18 and MobileNetV2
+within 2.2 % and 1.3 %. Layers of the profile were assigned to the groups beside which they run. One conversion per
+tensor was assumed, with a time from the smallest kernel and the memory traffic of the profile.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Baseline:
     """One measured engine, usually uniform.
 
     Attributes:
-        precisions: (groups,) int8, what its groups ran in.
-        profile: its layers in the order they ran; empty where it was not profiled.
+        precisions: (groups,) int8 precisions that its groups ran in.
+        profile: its layers in the order in which they ran; empty if it was not profiled.
     """
 
     precisions: Precisions
@@ -45,17 +45,17 @@ class Baseline:
 
 @dataclass(frozen=True)
 class LatencyPrior:
-    """Gaussian beliefs about latency, in milliseconds.
+    """Gaussian priors of latency, in milliseconds.
 
-    A change of precision on an edge costs `constant + moved`; what is uncertain is a factor on each of the two for
-    every pair of precisions, and a factor for each edge.
+    A change of precision on an edge costs `constant + moved`. Uncertain are a factor on each of the two for every pair
+    of precisions, and a factor for each edge.
 
     Attributes:
         nodes, nodes_std: (groups, precisions).
-        constant: (edges,) of a change, whatever its tensor's size.
-        moved: (edges, precisions, precisions) of a change, by bytes read and written; zero where none.
+        constant: (edges,) part of a change that does not depend on the size of the tensor.
+        moved: (edges, precisions, precisions) part of a change by bytes read and written; zero without a change.
         change_std: relative standard deviation of those factors.
-        opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None where not known.
+        opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None if not known.
     """
 
     base_std: float
@@ -77,7 +77,7 @@ class LatencyPrior:
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """Log-normal beliefs about the noise that each group adds, relative to all groups in the worst precision.
+    """Log-normal priors of the noise that each group adds, relative to all groups in the worst precision.
 
     Attributes:
         nodes: (groups, precisions) most probable noise, zero in FP32.
@@ -89,15 +89,15 @@ class NoisePrior:
 
 
 def latency_prior(layout: Layout, baselines: Sequence[Baseline], work: Floats | None = None) -> LatencyPrior:
-    """Expect each group to take what it takes in the uniform engines.
+    """Expect each group to take as long as in the uniform engines.
 
     Args:
         baselines: measured engines. A group's time counts for the precision that it really ran in.
-        work: (groups,) relative work, say multiply-adds, to share latencies by where profiles say nothing;
-            None shares them evenly.
+        work: (groups,) relative work, such as multiply-adds, by which a latency is divided among groups if there is
+            no profile; None divides it evenly.
 
     Raises:
-        SurrogateError: no baseline, or a latency that is not a positive number.
+        SurrogateError: there is no baseline, or a latency is not a positive number.
     """
     if not baselines or not all(np.isfinite(b.latency_ms) and b.latency_ms > 0 for b in baselines):
         got = [b.latency_ms for b in baselines]
@@ -117,9 +117,9 @@ def latency_prior(layout: Layout, baselines: Sequence[Baseline], work: Floats | 
 
 
 def hidden(layout: Layout, baselines: Sequence[Baseline]) -> NDArray[np.bool_] | None:
-    """(groups,) whether a group has no layer of its own in any profile, though some profile has layers of no group.
+    """(groups,) whether a group has no layer of its own in any profile, although a profile has layers without a group.
 
-    None where nothing was profiled, or where layers of no group take too little time to be regions.
+    None if nothing was profiled, or if layers without a group take too little time to be regions.
     """
     profiled = [baseline for baseline in baselines if baseline.profile]
     nameless = [
@@ -134,14 +134,14 @@ def hidden(layout: Layout, baselines: Sequence[Baseline]) -> NDArray[np.bool_] |
 
 
 def noise_prior(layout: Layout, sensitivities: Floats | None = None) -> NoisePrior:
-    """Expect the noise that was measured group by group, or the same of every group.
+    """Expect the noise that was measured for each group; without measurements, the same noise of every group.
 
     Args:
-        sensitivities: (groups, precisions) relative output error with that group alone in that precision, NaN where
-            not measured; None where nothing was.
+        sensitivities: (groups, precisions) relative output error with that group alone in that precision, NaN if not
+            measured; None if nothing was measured.
 
     Raises:
-        SurrogateError: a shape that does not fit.
+        SurrogateError: the shape is wrong.
     """
     shape = (len(layout.groups), len(layout.palette))
     usual = np.tile([precision.usual_noise for precision in layout.palette], (shape[0], 1)) / max(shape[0], 1)
@@ -181,7 +181,7 @@ def _nodes(layout: Layout, baselines: Sequence[Baseline], share: Floats, changes
 
 
 def _filled(layout: Layout, total: Floats, weight: Floats) -> Floats:
-    """Means; where a group was never measured in a precision, from those it was, by what precisions usually gain."""
+    """Means; for a precision that a group was not measured in, from its other precisions and their usual ratios."""
     usual = np.array([precision.usual_time for precision in layout.palette])
     mean = total / np.maximum(weight, 1e-300)
     as_fp32 = (mean / usual * (weight > 0)).sum(axis=1) / np.maximum((weight > 0).sum(axis=1), 1)
@@ -189,7 +189,7 @@ def _filled(layout: Layout, total: Floats, weight: Floats) -> Floats:
 
 
 def _times(layout: Layout, baseline: Baseline, share: Floats) -> tuple[Floats, bool]:
-    """(groups,) relative times in one engine, and whether a profile says them."""
+    """(groups,) relative times in one engine, and whether they come from a profile."""
     if _opaque(layout, baseline):
         visible = _own(layout, baseline)
         hidden = np.where(visible > 0, 0.0, share)
@@ -219,21 +219,21 @@ def _times(layout: Layout, baseline: Baseline, share: Floats) -> tuple[Floats, b
 
 
 def _hidden_after(own: Floats, before: int | None) -> NDArray[np.int64]:
-    """Places of the groups without a layer of their own that come next."""
+    """Indices of the following groups without a layer of their own."""
     start = 0 if before is None else before + 1
     shown = np.flatnonzero(own[start:] > 0)
     return np.arange(start, start + int(shown[0]) if len(shown) else len(own))
 
 
 def _opaque(layout: Layout, baseline: Baseline) -> bool:
-    """Whether the profile shows too little: most groups run inside layers that belong to none."""
+    """Whether the profile shows too little, because most groups run inside layers that belong to none."""
     own = _own(layout, baseline)
     work = sum(layer.ms for layer in baseline.profile if not layer.moves)
     return bool(own.sum() <= 0.5 * work or (own > 0).sum() <= 0.5 * len(own))
 
 
 def _own(layout: Layout, baseline: Baseline) -> Floats:
-    """(groups,) times of the layers that are theirs alone."""
+    """(groups,) times of the layers that belong to one group alone."""
     place = {group: i for i, group in enumerate(layout.groups)}
     times = np.zeros(len(place))
     for layer in baseline.profile:
@@ -243,7 +243,7 @@ def _own(layout: Layout, baseline: Baseline) -> Floats:
 
 
 def _shares(layout: Layout, baselines: Sequence[Baseline], work: Floats | None) -> Floats:
-    """(groups,) what to share a latency by, sum 1: the profiles that show something, else work, else evenly."""
+    """(groups,) shares of a latency, sum 1: from profiles if they show something, else from work, else equal."""
     shown = [_own(layout, baseline) for baseline in baselines if not _opaque(layout, baseline)]
     if shown:
         found = np.sum([own / own.sum() for own in shown], axis=0)
@@ -259,7 +259,7 @@ def _shares(layout: Layout, baselines: Sequence[Baseline], work: Floats | None) 
 
 
 def _changes(layout: Layout, baselines: Sequence[Baseline]) -> tuple[Floats, Floats, bool]:
-    """(edges,) by count, (edges, precisions, precisions) by size, and whether a profile says so."""
+    """(edges,) costs by count, (edges, precisions, precisions) costs by size, and whether they come from a profile."""
     size = _sizes(layout)
     width, count = _widths(layout), len(layout.palette)
     moved = size[:, None, None] * (width[:, None] + width[None]) * ~np.eye(count, dtype=bool)
@@ -285,23 +285,23 @@ def _widths(layout: Layout) -> Floats:
 
 
 def _sizes(layout: Layout) -> Floats:
-    """(edges,) elements; the typical size where a shape is unknown."""
+    """(edges,) elements; the typical number if a shape is unknown."""
     known = layout.elements[layout.elements > 0]
     return np.where(layout.elements > 0, layout.elements, np.median(known) if len(known) else 1.0)
 
 
 def _scale(baseline: Baseline) -> float:
-    """Measured latency over profiled: profiling adds to every layer."""
+    """The measured latency divided by the profiled one, because profiling makes every layer slower."""
     return baseline.latency_ms / sum(layer.ms for layer in baseline.profile)
 
 
 def _kernel_floor(profiled: Sequence[Baseline]) -> float:
-    """The least that any layer takes: a kernel that does nearly nothing."""
+    """The shortest time of any layer, as of a kernel that does nearly nothing."""
     return min(_scale(b) * min((t.ms for t in b.profile if t.ms > 0), default=np.inf) for b in profiled)
 
 
 def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> float:
-    """Milliseconds a byte of the groups that are nearest to doing nothing but reading and writing."""
+    """Milliseconds a byte of the groups that do least beside reading and writing."""
     source, target = layout.edges[:, 0], layout.edges[:, 1]
     elements = np.bincount(target, size, len(layout.groups))
     largest = np.zeros(len(layout.groups))
@@ -317,13 +317,13 @@ def _per_byte(layout: Layout, profiled: Sequence[Baseline], size: Floats) -> flo
 
 
 def _changed(layout: Layout, baseline: Baseline) -> NDArray[np.bool_]:
-    """(edges,) whether the precision changes there."""
+    """(edges,) whether the precision changes on an edge."""
     ends = baseline.precisions[layout.edges]
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 
 def _seen(layout: Layout, profiled: Sequence[Baseline], constant: Floats, moved: Floats) -> float:
-    """What conversions took over what was expected, in baselines where some group keeps a higher precision."""
+    """Measured over expected time of conversions, in baselines where some group keeps a higher precision."""
     moves: Mapping[bool, list[tuple[float, float]]] = {False: [], True: []}
     for baseline in profiled:
         changed = _changed(layout, baseline)

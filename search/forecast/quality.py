@@ -1,4 +1,4 @@
-"""How good forecasts were, and when they are too poor to search by."""
+"""How accurate forecasts were, and whether they are too inaccurate to search by."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _POOR_ERROR, _POOR_COVERAGE, _POOR_RANKS, _RESOLVED = 0.10, 0.6, 0.5, 2.0
 
 @dataclass(frozen=True)
 class Quality:
-    """Predicted against measured.
+    """Measures of the agreement between forecasts and measurements.
 
     Attributes:
-        rank_correlation: Spearman's; NaN below three rows, or where either side is all equal.
-        error: median of |predicted - measured| over the scale.
+        rank_correlation: Spearman's; NaN for fewer than three rows, or if one side has only equal values.
+        error: the median of |predicted - measured| divided by the scale.
         coverage: share of measurements inside their 90 % intervals.
-        resolution: standard deviation of what was measured over the typical predicted standard deviation: below 2
-            the rows are too alike for ranks to say much.
-        n: rows.
+        resolution: the standard deviation of the measurements divided by the typical predicted standard deviation.
+            Below 2 the rows are too similar for ranks to say much.
+        n: the number of rows.
     """
 
     rank_correlation: float
@@ -35,10 +35,10 @@ class Quality:
 
 
 def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = None) -> Quality:
-    """Compare (n,) predictions and their standard deviations with (n,) measurements; NaN throughout where n is 0.
+    """Compare (n,) predictions and their standard deviations with (n,) measurements; all NaN if n is 0.
 
     Args:
-        scale: what errors are relative to, say the worst loss of the baselines; None for each measurement itself.
+        scale: what errors are divided by, for example the worst loss of the baselines; None for each measurement.
     """
     if not len(measured):
         return Quality(float("nan"), float("nan"), float("nan"), float("nan"), 0)
@@ -57,12 +57,12 @@ def quality(mean: Floats, std: Floats, measured: Floats, scale: float | None = N
 def is_poor(found: Quality | None, band: float = 0.0) -> bool:
     """Whether a search should not rely on such forecasts.
 
-    Poor are, from 8 rows on: a median error above 10 %, or above `band` where that is wider; fewer than 60 % inside the
-    90 % interval; or a rank correlation below 0.5 on rows that differ by more than twice the predicted standard
-    deviation. None, and what no row says anything about, is not poor.
+    With 8 rows or more, forecasts are poor if the median error is above 10 % and above `band`, if fewer than 60 % of
+    the measurements are inside the 90 % interval, or if the rank correlation is below 0.5 on rows that differ by more
+    than twice the predicted standard deviation. Without forecasts the answer is no.
 
     Args:
-        band: what two measurements that count as a tie may differ by, relative as the error is.
+        band: the difference up to which two measurements count as equal, divided by the same scale as the error.
     """
     if found is None or found.n < _ENOUGH:
         return False
@@ -71,13 +71,13 @@ def is_poor(found: Quality | None, band: float = 0.0) -> bool:
 
 
 def rank_correlation(one: Floats, two: Floats) -> float:
-    """Spearman's, of (n,) and (n,); NaN below three rows, or where either is all equal."""
+    """Spearman's rank correlation of (n,) and (n,); NaN for n below 3, or if one has only equal values."""
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(two) == 0:
         return float("nan")
     return float(np.corrcoef(_ranks(one), _ranks(two))[0, 1])
 
 
 def _ranks(values: Floats) -> Floats:
-    """(n,) ranks, equal values sharing their mean."""
+    """(n,) ranks; equal values have the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[inverse])

@@ -1,8 +1,8 @@
-"""What a region costs whose precisions are mixed, where it only works as a whole.
+"""The extra time of a region with mixed precisions, where engines fuse the region only as a whole.
 
-Two ways are learned for every division of the network into regions: the whole region runs in its highest precision,
-or what it fuses as a whole falls apart and takes longer. Each has a factor that all regions of a division share, and
-every region a factor of its own.
+Two effects are learned for every division of the network into regions: the whole region runs in its highest precision,
+or the fused region is split and takes longer. Each effect has a factor that all regions of a division share, and every
+region has a factor of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RegionCosts:
 
     Attributes:
         nodes: (groups, precisions) expected ms of every group.
-        opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None where all show.
+        opaque: (groups,) whether a group runs inside a layer that shows none of its groups; None if no group does.
     """
 
     layout: Layout
@@ -44,23 +44,23 @@ class RegionCosts:
 
     @cached_property
     def _starts(self) -> list[NDArray[np.int64]]:
-        """Of every division the places where its regions start; they are stretches in the order of the graph."""
+        """For every division the indices where its regions start; regions are runs in the order of the graph."""
         return [np.flatnonzero(np.diff(owners, prepend=-1) != 0) for owners in self.divisions]
 
     @cached_property
     def _long(self) -> list[NDArray[np.int64]]:
-        """Of every division the regions of more than one group."""
+        """For every division the regions of more than one group."""
         ends = [np.append(starts[1:], len(self.layout.groups)) for starts in self._starts]
         return [np.flatnonzero(end - start > 1) for start, end in zip(self._starts, ends, strict=True)]
 
     @cached_property
     def size(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return sum(2 + len(regions) for regions in self._long)
 
     @cached_property
     def beliefs(self) -> tuple[Floats, Floats]:
-        """(size,) means and standard deviations of the factors."""
+        """The (size,) prior means and standard deviations of the factors."""
         means, stds = [], []
         for number, (starts, regions) in enumerate(zip(self._starts, self._long, strict=True)):
             hidden = np.zeros(len(regions), bool) if self.opaque is None else self.opaque[starts[regions]]
@@ -73,7 +73,7 @@ class RegionCosts:
         return np.concatenate([nothing, *means]), np.concatenate([nothing, *stds])
 
     def features(self, precisions: Precisions) -> Floats:
-        """(n, groups) precisions to (n, size)."""
+        """The (n, size) features of (n, groups) precisions."""
         rows = len(precisions)
         found = [np.zeros((rows, 0))]
         took = self.nodes[np.arange(len(self.nodes)), precisions]

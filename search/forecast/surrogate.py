@@ -1,4 +1,4 @@
-"""Two small models that predict what an assignment is worth before it is built, each with its uncertainty.
+"""The two models that predict latency and loss of an assignment before it is built, with their uncertainty.
 
 Latency is a base, plus a cost per group, plus a cost per edge where the precision changes. Loss is a monotone map of
 noise, and noise is a sum over groups. Both have costs that a solver can minimise exactly (`mean`, `draw`).

@@ -1,7 +1,7 @@
-"""What evaluations of the same network on another target are worth on this one.
+"""Transfer of evaluations of the same network from another target to this one.
 
-Losses carry over nearly as they are: noise is a property of network and rounding. Latencies carry over as beliefs about
-groups and about changes of precision, scaled by what uniform engines take on both, and believed weakly.
+Losses are transferred nearly unchanged, because noise is a property of the network and the rounding. Latencies are
+transferred as weak priors of groups and of changes of precision, scaled by the uniform engines of both targets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses that were measured elsewhere: (n, groups) int8, (n,) losses and (n,) standard deviations here."""
+    """Losses from another target: (n, groups) int8, (n,) losses and their (n,) standard deviations on this target."""
 
     precisions: Precisions
     loss: Floats
@@ -42,14 +42,14 @@ class Losses:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Finished evaluations of the same network on another target, that obeyed and saw all samples.
+    """Finished evaluations on another target whose engines run as requested and that were scored on all samples.
 
     Attributes:
         precisions: (n, groups) int8, in the order of this target's groups.
-        ms, spread: (n,) latencies there, and relative spreads of their samples.
-        loss, loss_std: (n,).
-        prior: what was known of latency there from its own baselines.
-        alike: whether precisions round alike there and here.
+        ms, spread: (n,) latencies on that target, and relative spreads of their samples.
+        loss, loss_std: (n,) losses and their standard deviations.
+        prior: the prior of latency from the baselines of that target.
+        alike: whether precisions round in the same way on both targets.
     """
 
     precisions: Precisions
@@ -61,12 +61,12 @@ class Elsewhere:
     alike: bool
 
     def losses(self) -> Losses:
-        """For the loss model, as further rows."""
+        """Further rows for the loss model."""
         doubt = (_LOSS_STD if self.alike else _OTHER_LOSS_STD) * np.maximum(self.loss, 0.0)
         return Losses(self.precisions, self.loss, np.sqrt(self.loss_std**2 + doubt**2))
 
     def worth(self) -> Elsewhere:
-        """As many rows as models are fitted to quickly: its front, and the last."""
+        """The front and the last rows, as many as models can be fitted to quickly."""
         best = front(np.log(self.ms), self.loss)[-MOST_ROWS // 2 :]
         rest = [row for row in range(len(self.ms) - 1, -1, -1) if row not in set(best)]
         kept = np.sort(np.array([*best, *rest[: MOST_ROWS - len(best)]], dtype=np.int64))
@@ -75,11 +75,11 @@ class Elsewhere:
 
 
 def transferred(layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline], elsewhere: Elsewhere) -> LatencyPrior:
-    """Beliefs about latency here, after another target has been heard.
+    """The prior of latency on this target, improved by another target.
 
     Args:
-        own: from the baselines of this target.
-        baselines: measured here; at least one.
+        own: the prior from the baselines of this target.
+        baselines: the engines measured on this target, at least one.
     """
     model = fit_latency(layout, elsewhere.prior, elsewhere.precisions, elsewhere.ms, elsewhere.spread, sums_alone=True)
     costs = model.mean()
@@ -95,7 +95,7 @@ def transferred(layout: Layout, own: LatencyPrior, baselines: Sequence[Baseline]
 
 
 def _scale(layout: Layout, costs: Costs, baselines: Sequence[Baseline]) -> Floats:
-    """(precisions,) time here over time there, of groups in each precision: of the engine that is mostly in it."""
+    """(precisions,) ratio of times of this target to the other, from the engine that is mostly in each precision."""
     ratios = np.array(
         [b.latency_ms / max(float(layout.values(costs, b.precisions[None])[0]), 1e-12) for b in baselines]
     )
@@ -108,7 +108,7 @@ def _scale(layout: Layout, costs: Costs, baselines: Sequence[Baseline]) -> Float
 
 
 def _nodes(own: LatencyPrior, scaled: Floats, precisions: Precisions) -> tuple[Floats, Floats]:
-    """Times of groups and their standard deviations: both beliefs, weighed by how sure they are."""
+    """Times of groups and their standard deviations: the mean of both priors, weighted by their precision."""
     scaled = np.maximum(scaled, 0.0)
     typical = own.nodes.mean(axis=0)
     theirs = _TIME_STD * np.sqrt(scaled**2 + (0.5 * typical) ** 2)
@@ -120,7 +120,7 @@ def _nodes(own: LatencyPrior, scaled: Floats, precisions: Precisions) -> tuple[F
 
 
 def _changes(own: LatencyPrior, costs: Costs, scale: Floats) -> tuple[Floats, float]:
-    """(edges,) factors on what changes cost, and how sure that makes of them."""
+    """(edges,) factors on the cost of changes, and their standard deviations."""
     pair = np.sqrt(scale[:, None] * scale[None])
     theirs = np.maximum(costs.edges * pair, 0.0).sum(axis=(1, 2))
     mine = own.changes().sum(axis=(1, 2))

@@ -1,8 +1,8 @@
-"""Make a graph that engines and lowering agree on, without changing what it computes.
+"""Clean a graph so that engines and lowering read it in the same way, without changing what it computes.
 
-Every step is arithmetic-free except three: BatchNorm fused into the convolution before it, a Gemm's alpha and beta
-multiplied into its constants, and constants computed ahead of time; all stay within float32 rounding (relative 1e-5
-of an output's magnitude).
+Only three steps compute: BatchNorm is fused into the convolution before it, a Gemm's alpha and beta are multiplied into
+its constants, and constant expressions are evaluated. All of them stay within float32 rounding (relative 1e-5 of an
+output's magnitude).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH_NORM = [
 
 
 def clean(model: ir.Model) -> ir.Model:
-    """Return the clean model; the one given is used up.
+    """Return the clean model. The given model must not be used afterwards.
 
     Afterwards: no functions, no Constant nodes, no Identity on initializers, no Dropout, no unused nodes or outputs;
     BatchNorm fused where a Conv, ConvTranspose or Gemm is its only source; every node has a unique name, the user's
@@ -80,7 +80,7 @@ def _run(model: ir.Model, *steps: ir.passes.PassBase) -> ir.Model:
 
 
 def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor at the measured input shapes; tensors that inference cannot size are left out."""
+    """The shape of every tensor at the measured input shapes, without those that inference cannot determine."""
     copy = model.clone()
     for value in copy.graph.inputs:
         profile = profiles.get(value.name or "")
@@ -101,7 +101,7 @@ def infer_shapes(model: ir.Model, profiles: Mapping[str, Profile]) -> dict[str, 
 
 
 def _empty_large_constants(model: ir.Model) -> None:
-    """Make inputs of constants that no shape depends on: a message of all constants would end at 2 GiB."""
+    """Turn constants that no shape depends on into inputs, because a message with all constants may exceed 2 GiB."""
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):
             tensor = value.const_value
@@ -113,13 +113,13 @@ def _empty_large_constants(model: ir.Model) -> None:
 
 
 def _weighted_source(node: ir.Node) -> ir.Node:
-    """The node whose name a fused BatchNorm should carry: the convolution's, which the user knows the layer by."""
+    """The node whose name a fused BatchNorm should have: the convolution, by which the user knows the layer."""
     source = node.inputs[0].producer() if node.op_type == "BatchNormalization" and node.inputs[0] else None
     return source if source is not None and source.op_type in ("Conv", "ConvTranspose", "Gemm") else node
 
 
 class _Names(passes.naming.SimpleNameGenerator):
-    """Calls an unnamed node after the tensor it makes, the one name that the user's file has for it."""
+    """Names an unnamed node after the tensor that it computes, which has a name in the user's file."""
 
     def generate_node_name(self, node: ir.Node) -> str:
         output = node.outputs[0].name if node.outputs else None
@@ -127,7 +127,7 @@ class _Names(passes.naming.SimpleNameGenerator):
 
 
 def _remove_identities(model: ir.Model) -> None:
-    """Drop Identity and Dropout nodes of the main graph; a body of If or Loop may not hand on an outer tensor bare."""
+    """Remove Identity and Dropout nodes of the main graph, but not in bodies of If and Loop, which may need them."""
     for node in list(model.graph):
         source, target = node.inputs[0] if node.inputs else None, node.outputs[0]
         if source is None or not _is_identity(node):
@@ -149,7 +149,7 @@ def _is_identity(node: ir.Node) -> bool:
 
 
 def _in_training(node: ir.Node) -> bool:
-    """Whether a Dropout or BatchNormalization does what it does in training."""
+    """Whether a Dropout or BatchNormalization is in training mode."""
     if node.op_type == "BatchNormalization":
         mode = node.attributes.get("training_mode")
         return mode is not None and bool(mode.as_int())
@@ -158,7 +158,7 @@ def _in_training(node: ir.Node) -> bool:
 
 
 def _fold_gemm_factors(graph: ir.Graph) -> None:
-    """Multiply alpha and beta into a Gemm's constants, where no engine's INT8 kernel would follow them."""
+    """Multiply alpha and beta into a Gemm's constants, because no engine's INT8 kernel supports them."""
     for node in graph:
         if node.op_type != "Gemm" or node.domain:
             continue
@@ -182,7 +182,7 @@ def _give_own_constant(graph: ir.Graph, node: ir.Node, index: int, array: NDArra
 
 
 def _unshare_biases(graph: ir.Graph) -> None:
-    """Exporters share equal biases (all zero, say), which would keep a BatchNorm from being fused into them."""
+    """Copy biases that several layers share, as exporters make them, so that a BatchNorm can be fused into them."""
     for node in graph:
         bias = node.inputs[2] if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.inputs) > 2 else None
         users = {user.op_type for user in node.outputs[0].consumers()}
@@ -192,7 +192,7 @@ def _unshare_biases(graph: ir.Graph) -> None:
 
 
 def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping[str | None, str | None]) -> None:
-    """Give nodes that a rewrite made the name of the user's node that made the same tensor."""
+    """Give a node of a rewrite the name of the user's node that computed the same tensor."""
     taken = {node.name for node in model.graph}
     for node in model.graph:
         wanted = names.get(node.outputs[0].name) if node.outputs else None
@@ -202,9 +202,9 @@ def _restore_names(model: ir.Model, own: AbstractSet[str | None], names: Mapping
 
 
 def _rename_in_bodies(graph: ir.Graph) -> None:
-    """Where nodes of two graphs share a name, the main graph's keeps it.
+    """Rename nodes of bodies that share their name with a node of the main graph.
 
-    TensorRT has one list of layers for all of them: it gives the name to whichever it parses first.
+    TensorRT has one list of layers for all graphs, and gives the name to the node that it parses first.
     """
     taken = {node.name for node in graph}
     ours = {node.name for node in graph.all_nodes()}

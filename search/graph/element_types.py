@@ -1,4 +1,4 @@
-"""Element types that ONNX shape inference leaves open behind ops outside ONNX."""
+"""Inference of element types that ONNX leaves unknown behind custom operators."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 
 def settle_types(model: ir.Model) -> None:
-    """Give tensors of unknown element type the one that ops of ONNX around them require, in place.
+    """Set unknown element types of tensors, in place, to those that the ONNX operators around them require.
 
-    Inference goes from inputs to outputs and ends at an op that it does not know. An op's definition says more: a Conv
-    has one type for its input, its weight and its output, so that a float32 weight tells the type of both. What no op
-    of ONNX ties to a known type stays unknown. Shapes are left as they are.
+    ONNX's inference goes from inputs to outputs and ends at an operator that it does not know. The definitions of
+    operators say more: a Conv has one type for its input, its weight and its output, so a float32 weight determines the
+    types of both. A tensor that no operator connects to a known type stays unknown. Shapes are not changed.
     """
     if all(
         value.type is not None for node in model.graph.all_nodes() for value in (*node.inputs, *node.outputs) if value
@@ -33,7 +33,7 @@ def settle_types(model: ir.Model) -> None:
 
 
 def _alike(node: ir.Node, opsets: dict[str, int]) -> Iterator[list[ir.Value]]:
-    """Inputs and outputs of a node that have one type by the definition of its op."""
+    """Inputs and outputs of a node that have the same type by the definition of its operator."""
     if not onnx.defs.has(node.op_type, opsets.get(node.domain, 1), node.domain):
         return
     schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
@@ -48,6 +48,6 @@ def _alike(node: ir.Node, opsets: dict[str, int]) -> Iterator[list[ir.Value]]:
 def _with_parameters(
     values: Sequence[ir.Value | None], parameters: Sequence[onnx.defs.OpSchema.FormalParameter]
 ) -> Iterator[tuple[ir.Value | None, onnx.defs.OpSchema.FormalParameter]]:
-    """The last parameter of an op that takes any number of values stands for all the rest."""
+    """The parameters of an operator; its last one is repeated if it takes any number of values."""
     for index, value in enumerate(values):
         yield value, parameters[min(index, len(parameters) - 1)]

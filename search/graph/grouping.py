@@ -1,4 +1,4 @@
-"""Groups and edges, found in the ONNX pattern alone.
+"""Finding groups and edges in an ONNX graph.
 
 A group is a weighted op with what engines fuse into it: pointwise ops up to the first tensor that is used more than
 once, a residual Add, and the pointwise ops behind that. The shapes of engines' own fusions were read from TensorRT's
@@ -41,14 +41,14 @@ class Group:
         anchors: node names of the weighted ops (several when they share one weight).
         nodes: all node names in the group, topological order.
         weights: names of the weight initializers; empty when both inputs are activations.
-        inputs: names of the activation tensors that flow into weighted ops.
+        inputs: names of the activation tensors that weighted ops read.
         skips: names of residual inputs of a fused Add.
-        tensors: names of every tensor its nodes make.
+        tensors: names of all tensors that its nodes compute.
         output: name of the tensor that leaves the group (of the last anchor).
         shape: output shape at the measured input shapes; empty when unknown.
         weight_shape: shape of the first weight; empty when none.
         block: name of the repeated structure it belongs to.
-        pinned: why it may only run in high precision; empty when it is free.
+        pinned: why it may only run in a high precision; empty if it may run in any.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def multiply_adds(self) -> float:
-        """Of one inference: elements of the output times the weights that each is made from; at least 1."""
+        """Multiply-adds of one inference: elements of the output times the weights for each; at least 1."""
         outputs = float(math.prod(self.shape))
         if not self.weight_shape:
             return max(1.0, outputs)
@@ -88,7 +88,7 @@ class Edge:
 
 @dataclass
 class _Seed:
-    """A weighted op with what has been absorbed so far."""
+    """A weighted op with the nodes that were added to its group so far."""
 
     anchor: ir.Node
     nodes: list[ir.Node] = field(default_factory=list)
@@ -104,7 +104,7 @@ def find_groups(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple
     """Find the groups of a clean graph and the edges between them, both in topological order.
 
     Args:
-        graph: nodes in topological order with unique names; ops inside If and Loop bodies are left alone.
+        graph: nodes in topological order with unique names; operators inside If and Loop bodies are ignored.
         shapes: shape of every tensor by name, where known.
     """
     seeds = [_Seed(node) for node in graph if _is_weighted(node)]
@@ -135,7 +135,7 @@ def _dynamic_inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def _carries_float(value: ir.Value) -> bool:
-    """Indices, masks and shapes have no precision to choose."""
+    """Whether a tensor is float; indices, masks and shapes have no precision to choose."""
     return value.dtype in (None, ir.DataType.FLOAT)
 
 
@@ -144,7 +144,7 @@ def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:
 
 
 def _absorb_pointwise(seed: _Seed, taken: set[ir.Node]) -> None:
-    """Grow by pointwise ops fed from the group alone, up to the last point where one tensor leaves."""
+    """Add pointwise ops that read only from the group, up to the last point where a single tensor leaves it."""
     if seed.exit.is_graph_output():
         return
     values, region, inside, good = {seed.exit}, list[ir.Node](), set[ir.Node](), 0
@@ -181,7 +181,7 @@ def _next_pointwise(values: set[ir.Value], graph: object, taken: set[ir.Node], i
 def _absorb_residuals(
     graph: ir.Graph, seeds: list[_Seed], taken: set[ir.Node], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Give each residual Add to the deeper of its two branches, as engines do."""
+    """Add each residual Add to the deeper of its two branches, as engines do."""
     depth = _depths(graph)
     by_exit = {seed.exit: seed for seed in seeds}
     for node in graph:
@@ -204,7 +204,7 @@ def _absorb_residuals(
 
 
 def _depths(graph: ir.Graph) -> dict[ir.Value, int]:
-    """Weighted ops on the longest path to each value."""
+    """The number of weighted ops on the longest path to each value."""
     depth: dict[ir.Value, int] = {}
     for node in graph:
         below = max((depth.get(value, 0) for value in _dynamic_inputs(node)), default=0)
@@ -272,7 +272,7 @@ def _edges(
 
 
 def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | None, str]]:
-    """Groups (or graph inputs) whose tensors reach `value` through transparent ops alone."""
+    """Groups (or graph inputs) whose tensors reach `value` only through operators that change no values."""
     found: list[tuple[str | None, str]] = []
     stack, seen = [value], {value}
     while stack:
@@ -290,10 +290,10 @@ def _sources(value: ir.Value, owner: Mapping[ir.Node, str]) -> list[tuple[str | 
 
 
 def _blocks(groups: list[Group], edges: Iterable[Edge]) -> list[str]:
-    """Cut the sequence of groups wherever a single tensor crosses, then join cuts that share a module's name.
+    """Divide the groups into blocks wherever a single tensor crosses, then join blocks with the same module name.
 
-    A tensor that spans more than `_LONG_SPAN` groups, as a U-Net's skips do, ties nothing together. In plain chains
-    neighbours of one op and shape are joined, `_CHAIN` at a time.
+    A tensor that spans more than `_LONG_SPAN` groups, such as a skip connection of a U-Net, is ignored here. In plain
+    chains, neighbours with the same operator and shape are joined, `_CHAIN` at a time.
     """
     position = {group.id: i for i, group in enumerate(groups)}
     last_use: dict[tuple[int, str], int] = {}

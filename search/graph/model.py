@@ -1,4 +1,4 @@
-"""The model that is searched: clean, with groups and edges."""
+"""The class `Model`: a clean ONNX model with its groups and edges."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ QUANTIZED_OPS = frozenset(
 
 @dataclass(frozen=True)
 class Model:
-    """A clean model: constants folded, BatchNorm fused, every node named; never changed after `load`.
+    """A clean model: constants folded, BatchNorm fused, every node named. It does not change after `load`.
 
     Attributes:
         graph: the clean ONNX IR model; treat as read-only, `graph.clone()` before changing.
         inputs, outputs: at the measured shapes, batch first.
-        shapes: shape of every tensor at the measured input shapes, where inference knows it.
+        shapes: shape of every tensor at the measured input shapes, if inference finds it.
         groups, edges: in topological order.
-        digest: of the user's file, its external data and the requested shapes, 64 hex digits; and of the factors of a
-            model that is `scaled`.
+        digest: 64 hex digits of the user's file, its external data and the requested shapes; for a `scaled` model also
+            of the factors.
         profiles: MIN, OPT, MAX shapes of inputs that stay dynamic; empty when all shapes are fixed.
     """
 
@@ -54,18 +54,18 @@ class Model:
 
     @property
     def batch(self) -> int:
-        """Samples in one inference: the leading dimension of the first input."""
+        """The number of samples in one inference: the first dimension of the first input."""
         return self.inputs[0].shape[0]
 
     def scaled(self, factors: Mapping[str, Sequence[NDArray[Any]]]) -> Model:
-        """The model with some of its constants multiplied; this one stays as it is.
+        """Make a copy of the model with some of its constants multiplied.
 
         Args:
-            factors: name of a constant → arrays that broadcast to its shape and are multiplied with each other first;
-                the product is rounded to the type of the constant.
+            factors: for each constant by name, arrays that broadcast to its shape. They are multiplied with each other
+                first, and the product with the constant is rounded to its type.
 
         Returns:
-            A model with the same names and groups, and a digest of its own where there are factors.
+            A model with the same names and groups; with factors, it has another digest.
 
         Raises:
             ModelError: there is no such constant.
@@ -83,7 +83,7 @@ class Model:
         return replace(self, graph=graph, digest=digest_of([self.digest, recovery.digest]))
 
     def save(self, path: Path) -> None:
-        """Write the clean model to `path`; weights that one ONNX file cannot hold go to `NAME.data` beside it."""
+        """Write the clean model to `path`, and weights beyond 2 GiB to `NAME.data` beside it."""
         onnx_file.write_any_size(self.graph, path)
 
 
@@ -96,8 +96,8 @@ def load(path: Path, *, batch: int | None = None, shapes: Mapping[str, ShapeRequ
         shapes: shapes for dynamic inputs by name; a range of shapes keeps the input dynamic.
 
     Raises:
-        ModelError: the file is missing, no ONNX, damaged, already quantized or in half precision, has dynamic
-            dimensions without a shape, one output listed twice, or nothing that can be quantized.
+        ModelError: the file is missing, not ONNX, damaged, already quantized or in half precision; or it has dynamic
+            dimensions without a given size, an output that is listed twice, or nothing that can be quantized.
     """
     request = dict(shapes or {})
     proto = onnx_file.read(path)
@@ -140,7 +140,7 @@ def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _refuse_half(model: ir.Model, path: Path) -> None:
-    """Weights and activations alike: a Cast to half somewhere inside is a precision someone has already chosen."""
+    """Refuse half-precision weights and activations: a Cast to half is a choice of precision that was made before."""
     values = [*model.graph.initializers.values(), *model.graph.inputs]
     values += [value for node in model.graph.all_nodes() for value in node.outputs]
     half = [v.name for v in values if v.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)]

@@ -1,4 +1,4 @@
-"""ONNX files: reading with every way they can be broken named, writing, digests."""
+"""Reading ONNX files with a message for every way they can be damaged, writing them, and their digests."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def read(path: Path) -> onnx.ModelProto:
     """Read and check an ONNX file with its external data.
 
     Returns:
-        The model; where its constants are more than one ONNX file holds, those of external data are left there:
-        `to_graph` maps them into memory.
+        The model. If its constants exceed the 2 GiB of one ONNX file, external data stay in their files, and `to_graph`
+        maps them into memory.
 
     Raises:
-        ModelError: no such file, no ONNX, truncated, external data missing or outside the model's folder, or
-            refused by the ONNX checker.
+        ModelError: the file does not exist, is not ONNX or truncated, external data are missing or outside the model's
+            folder, or the ONNX checker refuses it.
     """
     proto = _parse(path)
     total = _check_external_data(proto, path)
@@ -57,12 +57,12 @@ def read(path: Path) -> onnx.ModelProto:
 
 
 def read_input_shapes(path: Path) -> dict[str, Dims]:
-    """The sizes of every input, as they stand in the file: a number, or the name of a dynamic size.
+    """Read the sizes of every input from a file: a number, or the name of a dynamic size.
 
-    Inputs without a shape are left out, and so are constants. Nothing else of the file is checked.
+    Inputs without a shape and constants are left out. Nothing else of the file is checked.
 
     Raises:
-        ModelError: no such file, or no ONNX.
+        ModelError: the file does not exist or is not ONNX.
     """
     graph = _parse(path).graph
     constants = {each.name for each in graph.initializer}
@@ -75,7 +75,7 @@ def read_input_shapes(path: Path) -> dict[str, Dims]:
 
 
 def to_graph(proto: onnx.ModelProto, path: Path) -> ir.Model:
-    """The graph of a model that was read from `path`; constants that are still outside are mapped into memory."""
+    """Make the graph of a model that was read from `path`; constants in other files are mapped into memory."""
     model = ir.from_proto(proto)
     for graph in model.graphs():
         ir.external_data.set_base_dir(graph, path.parent)
@@ -95,7 +95,7 @@ def _map_tensor(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 @contextmanager
 def understanding(path: Path) -> Iterator[None]:
-    """Turn what ONNX's own tools raise on a file that only looks valid into a ModelError with the cause chained."""
+    """Turn errors of ONNX's own tools about a file that only looks valid into a ModelError with its cause."""
     try:
         yield
     except (BitfrontError, MemoryError):
@@ -108,7 +108,7 @@ def understanding(path: Path) -> Iterator[None]:
 
 
 def write(model: ir.Model, path: Path) -> None:
-    """Write a model as one file without external data; byte-equal for equal models."""
+    """Write a model as one file without external data. Equal models give equal bytes."""
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
@@ -119,7 +119,7 @@ def fits_inside(model: ir.Model) -> bool:
 
 
 def write_any_size(model: ir.Model, path: Path) -> None:
-    """Write a model as one file, or with its weights beside it in `NAME.data` where one file cannot hold them."""
+    """Write a model as one file, or with its weights in `NAME.data` beside it if one file cannot hold them."""
     if fits_inside(model):
         write(model, path)
     else:
@@ -127,19 +127,19 @@ def write_any_size(model: ir.Model, path: Path) -> None:
 
 
 def weights_beside(path: Path) -> Path:
-    """Where the weights of an ONNX file lie that cannot hold them."""
+    """The path of the weights of an ONNX file that cannot hold them itself."""
     return path.with_name(f"{path.name}.data")
 
 
 def refer_to(proto: onnx.ModelProto, location: str) -> None:
-    """Let all constants outside of a model, in place, be those of another file in its folder."""
+    """Let all external constants of a model refer to another file in its folder; changes the model in place."""
     for tensor, _ in _external(proto):
         next(entry for entry in tensor.external_data if entry.key == "location").value = location
 
 
 @contextmanager
 def bytes_or_file(model: ir.Model) -> Iterator[bytes | Path]:
-    """A model as one ONNX message or, where that cannot hold it, as a file, which is gone afterwards."""
+    """Give a model as one ONNX message; if that cannot hold it, as a temporary file."""
     if fits_inside(model):
         yield ir.to_proto(model).SerializeToString()
         return
@@ -150,7 +150,7 @@ def bytes_or_file(model: ir.Model) -> Iterator[bytes | Path]:
 
 
 def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model at its own opset, or converted when that cannot carry per-channel quantization.
+    """Give the model, converted to a newer opset if its own does not support per-channel quantization.
 
     Raises:
         ModelError: ONNX's own converter cannot convert the model.
@@ -169,7 +169,7 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those in bodies of If and Loop too."""
+    """All nodes, including those in bodies of If and Loop."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -178,7 +178,7 @@ def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def digest(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, ShapeRequest], batch: int | None) -> str:
-    """Digest of the file's bytes, its external data and the requested shapes; the same after the file has moved."""
+    """Digest of the file's bytes, its external data and the requested shapes. It does not depend on the path."""
     content = hashlib.sha256(path.read_bytes())
     for location in external_files(path):
         with (path.parent / location).open("rb") as file:
@@ -224,7 +224,7 @@ def _external(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
 
 
 def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
-    """Bytes of the file with its external data; ModelError where that is missing, damaged or outside the folder."""
+    """Bytes of the file with its external data; raises ModelError if these are missing, damaged or misplaced."""
     folder = path.parent.resolve()
     total = path.stat().st_size
     for tensor, location in _external(proto):
@@ -246,7 +246,7 @@ def _check_external_data(proto: onnx.ModelProto, path: Path) -> int:
 
 
 def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
-    """Size of an external data file that must lie in `folder`, wherever links lead."""
+    """Size of an external data file, which must lie in `folder` after links are followed."""
     try:
         file = (folder / location).resolve()
         inside, size = file.is_relative_to(folder), file.stat().st_size if file.is_file() else None
@@ -266,7 +266,7 @@ def _size_inside(folder: Path, tensor: str, location: str, path: Path) -> int:
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """What a tensor's values take up; 0 for types narrower than a byte, which are packed."""
+    """Bytes of a tensor's values; 0 for types narrower than a byte, which are packed."""
     if tensor.data_type in _PACKED:
         return 0
     dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)

@@ -1,8 +1,8 @@
-"""A model of any size as one file: an ONNX file, or where one cannot hold it a packed file.
+"""A model of any size as one file: an ONNX file, or a packed file if the model is too large for that.
 
-An ONNX file ends at 2 GiB; what is larger keeps its weights in a second file. An engine has to be one file, which is
-copied, sent and named by its digest. So a packed file holds the weights, behind them the ONNX message that refers to
-them, and at its end the length of the message and a mark. ONNX Runtime maps the weights into memory where they lie.
+An ONNX file holds at most 2 GiB; a larger model keeps its weights in a second file. But an engine has to be one file,
+which is copied, sent and named by its digest. So a packed file has the weights, then the ONNX message that refers to
+them, and at its end the length of the message and a mark. ONNX Runtime maps the weights into memory from there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END = struct.Struct(f"<Q{len(_MARK)}s")  # bytes of the message, and the mark
 
 
 def write(model: ir.Model, path: Path) -> None:
-    """Write a model as one file, packed where an ONNX file cannot hold it; byte-equal for equal models."""
+    """Write a model as one file, packed if an ONNX file cannot hold it. Equal models give equal bytes."""
     if onnx_file.fits_inside(model):
         onnx_file.write(model, path)
         return
@@ -38,7 +38,7 @@ def write(model: ir.Model, path: Path) -> None:
 
 
 def read_message(path: Path) -> onnx.ModelProto | None:
-    """The ONNX message of a packed file, whose constants refer to this file by its name; None of any other file."""
+    """Read the ONNX message of a packed file, whose constants refer to this file by name; None for another file."""
     with path.open("rb") as file:
         size = _message_size(file)
         if size is None:
@@ -51,7 +51,7 @@ def read_message(path: Path) -> onnx.ModelProto | None:
 
 
 def copy_as_onnx(path: Path, out: Path) -> None:
-    """Copy a file as an ONNX file: as it is, or where it is packed with its weights beside it in `NAME.data`."""
+    """Copy a file as an ONNX file. Of a packed file, the weights go to `NAME.data` beside it."""
     message = read_message(path)
     if message is None:
         shutil.copyfile(path, out)
@@ -68,13 +68,13 @@ def copy_as_onnx(path: Path, out: Path) -> None:
 
 
 def load_graph(path: Path) -> ir.Model:
-    """The graph of a file, packed or not; large constants stay in the file until they are read."""
+    """Load the graph of a file, packed or not. Large constants stay in the file until they are used."""
     message = read_message(path)
     return ir.load(path) if message is None else onnx_file.to_graph(message, path)
 
 
 def _message_size(file: BinaryIO) -> int | None:
-    """Bytes of the message of an open file, where it is packed."""
+    """Bytes of the message of an open file, if it is packed."""
     if file.seek(0, 2) < _END.size:
         return None
     file.seek(-_END.size, 2)

@@ -1,4 +1,4 @@
-"""Input shapes: fixed by the user, by the batch, or a range that keeps an input dynamic."""
+"""Shapes of inputs: fixed by the user or by the batch size, or a range that keeps an input dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Profile = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A graph input or output: numpy dtype name and the shape that is measured (batch first)."""
+    """A graph input or output: the name of its numpy dtype and the measured shape, batch first."""
 
     name: str
     dtype: str
@@ -24,7 +24,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ShapeRequest:
-    """MIN, OPT and MAX shape of an input; all three equal for a fixed shape. Measured at `best`."""
+    """MIN, OPT and MAX shape of an input, all equal for a fixed shape. Engines are measured at OPT, `best`."""
 
     low: tuple[int, ...]
     best: tuple[int, ...]
@@ -44,8 +44,8 @@ def fix_shapes(
         MIN, OPT, MAX of every input that stays dynamic.
 
     Raises:
-        ModelError: a request for an input that does not exist or does not fit it, or a dynamic dimension that
-            nothing gives a size to.
+        ModelError: a request is for an input that does not exist or does not fit it, or a dynamic dimension has no
+            size.
     """
     inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
     for name in request:
@@ -69,7 +69,7 @@ def fix_shapes(
 def _ask_shapes(
     inputs: Mapping[str, ir.Value], request: Mapping[str, ShapeRequest], batch: int | None, path: Path
 ) -> dict[str, ShapeRequest]:
-    """The shape of every input; ModelError naming every input that has none or one that does not fit."""
+    """The shape of every input; raises ModelError naming all inputs without a shape or with a wrong one."""
     problems: list[str] = []
     found = {name: _ask_shape(value, request.get(name), batch, path, problems) for name, value in inputs.items()}
     if problems:
@@ -80,7 +80,7 @@ def _ask_shapes(
 def _ask_shape(
     value: ir.Value, asked: ShapeRequest | None, batch: int | None, path: Path, problems: list[str]
 ) -> ShapeRequest | None:
-    """The shape of one input; what is wrong with it goes to `problems`."""
+    """The shape of one input; adds to `problems` if it is wrong."""
     try:
         found = asked or _from_batch(value, batch, path)
         _check_fits(value, found, path)

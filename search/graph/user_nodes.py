@@ -1,4 +1,4 @@
-"""Which nodes of the user's file a node of the clean graph stands for: other tools know only those."""
+"""The nodes of the user's file that correspond to nodes of the clean graph, for tools that know only the file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class UserNode:
     """A node of the main graph of the user's file.
 
     Attributes:
-        name: its own where it has one that no node before it has; else one made of its op type and first output.
+        name: its own, if no node before it has the same; otherwise one made of its op type and first output.
         op: op type.
         output: its first output, which is unique in the graph.
-        constants: for each input, the initializer or Constant that it is computed from; empty for an activation, for an
-            input that is left out, and for what is computed from several.
+        constants: for each input, the initializer or Constant that it is computed from; empty for an activation, a
+            missing input, and an input that is computed from several constants.
         own: whether the file has this name for it.
     """
 
@@ -37,11 +37,11 @@ class UserNode:
 
 @dataclass(frozen=True)
 class UserNodes:
-    """The counterpart of the clean graph in the user's file.
+    """The nodes of the user's file for every node of the clean graph.
 
     Attributes:
-        of: node of the clean graph, by name → the nodes that it stands for, in the order of the file; several where
-            nodes were folded into one, none where there is no counterpart.
+        of: for each node of the clean graph by name, its nodes of the file in their order: several if nodes were folded
+            into one, none if it has no counterpart.
         every: all nodes of the main graph, in the order of the file.
     """
 
@@ -50,17 +50,17 @@ class UserNodes:
 
     @property
     def new_names(self) -> dict[str, str]:
-        """First output → name, of the nodes whose name is not their own."""
+        """Names by first output, of the nodes that have no name of their own in the file."""
         return {node.output: node.name for node in self.every if not node.own}
 
 
 def read_user_nodes(path: Path, graph: ir.Graph) -> UserNodes:
-    """Find the counterpart of a clean graph in the file that it was loaded from.
+    """Find the nodes of a clean graph in the file that it was loaded from.
 
-    Weights are not read. A clean node is found again by the tensor that it makes: the nodes behind that tensor, up to
-    the tensors that other clean nodes make, are the nodes that it stands for. What is computed from constants alone is
-    left out. A clean node whose tensor the main graph of the file does not make is found by its name, where exactly one
-    node has it; else it has no counterpart, as what was inside a function of the file.
+    Weights are not read. A clean node is found by the tensor that it computes: its counterparts are the nodes before
+    that tensor, back to the tensors of other clean nodes. Nodes that are computed from constants alone are left out. If
+    the main graph of the file does not have that tensor, the node is found by its name, if exactly one node has it.
+    Otherwise it has no counterpart, for example because it was inside a function of the file.
     """
     proto = onnx.load(str(path), load_external_data=False)
     every = tuple(_named(proto.graph))
@@ -113,7 +113,7 @@ class _Counterparts:
         return found
 
     def _data_nodes(self, reached: set[str]) -> set[int]:
-        """Places of the nodes that values of the inputs reach; in a file, nodes stand in topological order."""
+        """Indices of the nodes that depend on inputs; in a file, nodes are in topological order."""
         places = set[int]()
         for place, node in enumerate(self._every):
             if node.op not in _MEASURES and not reached.isdisjoint(self._reads[place]):
@@ -122,7 +122,7 @@ class _Counterparts:
         return places
 
     def _behind(self, node: ir.Node) -> set[int]:
-        """Places of the nodes that a clean node stands for."""
+        """Indices of the nodes that correspond to a clean node."""
         outputs = [value.name or "" for value in node.outputs]
         start = next(
             (self._makers[name] for name in outputs if name in self._makers), self._places.get(node.name or "")
@@ -140,7 +140,7 @@ class _Counterparts:
 
 
 def _all_inputs(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, what its bodies take from outside included."""
+    """The inputs of a node, including those that its bodies read from outside."""
     names = list(node.input)
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):

@@ -171,7 +171,9 @@ def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogC
 
 def test_a_name_that_is_there_is_refused_resumed_or_replaced(here: Path) -> None:
     first = search()
-    with pytest.raises(StudyError, match=r"one of this name in sqlite:///bitfront\.db.*if_exists='resume'"):
+    with pytest.raises(
+        StudyError, match=r"there is already a study of this name in sqlite:///bitfront\.db.*if_exists='resume'"
+    ):
         search()
     assert len(search(trials=4, max_drop="20%", if_exists="resume")) == 4
     with pytest.raises(StudyError, match="made with another seed"):

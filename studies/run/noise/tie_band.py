@@ -191,7 +191,7 @@ class TieBand(Hook):
         band = work.ledger.reload_target().latency_band
         self.close()
         assert band is not None
-        noisy = ": the machine is busy or its clock is not steady" if band > NOISY_BAND else ""
+        noisy = ". The machine is busy, or its clock is not steady" if band > NOISY_BAND else ""
         now = work.ledger.standing()
         tell = work.events.note if noisy else work.events.detail
         tell(f"{band_text(now)}{noisy}")

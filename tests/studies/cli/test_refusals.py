@@ -119,7 +119,7 @@ def test_standard_output_that_is_full(here: Path, arguments: tuple[str, ...]) ->
     done = run(*arguments, redirected=">/dev/full")
     assert (done.returncode, done.stderr) == (
         1,
-        "error: reading or writing: No space left on device. Mend that, then try again.\n",
+        "error: reading or writing: No space left on device. Correct that, then try again.\n",
     )
 
 

@@ -75,6 +75,6 @@ def test_a_search_by_rewards_is_resumed_from_what_the_study_holds(here: Path) ->
 def test_weights_for_a_sampler_without_a_reward_are_refused(here: Path) -> None:
     inputs = finished() / "in"
     words = ("search", inputs / "model.onnx", "--data", inputs / "data.npz", "--backend", "fake", "--study", "r")
-    for weights, says in (("0.5,0.5", "the sampler guided learns from no reward"), ("2", "two weights of at least 0")):
+    for weights, says in (("0.5,0.5", "the sampler guided does not use a reward"), ("2", "two weights of at least 0")):
         result = invoke(*words, "--reward", weights)
         assert (result.exit_code, says in result.stderr) == (2, True), result.output

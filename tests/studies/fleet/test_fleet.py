@@ -120,7 +120,7 @@ def test_a_worker_that_dies_again_and_again_is_given_up(worker: Callable[..., No
     worker("print('error: no room', flush=True); sys.exit(1)")
     _, notes, good = run(tmp_path)
     assert not good
-    assert sum("started again" in note for note in notes) == 5
+    assert sum("is started again" in note for note in notes) == 5
     assert notes[-2:] == [
         "cpu 0: the worker ended with exit code 1 for the 6th time, so it is not started again",
         "running study 's': every worker of this host has ended:\n  cpu 0: exit code 1: error: no room",

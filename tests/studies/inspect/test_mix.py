@@ -67,7 +67,7 @@ def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residua
     space = make_space(residual, GPU)
     given = read_mix("all=int8", residual.groups, space)
     assert by_name(residual, given)["stem"] == "fp16"
-    assert "1 of the groups (stem) run in fp16 and not in int8: 3 channels is below 16" in given.notes[0]
+    assert "1 of the groups (stem) run in fp16 instead of int8: 3 channels is below 16" in given.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_sensitive_groups_are_kept_by_their_verdict(bisected: tuple[Path, dict[s
     more = replace(kept, name="more", kept=tuple(group.id for group in report.groups))
     explanation = LossExplanation(Bisection((replace(kept, undone=False), more), kept, stretch=more), failed, False)
     told = list(replace(report, explanation=explanation).verdicts())
-    assert f"as a stretch it takes {len(report.groups)} groups: more" in told
+    assert f"chosen as a stretch, {len(report.groups)} groups are needed: more" in told
     assert "NOT CONFIRMED: the engine with these groups in float fails: no kernel" in told
 
 

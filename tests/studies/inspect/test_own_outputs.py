@@ -49,7 +49,7 @@ def test_swapped_classes_are_told_in_one_sentence_with_the_evidence(studied: Pat
     assert found["own_outputs"]["samples"] == 40
     [own] = found["own_outputs"]["outputs"]
     assert (own["fault"], own["near"]) == (None, True)
-    assert own["verdict"].startswith("logits: no fault found")
+    assert own["verdict"].startswith("logits: no fault was found")
     flips = found["flips"]
     assert flips["samples"] == flips["right"] == 18, "labels are what the float model says"
     assert (flips["gained"]["count"], flips["moved"]["count"]) == (0, 0)
@@ -101,10 +101,10 @@ def told(**facts: Any) -> str:
 )
 def test_every_kind_of_fault_has_its_sentence(facts: dict[str, Any], words: str) -> None:
     assert words in told(**facts)
-    assert told(**facts).endswith("mended, its SQNR rises from 2.0 dB to 35.0 dB")
+    assert told(**facts).endswith("with that corrected, its SQNR rises from 2.0 dB to 35.0 dB")
 
 
 def test_what_no_fault_explains_is_said(studied: Path) -> None:
     assert "no single fault explains the difference" in verdict(WrapperOutput("y", 2.0, 2.0, 30.0, None), 10.0)
-    assert "no fault found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
-    assert "no fault found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)
+    assert "no fault was found" in verdict(WrapperOutput("y", 25.0, 22.0, 30.0, None), 10.0)
+    assert "no fault was found" in verdict(WrapperOutput("y", 60.0, 60.0, float("inf"), None), 10.0)

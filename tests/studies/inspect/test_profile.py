@@ -252,7 +252,7 @@ def test_an_engine_that_was_not_kept_is_built_again(studied: Path) -> None:
     [(digest,)] = execute("select artifact from bf_evaluation where role = 'baseline:int8'")
     (Path(f"{DATABASE}.artifacts") / digest).unlink()
     found = shown(1, "--count", 3)
-    said = "trial 1: its engine was not kept, so it was built again for this profile"
+    said = "trial 1: its engine was not kept; it was built again for this profile"
     assert found["notes"] == [said]
     assert found["layers"]
     # What is shown later is that engine's, so it says so still; a profile of the engine itself does not.

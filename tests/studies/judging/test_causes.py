@@ -213,7 +213,7 @@ def test_what_a_remedy_won_here_stands_beside_it() -> None:
     ]
     assert remedy.text.endswith(
         "Here equalize is applied and won back 80 % of the loss; "
-        "smooth was tried and not kept, as the error is 1.2 times as large."
+        "smooth was tried and not kept, because the error is 1.2 times as large."
     )
     assert found.to_json()["remedies"][0]["results"][0]["step"] == "equalize"
     unscored = replace(found, recovery=replace(record, plain=None))

@@ -92,7 +92,7 @@ def test_it_is_said_before_the_first_evaluation_and_warned_of(here: Path) -> Non
         "WARNING: the allowed loss of 1 % is smaller than what 30 search samples can distinguish",
         "WARNING: the allowed loss of 1 % is smaller than what 18 final samples can distinguish",
     ]
-    assert all("about 350 " in line for line in warnings)
+    assert all("About 350 " in line for line in warnings)
     ok("report", "model", "--out", "report.html")
     page = Path("report.html").read_text(encoding="utf-8")
     assert "30 search samples can distinguish losses that differ by about 10 %" in page
@@ -115,14 +115,14 @@ def test_an_accuracy_limit_counts_as_a_loss_once_fp32_is_known(here: Path) -> No
     lines = told("--accuracy-limit", "99%")  # labels are what the float model says, so FP32 has 100 %
     said = next(n for n, line in enumerate(lines) if "search samples can distinguish losses" in line)
     assert lines[said - 1].startswith("1/3 ")
-    assert any("the allowed loss of 1 % is smaller than 30 search samples" in line for line in lines)
+    assert any("the allowed loss of 1 % is smaller than what 30 search samples" in line for line in lines)
 
 
 def test_other_metrics_wait_for_a_uniform_assignment(here: Path) -> None:
     lines = told("--metric", "sqnr", "--accuracy-limit", "10dB")
     said = next(n for n, line in enumerate(lines) if "search samples can distinguish losses" in line)
     assert lines[said - 1].startswith("2/3 ")
-    assert " dB apart" in lines[said]
+    assert " dB, 18 final samples by about " in lines[said]
     assert not any("smaller than" in line for line in lines)
 
 

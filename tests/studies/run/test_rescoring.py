@@ -223,7 +223,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
 
     said = invoke("resume", "s", "--latency-budget", "none").output
     assert "scoring 3 evaluations on the rest of the samples, because earlier limits stopped that" in said
-    assert said.count("scored to the end: ") == 3
+    assert said.count("now scored on all samples: ") == 3
     assert "5 evaluations are done" in said
     assert "may keep these limits" not in said
     assert rows(STOPPED) == []
@@ -238,7 +238,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     assert kept == known, engines
 
     said = invoke("resume", "s", "--trials", 6).output
-    assert "to the end" not in said
+    assert "on the rest of the samples" not in said
     assert "6 evaluations are done" in said
 
 
@@ -248,7 +248,7 @@ def test_what_still_misses_the_limits_stays_and_the_rest_heeds_the_time_limit(he
     ok(*searched("--trials", 3))
     stopped = rows(STOPPED)
     said = invoke("resume", "s", "--latency-budget", "2ns", "--trials", 4).output
-    assert "to the end" not in said
+    assert "on the rest of the samples" not in said
     assert rows(STOPPED)[: len(stopped)] == stopped != []
     said = ok("resume", "s", "--latency-budget", "none", "--time-limit", "0.001ms")
     assert len(rows(STOPPED)) == 2
@@ -285,7 +285,7 @@ def test_a_kill_while_scoring_to_the_end_loses_nothing(here: Path) -> None:
         ended = run_python(words, env=environment())
         assert (ended.returncode, len(rows(STOPPED))) == (-signal.SIGKILL, left), ended.stderr
     said = invoke("resume", "s").output
-    assert "scoring 2 evaluations to the end" in said
+    assert "scoring 2 evaluations on the rest of the samples" in said
     assert rows(STOPPED) == []
     assert rows("select count(*), count(distinct digest) from bf_evaluation") == [(5, 5)]
     assert untold(here) == []

@@ -290,7 +290,7 @@ def test_an_accuracy_limit_that_fp32_itself_misses_ends_the_search_after_fp32(
         assert refused.exit_code == 1
         said = refused.stderr.partition("error: ")[2]
         assert said.count("\n") == 1
-        assert re.search(r"It reaches top1 \d+(\.\d+)? % on the search samples, and at least 90 % is asked for", said)
+        assert re.search(r"It reaches top1 \d+(\.\d+)? % on the search samples, and at least 90 % is required", said)
         assert said.endswith("bitfront resume s --accuracy-limit VALUE\n")
         assert execute("select role, status from bf_evaluation") == [("baseline:fp32", "ok")]
         assert execute("select state from bf_study") == [("interrupted",)]

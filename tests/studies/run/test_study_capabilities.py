@@ -49,7 +49,7 @@ def test_another_file_is_another_target(here: Path) -> None:
     ok("search", *INPUTS, "--study", "s", "--trials", 2, "--capabilities", "npu.toml")
     (here / "other.toml").write_text('[int8]\nwithout = ["Gemm"]\n')
     refused = invoke("resume", "s", "--trials", 3, "--capabilities", "other.toml")
-    assert (refused.exit_code, "another target" in refused.stderr) == (2, True), refused.output
+    assert (refused.exit_code, "this host is another one" in refused.stderr) == (2, True), refused.output
     ok("resume", "s", "--trials", 2, "--capabilities", "other.toml", "--new-target")
     digests = [each["capabilities"] for each in options_of_targets(here)]
     assert len(set(digests)) == 2

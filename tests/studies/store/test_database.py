@@ -100,7 +100,7 @@ def test_a_database_that_is_no_plain_file_is_refused(url: str) -> None:
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path, create: bool) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are notes, and long enough for a header")
-    with pytest.raises(StudyError, match="no SQLite database"):
+    with pytest.raises(StudyError, match="not an SQLite database"):
         Store.open(url_of(path), create=create)
     with pytest.raises(StudyError, match="expected a readable file"):
         Store.open(url_of(tmp_path), create=create)

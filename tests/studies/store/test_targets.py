@@ -18,7 +18,7 @@ import pytest
 from search.errors import StudyError
 from search.values import Target
 from studies.cli.printing.output import print_cells
-from studies.options.quantities import format_ms
+from studies.judging.rounding import latency_text
 from studies.options.read_options import change_config, read_changes
 from studies.run.guidance.other_targets import rounding
 from studies.run.session.study_rows import given_options
@@ -174,7 +174,7 @@ def test_going_on_with_one_target_leaves_the_other(two: Path) -> None:
     assert (front()["evaluations"], front("--target", 2)["evaluations"]) == (5, 7)
     # What is named has to be what this host is under the options given; and once is enough to add it.
     refused("resume", "small", "--target", 1, "--threads", 2, says=["threads: 1 there, 2 here"])
-    refused("resume", "small", "--target", 2, "--new-target", says=["not both"])
+    refused("resume", "small", "--target", 2, "--new-target", says=["were both given"])
     result = invoke("worker", "small", "--threads", 2, "--new-target")
     assert (result.exit_code, len(fingerprints())) == (0, 2)
     assert f"this host is already a target of the study, {fingerprints()[1][:12]}" in result.stderr
@@ -193,7 +193,7 @@ def test_the_report_lays_targets_side_by_side(two: Path) -> None:
     for number in (1, 2):
         best = front("--target", number)["best"]
         [row] = [text for text in table.split("<tr>") if f">{number}  onnxruntime on " in text]
-        assert f">{format_ms(best['latency_ms'])}<" in row
+        assert f">{latency_text(best['latency_ms'])}<" in row
     figures = json.loads(page.split("const figures = ")[1].split(";\n")[0])
     assert [len(figures[name]["data"]) for name in ("targets", "latencies")] == [2, 1]
     shared = set.intersection(
