@@ -48,19 +48,19 @@ class Call:
 
 
 def names_function(text: str) -> bool:
-    """Whether a text has the form of `package.module:function` or `file.py:function`, with arguments or without."""
+    """Whether a text has the form `package.module:function` or `file.py:function`, with or without arguments."""
     return _CALL.fullmatch(text) is not None
 
 
 def parse_call(text: str, purpose: str) -> Call:
-    """Read `package.module:function` or `file.py:function`, with `?name=value&…` behind it or nothing.
+    """Read `package.module:function` or `file.py:function`, optionally with arguments as `?name=value&…`.
 
     Args:
         text: what the user wrote.
         purpose: what it is for, as it reads in messages: `data`.
 
     Raises:
-        DataError: it is not of that form, or an argument has no name, no value, or is given twice.
+        DataError: the text has another form, or an argument has no name, no value, or is given twice.
     """
     found = _CALL.fullmatch(text)
     if found is None:
@@ -72,7 +72,7 @@ def parse_arguments(text: str, doing: str) -> dict[str, Any]:
     """Read `name=value&…`.
 
     Args:
-        doing: begins messages.
+        doing: the beginning of error messages.
 
     Raises:
         DataError: an argument has no name, no value, or is given twice.
@@ -125,7 +125,7 @@ def import_function(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def import_failure(name: str, error: Exception) -> str:
-    """What to say of a module or file that cannot be imported."""
+    """The error message for a module or file that cannot be imported."""
     if is_file(name):
         return f"importing {name} (looked from {os.getcwd()}) failed with {short(error)}; check the path and the file"
     return (
@@ -144,7 +144,7 @@ def _kind(module: str) -> str:
 
 
 def absolute_reference(text: str) -> str:
-    """The same reference with the path of its file absolute; any other text as it is."""
+    """A reference with the path of its file made absolute; any other text unchanged."""
     found = re.fullmatch(rf"(?P<file>{_FILE})(?P<rest>:.*)", text)
     if found is None or not os.path.isfile(found["file"]):
         return text
@@ -154,7 +154,7 @@ def absolute_reference(text: str) -> str:
 def import_module_here(name: str) -> ModuleType:
     """Import a module with the current folder first, or a file with its own folder first.
 
-    Afterwards the folder stays importable, but last, where it shadows nothing.
+    Afterwards the folder stays importable, but as the last one, so that it hides no other module.
     """
     if is_file(name):
         return _import_file(Path(name).absolute())
@@ -163,7 +163,7 @@ def import_module_here(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file by its own name where no other module has that, so that other processes find it too."""
+    """Import a file by its own name, if no other module has that name, so that other processes find it too."""
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     name = path.stem
@@ -209,5 +209,5 @@ def _importable(folder: str) -> Iterator[None]:
 
 
 def short(error: BaseException) -> str:
-    """Kind and message of an error, for messages of our own."""
+    """The type and the message of an error, to be quoted in another message."""
     return f"{type(error).__name__}: {error}"

@@ -1,1 +1,1 @@
-"""Bayesian linear regression whose rows may share errors, by how alike they are."""
+"""Bayesian linear regression, in which similar rows may share errors."""

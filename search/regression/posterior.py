@@ -1,4 +1,4 @@
-"""Bayesian linear regression with a Gaussian prior: the posterior, predictions and draws, whichever way is cheaper."""
+"""Bayesian linear regression with a Gaussian prior: the posterior, predictions and draws."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Prior:
 
 @dataclass(frozen=True)
 class Shared:
-    """Errors that rows have in common, because they resemble one another: the covariance of a Gaussian process.
+    """Errors that similar rows have in common, as the covariance of a Gaussian process.
 
     Attributes:
-        among: (n, n) covariance of the rows' errors, beside their own noise.
+        among: (n, n) covariance of the rows' errors, without their own noise.
     """
 
     among: Floats
@@ -34,13 +34,13 @@ class Shared:
 class Posterior:
     """Coefficients given y = features · coefficients + shared errors + noise.
 
-    With more rows than coefficients it works with matrices of coefficients, else with matrices of rows.
+    It works with matrices of coefficients if there are more rows than coefficients, otherwise with matrices of rows.
 
     Args:
         features: (n, d) float64.
         observed: (n,) float64.
         noise: (n,) float64 > 0, standard deviation of each row.
-        shared: errors that rows have in common; None where they are all their own.
+        shared: errors that rows have in common; None if the errors of rows are independent.
 
     Attributes:
         mean: (d,) of the coefficients.
@@ -74,9 +74,9 @@ class Posterior:
         return Posterior(prior, *self._given)
 
     def _through_chosen(self) -> tuple[Floats, Floats]:
-        """Factors that explain variance through some rows, before and after every row was seen.
+        """Factors of the variance that some rows explain, before and after every row was seen.
 
-        With all rows chosen it would be exact; so it errs to the side of too much variance.
+        With all rows chosen it would be exact. With fewer it overestimates the variance.
         """
         some = self._gram[self._chosen]
         before = some[:, self._chosen]
@@ -85,14 +85,14 @@ class Posterior:
         return _cholesky(before), _cholesky(before + some @ some.T)
 
     def expected_error(self, across: Floats) -> Floats:
-        """(m,) expected shared errors of what has (m, n) covariances with the rows' errors."""
+        """(m,) expected shared errors, given (m, n) covariances with the rows' errors."""
         return np.asarray(across / self._noise @ self._solved)
 
     def std(self, features: Floats, across: Floats | None = None, own: Floats | None = None) -> Floats:
         """(m,) standard deviations of (m, d) features times the coefficients, without noise.
 
         Args:
-            across: (m, n) covariances of their shared errors with the rows'; None where there are none.
+            across: (m, n) covariances of their shared errors with those of the rows; None if there are none.
             own: (m,) variances of their shared errors.
         """
         scaled = features * self.prior.std
@@ -127,7 +127,7 @@ class Posterior:
 
 
 def gram(rows: Floats) -> Floats:
-    """rows · rowsᵀ. Of many rows in single precision, which is twice as fast: their noise is far above its rounding."""
+    """rows · rowsᵀ, in single precision for many rows, which is faster and still more exact than their noise."""
     if len(rows) <= _EXACT:
         return np.asarray(rows @ rows.T)
     single = rows.astype(np.float32)

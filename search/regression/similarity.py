@@ -1,7 +1,7 @@
-"""How alike mixes are, for what no sum of costs explains: mixes that are alike are mispredicted alike.
+"""Similarity of mixes. Similar mixes have similar errors of prediction, which no sum of costs explains.
 
-Two measures: the share of all cost that lies in groups of the same precision, and the share that lies in the same runs,
-a run being neighbours of equal precision, which engines fuse and choose kernels for together.
+There are two measures: the share of the total cost in groups with the same precision, and the share in the same runs. A
+run is a sequence of neighbours with one precision, which engines fuse and choose kernels for together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kind:
     """A covariance between mixes, 1 of a mix with itself.
 
     Attributes:
-        reach: share of the cost that has to differ until mixes are alike by 1/e only; 0 to compare runs instead.
+        reach: the share of the cost that has to differ for a similarity of 1/e; 0 to compare runs instead.
     """
 
     reach: float
@@ -40,7 +40,7 @@ class Similarity:
     """Compares mixes of a layout.
 
     Attributes:
-        weights: (groups,) share that each group has in what is compared, sum 1.
+        weights: (groups,) weight of each group in the comparison, sum 1.
     """
 
     layout: Layout
@@ -49,7 +49,7 @@ class Similarity:
 
     @classmethod
     def of(cls, layout: Layout, nodes: Floats, kind: Kind) -> Similarity:
-        """By (groups, precisions) costs: what a group can change counts."""
+        """Weigh each group by how much its (groups, precisions) costs can change."""
         span = np.ptp(nodes, axis=1) if nodes.size else np.zeros(len(nodes))
         span = span + 0.1 * span.mean() + 1e-300
         return cls(layout, span / span.sum(), kind)

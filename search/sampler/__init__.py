@@ -1,1 +1,1 @@
-"""What to propose next: the guided sampler with its candidates and goals, and samplers by name."""
+"""Samplers, which propose the next mix: the guided sampler with its candidates and goals, and samplers by name."""

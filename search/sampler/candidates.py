@@ -1,4 +1,4 @@
-"""Assignments worth a look: exact solutions under the models, draws from them, and single changes of good ones."""
+"""Candidates of a proposal: exact solutions under the models, draws from the models, and changes of good mixes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Effort:
-    """How much is solved exactly.
+    """How many problems are solved exactly.
 
     Attributes:
-        points: of the front under the models' means.
-        draws, weights: draws from the posterior, and weighings of each.
+        points: points of the front under the models' means.
+        draws, weights: draws from the posterior, and weights of the two costs for each draw.
     """
 
     points: int
@@ -57,10 +57,10 @@ _PROGRAM_S = 10.0  # of any other integer program; what is not solved by then is
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits to look for the best within: the quietest within each latency, the fastest within each noise.
+    """Limits to find the best candidates within: least noise within each latency, least latency within each noise.
 
     Attributes:
-        strict: whether they must be met, and are not only places to look at.
+        strict: whether candidates must meet them; otherwise they only choose where to look.
     """
 
     ms: Sequence[float] = ()
@@ -69,13 +69,13 @@ class Bounds:
 
 
 class Pool:
-    """Gathers candidates for one proposal.
+    """Collects the candidates of one proposal.
 
     Args:
         unbuildable: pairs of group and precision that no candidate may have.
-        seen: codes that were tried already.
-        fixed: decision → the code that every candidate must have.
-        kept: what a pool of the same layout made, to be used again.
+        seen: codes that were already tried.
+        fixed: codes by decision that every candidate must have.
+        kept: intermediate results of a pool with the same layout, which are used again.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Pool:
     def gather(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds, *, drawn: bool
     ) -> tuple[Codes, Precisions]:
-        """Codes (n, decisions) and precisions (n, groups) of distinct candidates that were not tried yet.
+        """Collect codes (n, decisions) and precisions (n, groups) of distinct candidates that were not tried yet.
 
         Args:
-            drawn: whether posterior draws are wanted beside the models' means.
+            drawn: whether to use posterior draws beside the models' means.
         """
         every, scope = self._scopes(models)
         effort = _effort(every.layout, models)
@@ -129,7 +129,7 @@ class Pool:
     def beside(
         self, models: Models, history: History, rng: np.random.Generator, bounds: Bounds
     ) -> tuple[Codes, Precisions]:
-        """The same of single, paired and region changes of the best measured mixes alone."""
+        """The same, but only single, paired and region changes of the best measured mixes."""
         grown = self._grown(models, history, bounds)
         changed = [self._neighbours(grown, rng), self._flipped(grown, self._ties(models), rng)]
         return self.new(np.concatenate([*changed, self._paired(grown, rng)]))
@@ -138,7 +138,7 @@ class Pool:
         return np.array(codes, dtype=np.int64).reshape(len(codes), len((layout or self.layout).members))
 
     def _scopes(self, models: Models) -> tuple[Tied, Tied]:
-        """What is decided on its own: all that promises to gain by it, and of that as much as is solved quickly."""
+        """Units to decide on: blocks are divided where that promises a gain, as far as it can be solved quickly."""
         everything = np.arange(len(self.layout.members))
         if len(everything) <= blocks.LARGE:
             return (blocks.tied(self.layout, everything, self.barred),) * 2
@@ -152,7 +152,7 @@ class Pool:
         return blocks.tied(self.layout, every, self.barred), blocks.tied(self.layout, some, self.barred)
 
     def _ties(self, models: Models) -> list[Tied]:
-        """The decisions of every region taken together, for every division of the network into regions."""
+        """One decision for each region, for every division of the network into regions."""
         divisions = [division.tobytes() for division in models.latency.regions.divisions]
         key = (tuple(divisions), self.barred.nodes.tobytes())
         if key not in self._kept:
@@ -166,7 +166,7 @@ class Pool:
     def _whole(
         self, ties: list[Tied], models: Models, effort: _Effort, rng: np.random.Generator, *, drawn: bool
     ) -> list[Codes]:
-        """What is best where every region has one precision: under the models' means, and under draws of them."""
+        """The best mixes with one precision per region, under the models' means and under draws."""
         found = []
         for tied in ties:
             with suppress(UnfinishedError):
@@ -207,7 +207,7 @@ class Pool:
         return np.asarray(found)
 
     def _within(self, scope: Tied, latency: Costs, noise: Costs, bounds: Bounds, exact_s: float) -> Codes:
-        """The best within each bound, which no weighing of the two need find; near it where HiGHS has no time."""
+        """The best within each bound, which weighted sums may miss; a good one if HiGHS runs out of time."""
         layout = scope.layout
         ms, errors = layout.pairwise(latency.plus(self.barred)), layout.pairwise(noise.plus(self.barred))
         asked = [(errors, ms, limit) for limit in bounds.ms] + [(ms, errors, limit) for limit in bounds.noise]
@@ -222,7 +222,7 @@ class Pool:
     def _drawn(
         self, scope: Tied, models: Models, points: list[Point], rng: np.random.Generator, effort: _Effort
     ) -> Codes:
-        """What is best under draws from the posterior, for weighings that the front's own corners stand for."""
+        """The best under draws from the posterior, for weights at which the front has its corners."""
         weights = _weights(points, effort.weights)
         if not len(weights):
             return self._stacked([])
@@ -237,15 +237,15 @@ class Pool:
         return scope.expanded(minima(structure, np.array(terms), _PROGRAM_S)[0])
 
     def _thinned(self, points: list[Point]) -> Codes:
-        """Some of the predicted points, spread over the front."""
+        """Some of the predicted points, evenly over the front."""
         places = np.unique(np.linspace(0, len(points) - 1, min(_GIVING, len(points))).round().astype(int))
         return self._stacked([points[place].codes for place in places])
 
     def _given_back(self, ends: Codes, models: Models) -> Codes:
-        """Good mixes with every higher precision that is predicted to cost no time.
+        """Good mixes, with every higher precision that is predicted to take no time.
 
-        Between two corners of a supported front lies what no weighing of the objectives finds; there, giving precision
-        back one decision at a time comes near the best.
+        Weighted sums of the objectives find only the corners of a front. Between them, raising the precision of one
+        decision after the other comes near the best.
         """
         changes = Changes(self.layout, models.latency.mean().plus(self.barred), models.loss.mean())
         slack = 0.5 * models.latency.noise_std
@@ -264,19 +264,19 @@ class Pool:
         return found.reshape(-1, len(self.layout.members))
 
     def _next_best(self, models: Models, points: list[Point]) -> Codes:
-        """For every weighing of the objectives the best that was not tried yet."""
+        """For all weights of the objectives, the best that was not tried yet."""
         latency, noise = models.latency.mean().plus(self.barred), models.loss.mean()
         weights = _weights(points, _effort(self.layout, models).weights) if len(points) > 1 else np.ones(1)
         found = [best_new(self.layout.pairwise(noise.plus(latency, weight)), self.seen) for weight in weights]
         return self._stacked([codes for codes in found if codes is not None])
 
     def _grown(self, models: Models, history: History, bounds: Bounds) -> Codes:
-        """The best that was measured: of the whole front, and of what keeps the limits."""
+        """The best measured mixes of the whole front, and of those that keep the limits."""
         rows = dict.fromkeys([*self._keeping(models, history, bounds), *self._best(models, history)])
         return self._stacked([self._codes(history.precisions[row]) for row in rows])
 
     def _keeping(self, models: Models, history: History, bounds: Bounds) -> NDArray[np.int64]:
-        """Rows that keep the limits, the best few; none without limits."""
+        """The best few rows that keep the limits; none without limits."""
         kept, order = np.zeros(len(history), dtype=bool), history.loss
         if bounds.strict and len(bounds.ms):
             kept = history.whole & (history.ms <= bounds.ms[0])
@@ -287,7 +287,7 @@ class Pool:
         return np.asarray(rows[np.argsort(order[rows], kind="stable")][:_KEEPING])
 
     def _best(self, models: Models, history: History) -> NDArray[np.int64]:
-        """Rows of the measured front, thinned to a few; a lucky loss counts for no more than its forecast allows."""
+        """A few rows of the measured front, with losses moved towards their forecasts, as the least are often luck."""
         loss = models.expected_loss(history.precisions)
         kept = acquisition.front(np.log(history.ms), np.maximum(history.loss, loss - 2 * history.loss_std))
         return np.asarray(kept[np.unique(np.linspace(0, len(kept) - 1, _GROWN).round().astype(int))])
@@ -297,7 +297,7 @@ class Pool:
         return self.layout.codes_of(Assignment(named))
 
     def new(self, codes: Codes) -> tuple[Codes, Precisions]:
-        """Those that were not tried and can be built, without repeats, and their precisions."""
+        """The distinct ones that were not tried and can be built, and their precisions."""
         fresh = dict.fromkeys(row for row in map(tuple, codes.tolist()) if row not in self.seen)
         codes = self._stacked([np.array(row, dtype=np.int64) for row in fresh])
         codes = codes[self._allowed(codes)]
@@ -309,7 +309,7 @@ class Pool:
 
 
 def _effort(layout: Layout, models: Models) -> _Effort:
-    """As much as is solved quickly."""
+    """The effort that can be solved quickly."""
     structure = Structure.of(layout.pairwise(models.latency.mean()))
     return _USUAL if eliminator(structure).fits else _WIDE
 
@@ -320,7 +320,7 @@ def _front(layout: Layout, latency: Costs, noise: Costs, most: int) -> list[Poin
 
 
 def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
-    """Weights of the first cost, the second's being one, at which neighbouring corners are equally good."""
+    """Weights of the first cost, relative to the second, at which neighbouring corners are equally good."""
     first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
     slopes = np.diff(-second) / np.maximum(np.diff(first), 1e-300)
     slopes = np.sort(slopes[slopes > 0])
@@ -328,7 +328,7 @@ def _weights(points: list[Point], most: int) -> NDArray[np.float64]:
 
 
 def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precision]]:
-    """Pairs of group and precision that only other codes than the fixed ones give."""
+    """Pairs of group and precision that the fixed codes exclude."""
     return {
         (layout.groups[group], layout.palette[given])
         for decision, code in fixed.items()
@@ -339,7 +339,7 @@ def _others(layout: Layout, fixed: Mapping[int, int]) -> set[tuple[str, Precisio
 
 
 def _barred(layout: Layout, unbuildable: Set[tuple[str, Precision]]) -> Costs:
-    """Costs that no solution takes upon itself."""
+    """Costs with +inf at forbidden pairs of group and precision."""
     size = len(layout.palette)
     nodes = np.zeros((len(layout.groups), size))
     for group, precision in unbuildable:

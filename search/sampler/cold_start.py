@@ -1,4 +1,4 @@
-"""Mixes worth building while no uniform assignment has been measured, and so no latency can be predicted."""
+"""Mixes to build while no uniform assignment has been measured, so that no latency can be predicted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CUTS = 16  # of each order of decisions, at most
 
 
 def guesses(layout: Layout, noise: NoisePrior | None) -> Codes:
-    """(n, decisions) codes of mixes of two precisions that few changes of precision slow down or little noise harms.
+    """(n, decisions) codes of mixes of two precisions, with few changes of precision or little noise.
 
-    Of every two precisions: all decisions up to one of them, by the order of the graph, in either; and, where `noise`
-    is known, the most sensitive ones in the higher precision.
+    For every two precisions: all decisions up to one of them, in the order of the graph, in either precision; and if
+    `noise` is known, the most sensitive decisions in the higher precision.
     """
     graph = np.arange(len(layout.members))
     found: list[Codes] = []
@@ -31,7 +31,7 @@ def guesses(layout: Layout, noise: NoisePrior | None) -> Codes:
 
 
 def _cut(order: NDArray[np.int64], first: NDArray[np.int64], rest: NDArray[np.int64]) -> Codes:
-    """The codes `first` for as many of the decisions as come before a cut, `rest` behind it; for some cuts."""
+    """The codes `first` for the decisions before a cut, and `rest` for those behind it, for some cuts."""
     cuts = np.unique(np.linspace(1, len(order) - 1, _CUTS).round().astype(int)) if len(order) > 1 else np.zeros(0, int)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""What a search is for, and what a candidate is worth to it."""
+"""The goal of a search, and the gain that a candidate is expected to bring."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Aim:
-    """Limits that a pick must keep; None where there is none.
+    """Limits that a recommended mix must keep; None for no limit.
 
     Attributes:
-        budget_ms: most latency.
-        max_loss: most loss.
+        budget_ms: the largest allowed latency.
+        max_loss: the largest allowed loss.
     """
 
     budget_ms: float | None = None
@@ -35,12 +35,12 @@ class Aim:
 
 @dataclass(frozen=True)
 class Known:
-    """Log milliseconds and loss of every trial that counts, (n,) each, and what gains are measured against.
+    """Log milliseconds and loss of every trial that counts, (n,) each, and the reference of gains.
 
     Attributes:
-        log_ms_std, loss_std: (n,) standard deviations of what each really is.
-        resolution: loss that cannot be told from none.
-        log_resolution: the same of log milliseconds.
+        log_ms_std, loss_std: (n,) standard deviations of their true values.
+        resolution: the smallest difference of loss that can be measured.
+        log_resolution: the same for log milliseconds.
     """
 
     log_ms: Floats
@@ -56,9 +56,9 @@ class Known:
         return self.log_ms[kept], self.loss[kept]
 
     def within(self, aim: Aim) -> Reference:
-        """The corner, drawn in to the limits and what cannot be told from them: beyond these nothing is worth a trial.
+        """The reference point, moved to the limits plus the smallest measurable difference.
 
-        As it is where nothing measured lies within, for then nothing need be predicted there either.
+        Nothing beyond them is worth a trial. The point is not moved if no measured mix lies within.
         """
         log_ms, loss = self.corner.log_ms, self.corner.loss
         if aim.budget_ms is not None:
@@ -70,12 +70,12 @@ class Known:
 
 
 def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) -> Floats | None:
-    """(n,) what each candidate is expected to gain at the limits; None where nothing is left to gain there.
+    """(n,) expected gain of each candidate at the limits; None if nothing can be gained there.
 
-    Which trials keep a limit is as uncertain as their measurements: the gain is averaged over draws of that, the noisy
-    expected improvement of Letham et al., "Constrained Bayesian Optimization with Noisy Experiments", Bayesian Analysis
-    14 (2019), drawn here for the limited quantity alone. Where nothing keeps the limit in any draw, what is likeliest
-    to keep it is worth most.
+    Because measurements are noisy, it is uncertain which trials keep a limit. The gain is averaged over draws of that.
+    This is the noisy expected improvement of Letham et al., "Constrained Bayesian Optimization with Noisy Experiments",
+    Bayesian Analysis 14 (2019), with draws only for the limited quantity. If no trial keeps the limit in any draw, the
+    candidate that is most likely to keep it gains most.
     """
     if aim.budget_ms is not None:
         kept = _kept(known.log_ms, known.log_ms_std, float(np.log(aim.budget_ms)), rng)
@@ -93,7 +93,7 @@ def worth(aim: Aim, forecast: Forecast, known: Known, rng: np.random.Generator) 
 
 
 def _gains(aim: Aim, forecast: Forecast, best: float | None, corner: Reference) -> Floats:
-    """(n,) expected gains over the best that keeps the limit; None where nothing does."""
+    """(n,) expected gains over the best trial that keeps the limit; None if none does."""
     if aim.budget_ms is not None:
         return acquisition.expected_improvements(forecast, aim.budget_ms, best, corner.loss)
     assert aim.max_loss is not None
@@ -106,10 +106,10 @@ def _kept(mean: Floats, std: Floats, limit: float, rng: np.random.Generator) -> 
 
 
 def _bests(values: Floats, kept: NDArray[np.bool_], most: float) -> tuple[Floats, Floats]:
-    """Distinct least values over draws and their shares; none where no draw keeps anything.
+    """The distinct least values over draws with their shares; none if no draw keeps the limit.
 
     Args:
-        most: stands for the least of a draw that keeps nothing.
+        most: the value for a draw in which no trial keeps the limit.
     """
     if not kept.any():
         return np.zeros(0), np.zeros(0)

@@ -1,9 +1,9 @@
-"""The guided sampler: two small models, an exact solver and real measurements, in a closed loop.
+"""The guided sampler: a loop of two small models, an exact solver and real measurements.
 
-Every proposal is made from what Optuna's trials say and what is handed in (layout, priors, unbuildable pairs); the
-sampler remembers nothing else, so several workers, and a study that is resumed, behave like one. Candidates come
-from exact solutions under the models' means and under draws from their posteriors (Thompson sampling), and from single
-changes of the best that was measured; the one that is expected to gain most is proposed.
+Every proposal depends only on Optuna's trials and on the guidance (layout, priors, unbuildable pairs). The sampler
+remembers nothing else, so several workers, or a resumed study, behave like one process. Candidates are exact solutions
+under the models' means and under draws from their posteriors (Thompson sampling), and changes of the best measured
+mixes. The candidate with the largest expected gain is proposed.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _LEAST_S = 10.0  # for finding the mix that is forecast to be fastest
 
 @dataclass(frozen=True)
 class Guidance:
-    """What the sampler is told beside Optuna's trials; the functions are asked anew for every proposal.
+    """What a sampler knows beside Optuna's trials. The functions are called again for every proposal.
 
     Attributes:
-        priors: from what is known by now; None while no uniform assignment has been measured.
+        priors: gives the current priors; None while no uniform assignment has been measured.
         unbuildable: pairs of group and precision that the engine's builder refuses.
-        aim: some limits become a loss only when FP32 has been measured.
-        latency_band: relative difference at which two latencies count as a tie; None until it is measured.
-        noise: what sensitivities alone say; None where they were not measured.
-        latencies: trial number → milliseconds as they are known now. Optuna was told those of the time, which more
-            measurements of the baseline may since have put on another scale; what is absent is taken from it.
-        groups: of the model, in graph order: types and shapes of the layers; empty where these are not known.
-        score: the weights of a reward, for samplers that learn from one.
+        aim: gives the current limits; some become a limit of the loss only when FP32 has been measured.
+        latency_band: the relative difference up to which two latencies count as equal; None until it is measured.
+        noise: the noise prior from sensitivities alone; None if they were not measured.
+        latencies: gives current latencies in milliseconds by trial number. Later measurements of the baseline may have
+            changed the scale of those that Optuna has. For missing trials, Optuna's value is used.
+        groups: the groups of the model in graph order, with types and shapes of the layers; empty if not known.
+        score: the weights of the reward, for samplers that learn from one.
         ratio: whether the metric is a share of one.
     """
 
@@ -80,8 +80,9 @@ class GuidedSampler(BaseSampler):
     """Proposes mixes of precisions for two objectives, latency in ms and loss, both minimised.
 
     Args:
-        guidance: what it is told.
-        seed: of the study; every trial draws from this and its own number, so workers may share a seed.
+        guidance: what the sampler knows beside Optuna's trials.
+        seed: the seed of the study. Random numbers depend on it and on the number of the trial, so workers may share
+            it.
     """
 
     def __init__(self, guidance: Guidance, seed: int) -> None:
@@ -122,7 +123,7 @@ class GuidedSampler(BaseSampler):
         return self._params(codes)
 
     def _fixed(self, trial: FrozenTrial) -> dict[int, int]:
-        """Decision → code, of what a trial was enqueued with; what is no code has been refused before."""
+        """The codes by decision that a trial was enqueued with; wrong codes were refused before."""
         asked = trial.system_attrs.get("fixed_params", {})
         return {i: int(asked[v.id]) for i, v in enumerate(self.layout.space.variables) if v.id in asked}
 
@@ -134,9 +135,9 @@ class GuidedSampler(BaseSampler):
         pool: Pool,
         unbuildable: Set[tuple[str, Precision]],
     ) -> Codes | None:
-        """(decisions,) new codes that TPE proposes; None where it has too few trials, or only repeats.
+        """(decisions,) new codes that TPE proposes; None if it has too few trials, or only repeats.
 
-        It is made for each trial anew: it remembers what it has drawn, and workers share a seed.
+        The TPE sampler is made again for each trial, because it remembers its draws and workers share a seed.
         """
         seed = np.random.SeedSequence([self._seed % 2**32, trial.number]).generate_state(1)[0]
         tpe = TPESampler(multivariate=True, seed=int(seed))
@@ -165,7 +166,7 @@ class GuidedSampler(BaseSampler):
     # -- forecasts -------------------------------------------------------------------------------------------------
 
     def judged(self, trials: Sequence[FrozenTrial]) -> Judged:
-        """How well the last finished trials had been predicted."""
+        """How accurate the forecasts of the last finished trials were."""
         return self._judged(trials, self.history(trials, self.guidance.unbuildable()))
 
     def _judged(self, trials: Sequence[FrozenTrial], history: History) -> Judged:
@@ -176,7 +177,7 @@ class GuidedSampler(BaseSampler):
         return forecast_quality(trials, history.repaired, float(worst) or None, band)
 
     def forecast_mix(self, trials: Sequence[FrozenTrial], asked: Assignment) -> Predicted | None:
-        """The forecast of an enqueued mix; None for uniform assignments, and before one of these was measured."""
+        """The forecast of an enqueued mix; None for uniform assignments, and before any of them was measured."""
         if asked in self.layout.space.baselines().values():
             return None
         history = self.history(trials, self.guidance.unbuildable())
@@ -188,19 +189,19 @@ class GuidedSampler(BaseSampler):
             return Predicted.of(forecast, 0, "asked", self._judged(trials, history).poor)
 
     def _foretell(self, number: int, codes: Codes, how: str, models: Models | None, poor: bool) -> None:
-        """Remember what is predicted of a proposal until it is stored; nothing is, before a baseline was measured."""
+        """Remember the forecast of a proposal until it is stored. There is none before a baseline was measured."""
         if models is not None:
             forecast = models.forecast(self.layout.precisions(codes[None]))
             self.predicted[number] = Predicted.of(forecast, 0, how, poor)
 
     def least_ms(self, trials: Sequence[FrozenTrial]) -> float | None:
-        """The least latency that the forecasts call reachable, in ms; None before a uniform assignment was measured.
+        """The least latency in ms that seems reachable by the forecasts; None before a uniform assignment was measured.
 
-        That is the lower end of the 90 % interval of the mix that they call fastest, but no less than half of its
-        forecast: where hardly anything is known, hardly anything is impossible.
+        That is the lower end of the 90 % interval of the mix with the fastest forecast, but at least half of its
+        forecast, because the interval is very wide if little is known.
 
         Raises:
-            SolverError: no mix can be built, or the fastest is not found in time.
+            SolverError: no mix can be built, or the fastest was not found in time.
         """
         unbuildable = self.guidance.unbuildable()
         with threadpool_limits(1, "blas"):
@@ -218,10 +219,10 @@ class GuidedSampler(BaseSampler):
     def _propose(
         self, models: Models, history: History, pool: Pool, rng: np.random.Generator, *, near: bool
     ) -> tuple[Codes | None, str]:
-        """(decisions,) codes and how they were chosen; None where there are no candidates.
+        """(decisions,) codes and how they were chosen; None if there are no candidates.
 
         Args:
-            near: whether to stay beside what was measured.
+            near: whether to consider only changes of measured mixes.
         """
         known = self._known(models, history)
         bounds = self._bounds(models, known)
@@ -239,7 +240,7 @@ class GuidedSampler(BaseSampler):
         return np.asarray(codes[int(np.argmax(score))]), "near" if near else "gain"
 
     def _guess(self, pool: Pool, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
-        """(decisions,) new codes of a plain mix; of any mix where those were tried, and a repeat where all were."""
+        """(decisions,) new codes of a plain mix; if all were tried, of any mix; if all of those too, a repeat."""
         codes, _ = pool.new(guesses(self.layout, self.guidance.noise))
         if len(codes):
             return np.asarray(codes[rng.integers(len(codes))])
@@ -250,12 +251,12 @@ class GuidedSampler(BaseSampler):
         return np.asarray(rows[0] if new is None else new)
 
     def models(self, history: History) -> Models | None:
-        """Both models, fitted; None where no uniform assignment was measured to begin with."""
+        """The fitted models; None if no uniform assignment was measured yet."""
         priors = self.guidance.priors()
         return None if priors is None else fitted(self.layout, priors, history, self.guidance.latency_band())
 
     def _bounds(self, models: Models, known: Known) -> Bounds:
-        """The limits, and a little less for safety; without any, the middles of the widest gaps of the front."""
+        """The limits and slightly stricter ones; without limits, the middles of the widest gaps of the front."""
         aim = self.guidance.aim()
         if aim.budget_ms is not None:
             return Bounds(ms=[aim.budget_ms - k * models.latency.noise_std for k in (0, 1, 2)], strict=True)
@@ -269,7 +270,7 @@ class GuidedSampler(BaseSampler):
     def _shortlist(
         self, precisions: Precisions, models: Models, known: Known, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Places of the candidates that gain most if predictions are a little too bad, and of a few others for luck."""
+        """Indices of the candidates that gain most under optimistic predictions, and of a few random ones."""
         if len(precisions) <= _SHORT:
             return np.arange(len(precisions))
         ms = np.maximum(models.expected_ms(precisions) - models.latency.noise_std, 1e-12)
@@ -284,7 +285,7 @@ class GuidedSampler(BaseSampler):
         return np.unique(np.concatenate([best, lucky]))
 
     def _score(self, forecast: Forecast, known: Known, rng: np.random.Generator) -> NDArray[np.float64]:
-        """(n,) what each candidate is expected to gain."""
+        """(n,) expected gain of each candidate."""
         aim = self.guidance.aim()
         wide = acquisition.expected_gains(forecast, *known.front(), known.within(aim), rng)
         if not aim.limited or rng.random() < _WIDE:
@@ -294,10 +295,10 @@ class GuidedSampler(BaseSampler):
         return wide if narrow is None else narrow
 
     def _known(self, models: Models, history: History) -> Known:
-        """What was measured and what is under way.
+        """The measured trials and those that are not finished.
 
-        A measured loss is weighed against its prediction, by their variances: the best of many noisy losses is mostly
-        lucky. What is under way counts as predicted, so that workers do not all propose the same.
+        A measured loss is averaged with its prediction, weighted by their variances, because the least of many noisy
+        losses is mostly luck. Unfinished trials count with their predictions, so that workers propose different mixes.
         """
         whole = history.whole
         expected, latent_std = models.loss.latent(history.precisions[whole])
@@ -330,5 +331,5 @@ class GuidedSampler(BaseSampler):
         return self.layout.precisions_of(list(self.layout.space.baselines().values()))
 
     def history(self, trials: Sequence[FrozenTrial], unbuildable: Set[tuple[str, Precision]] = frozenset()) -> History:
-        """Trials as arrays; what failed or did not obey is only remembered as tried."""
+        """Read trials as arrays. Those that failed or did not run as requested are only remembered as tried."""
         return self._historian.history(trials, unbuildable, self.guidance.latencies())

@@ -1,4 +1,4 @@
-"""What a sampler declares before it is made, and the kinds that come with bitfront."""
+"""`SamplerKind`, which describes a sampler before it is made, and the kinds that come with bitfront."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SamplerKind(ABC):
-    """A sampler as `--sampler` names it. Another package derives from it and registers the class, see `registry`.
+    """A sampler for `--sampler`. Other packages derive from this class and register theirs, see `registry`.
 
     Attributes:
-        name: as messages and help have it.
-        guided: whether it is told of the graph, of priors and of what cannot be built, as `Guidance`. Refused pairs are
-            then left out of mixes, and workers of one target share its seed, because what they propose differs by what
-            is under way or by the number of the trial.
-        wants_sensitivities: whether sensitivities are measured for it where it is guided.
+        name: its name in messages and help.
+        guided: whether it receives `Guidance`: the graph, priors and what cannot be built. Then refused pairs are left
+            out of mixes, and the workers of a target share its seed, because their proposals differ by the unfinished
+            trials or by the number of the trial.
+        wants_sensitivities: whether sensitivities are measured for it, if it is guided.
         rewarded: whether it uses the weights of `--reward`.
     """
 
@@ -34,23 +34,23 @@ class SamplerKind(ABC):
     rewarded: ClassVar[bool] = False
 
     def missing(self) -> str:
-        """What has to be installed before it can be made, as a sentence; empty where nothing is missing."""
+        """A sentence about what has to be installed before it can be made; empty if nothing is missing."""
         return ""
 
     @abstractmethod
     def make(self, seed: int, finished: int, guidance: Guidance | None) -> BaseSampler:
-        """An Optuna sampler that minimises latency and loss under the constraints that trials carry.
+        """Make an Optuna sampler that minimises latency and loss under the constraints of the trials.
 
         Args:
-            seed: of the study, or of this worker of it.
-            finished: trials that the study has already, open and failed ones too. A sampler that draws anew from
-                `seed` after every start would propose what was proposed before: draw from `continued_seed`.
-            guidance: given where `guided` is set.
+            seed: the seed of the study, or of this worker.
+            finished: the number of trials that the study has, including open and failed ones. Use `continued_seed`,
+                because a sampler that starts with `seed` again would repeat its first proposals.
+            guidance: given if `guided` is set.
         """
 
 
 def continued_seed(seed: int, finished: int) -> int:
-    """The seed of a study that goes on after `finished` trials."""
+    """The seed of a study that continues after `finished` trials."""
     return (seed + finished) % 2**32
 
 

@@ -1,12 +1,12 @@
 """The sampler `rl`: tabular Q-learning, a plain form of reinforcement learning.
 
-An agent goes through the decisions in the order of the graph and gives each a precision. A *state* is what it knows
-at a decision: the kind of layer (type and sizes), the precision of the decision before, and the budget of time that is
-left. An *action* is a precision. When the mix has been measured, its score is the reward of the last action; all others
-earn nothing themselves. The table has for every state and action the reward that is expected in the end.
+An agent visits the decisions in the order of the graph and gives each a precision. A *state* is what it knows at a
+decision: the kind of layer (type and sizes), the precision of the decision before, and the time budget that is left. An
+*action* is a precision. After the mix has been measured, its score is the reward of the last action; all other actions
+have no reward. The table has the expected final reward for every state and action.
 
-The table is learnt anew for every proposal from all finished trials, in whatever way they were proposed. So a study can
-be resumed anywhere, and a trial of another sampler teaches as much as one of this.
+The table is learnt again for every proposal from all finished trials, however they were proposed. So a study can be
+resumed at any point, and trials of other samplers count as much as those of this one.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class QLearning(SamplerKind):
 
 @dataclass(frozen=True)
 class Walk:
-    """What the agent goes through: the decisions, what each action takes, and what is allowed.
+    """The decisions that the agent visits, with the time of each action and what is allowed.
 
     Attributes:
         kinds: (decisions,) number of the kind of layer.
-        places: of every decision (codes,) the precision that a code gives, by its place among the precisions in play.
-        times_ms: of every decision (codes,) estimated time of its layers.
-        barred: of every decision (codes,) bool: cannot be built.
-        precisions: how many precisions are in play.
+        places: for every decision (codes,) the precision of each code, as index into the precisions in use.
+        times_ms: for every decision (codes,) estimated time of its layers.
+        barred: for every decision (codes,) bool, whether it cannot be built.
+        precisions: the number of precisions in use.
     """
 
     kinds: Ints
@@ -76,12 +76,12 @@ class Walk:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the table: kinds, precision before (the last: none), budget left, precisions."""
+        """Shape of the table: kinds, precision before (the last index: none), budget left, precisions."""
         return int(self.kinds.max(initial=0)) + 1, self.precisions + 1, self.precisions + 1, self.precisions
 
     @cached_property
     def rest_ms(self) -> Floats:
-        """(decisions + 1, precisions) what all decisions from one on take in a precision, or the next finer offered."""
+        """(decisions + 1, precisions) time of all decisions from one on in a precision, or in the next finer one."""
         times = np.zeros((len(self.kinds) + 1, self.precisions))
         for i, places in enumerate(self.places):
             codes = np.searchsorted(places, np.arange(self.precisions), side="right") - 1
@@ -90,17 +90,17 @@ class Walk:
 
     @cached_property
     def least_ms(self) -> Floats:
-        """(decisions + 1,) the least that all decisions from one on take."""
+        """(decisions + 1,) least time of all decisions from one on."""
         least = [float(times[~barred].min()) for times, barred in zip(self.times_ms, self.barred, strict=True)]
         return np.asarray(np.cumsum([0.0, *least[::-1]])[::-1])
 
     def left(self, decision: int, left_ms: Floats) -> Ints:
-        """(n,) the budget left at a decision: in how many of the precisions all that follows would keep it."""
+        """(n,) budget left at a decision, as the number of precisions in which all further decisions would keep it."""
         fits = self.rest_ms[decision] <= left_ms[:, None] * (1 + _ROUNDING)
         return np.asarray(fits.sum(axis=1), dtype=np.int64)
 
     def allowed(self, decision: int, left_ms: float) -> NDArray[np.bool_]:
-        """(codes,) what can be built and leaves enough for the rest; where nothing does, the fastest of that."""
+        """(codes,) codes that can be built and leave enough time for the rest; if there are none, the fastest."""
         times = np.where(self.barred[decision], np.inf, self.times_ms[decision])
         enough = times + self.least_ms[decision + 1] <= left_ms * (1 + _ROUNDING) + _ROUNDING
         result = np.asarray(enough & ~self.barred[decision])
@@ -112,14 +112,14 @@ class Walk:
 
 
 def learn(walk: Walk, codes: Codes, budgets_ms: Floats, rewards: Floats) -> Floats:
-    """The table of values, learnt from measured mixes.
+    """Learn the table of values from measured mixes.
 
-    Every sweep goes over all mixes at once, from the last decision to the first. A value moves by `RATE` towards the
-    mean of what its mixes lead to: the reward after the last decision, else the largest value of the state that comes
-    next. An action that no mix took has the mean of all rewards.
+    Every sweep updates all mixes at once, from the last decision to the first. A value moves by `RATE` towards the mean
+    target of its mixes: the reward after the last decision, otherwise the largest value of the next state. An action
+    that no mix took has the mean of all rewards.
 
     Args:
-        codes: (n, decisions) of the mixes, n at least 1.
+        codes: (n, decisions) codes of the mixes, n at least 1.
         budgets_ms: (n,) the time that each had for its decisions.
         rewards: (n,) score of each.
 
@@ -152,15 +152,16 @@ def _move(values: Floats, cells: Ints, target: Floats) -> None:
 
 
 class QLearningSampler(BaseSampler):
-    """Proposes mixes by the table that `learn` makes of the study's trials.
+    """Proposes mixes by the table that is learnt from the study's trials.
 
-    With a latency budget the agent has that. Without one it gets another for every trial, drawn between the fastest mix
-    and uniform FP32, so that its proposals spread along the front; what was measured teaches under the budget that it
-    just keeps.
+    The agent has the latency budget of the study. Without one it gets a random budget for every trial, between the
+    fastest mix and uniform FP32, so that its proposals spread along the front. A measured mix is then learnt with the
+    budget that it just keeps.
 
     Args:
-        guidance: what it is told; `priors`, `groups`, `score`, `ratio`, `unbuildable` and `aim` are used.
-        seed: of the study; every trial draws from this and its own number, so workers may share a seed.
+        guidance: what the sampler knows; `priors`, `groups`, `score`, `ratio`, `unbuildable` and `aim` are used.
+        seed: the seed of the study. Random numbers depend on it and on the number of the trial, so workers may share
+            it.
     """
 
     def __init__(self, guidance: Guidance, seed: int) -> None:
@@ -189,7 +190,7 @@ class QLearningSampler(BaseSampler):
         raise AssertionError(f"{param_name} is no decision of the study")
 
     def rewards(self, history: History) -> Floats | None:
-        """(n,) score of every measured mix; None while uniform FP32 was not measured."""
+        """(n,) score of every measured mix; None if uniform FP32 was not measured yet."""
         baselines = self.layout.space.baselines()
         uniforms = self.layout.precisions_of(list(baselines.values()))
         rows = [_row_of(history, row) for row in uniforms]
@@ -200,7 +201,7 @@ class QLearningSampler(BaseSampler):
         return self.guidance.score.of(history.ms, history.loss, float(history.ms[fp32]), unit)
 
     def _propose(self, history: History, unbuildable: Set[tuple[str, Precision]], rng: np.random.Generator) -> Codes:
-        """(decisions,) codes; drawn at random while there is nothing to learn from."""
+        """(decisions,) codes of a proposal; random if there is nothing to learn from yet."""
         rewards, priors = self.rewards(history), self.guidance.priors()
         if rewards is None or priors is None:
             nothing = np.zeros((len(self.layout.groups), len(self.layout.palette)))
@@ -219,7 +220,7 @@ class QLearningSampler(BaseSampler):
     def _new(
         self, walk: Walk, table: Floats, budget_ms: float, explored: float, history: History, rng: np.random.Generator
     ) -> Codes:
-        """A mix by the table, with more and more of it drawn at random until it is one that was not tried."""
+        """A mix by the table, in which more and more decisions are random until it was not tried before."""
         for attempt in range(1, _TRIES + 1):
             share = explored + (1 - explored) * (attempt - 1) / (_TRIES - 1)
             codes = _episode(walk, table, budget_ms, share, rng)
@@ -228,7 +229,7 @@ class QLearningSampler(BaseSampler):
         return codes
 
     def walk(self, nodes_ms: Floats, unbuildable: Set[tuple[str, Precision]]) -> Walk:
-        """The decisions, by (groups, precisions) estimated times and what cannot be built."""
+        """The decisions, from (groups, precisions) estimated times and the pairs that cannot be built."""
         layout = self.layout
         barred = np.zeros(nodes_ms.shape)
         for group, precision in unbuildable:
@@ -243,7 +244,7 @@ class QLearningSampler(BaseSampler):
         )
 
     def _codes(self, precisions: Precisions) -> Codes:
-        """(n, groups) precisions to (n, decisions) codes; a block has the coarsest of its groups."""
+        """(n, groups) precisions to (n, decisions) codes; a block has the coarsest precision of its groups."""
         columns = [
             np.searchsorted([self.layout.places[p] for p in v.precisions], precisions[:, members].max(axis=1))
             for v, members in zip(self.layout.space.variables, self.layout.members, strict=True)
@@ -252,7 +253,7 @@ class QLearningSampler(BaseSampler):
         return np.asarray(np.minimum(np.stack(columns, axis=1), most), dtype=np.int64)
 
     def _budget_ms(self, nodes_ms: Floats, history: History) -> float | None:
-        """The latency budget, as time that the decisions may take by the estimates; None where there is none."""
+        """The latency budget, as time that the decisions may take by the estimates; None without a budget."""
         budget_ms = self.guidance.aim().budget_ms
         if budget_ms is None:
             return None
@@ -265,10 +266,10 @@ class QLearningSampler(BaseSampler):
 
 
 def kinds_of(layout: Layout, groups: Sequence[Group]) -> Ints:
-    """(decisions,) number of the kind of layer that each decides about: of a block, of its largest group.
+    """(decisions,) number of the kind of layer of each decision; for a block, that of its largest group.
 
-    Layers are of one kind when their type is the same and their multiply-adds and weights are within a factor of 4.
-    Where no groups are told of, all layers are of one kind.
+    Layers are of one kind if their type is the same and their multiply-adds and weights are within a factor of 4.
+    Without groups, all layers are of one kind.
     """
     if not groups:
         return np.zeros(len(layout.space.variables), dtype=np.int64)
@@ -284,7 +285,7 @@ def kinds_of(layout: Layout, groups: Sequence[Group]) -> Ints:
 
 
 def _episode(walk: Walk, table: Floats, budget_ms: float, explored: float, rng: np.random.Generator) -> Codes:
-    """(decisions,) codes of one way through the decisions: each the best by the table, or at random."""
+    """(decisions,) codes of one episode: each decision takes the best action by the table, or a random one."""
     codes = np.zeros(len(walk.kinds), dtype=np.int64)
     before, left_ms = walk.precisions, budget_ms
     for i, kind in enumerate(walk.kinds):
@@ -302,5 +303,5 @@ def _row_of(history: History, precisions: Precisions) -> int | None:
 
 
 def _without_all(barred: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """What is barred, but never all that there is."""
+    """The barred codes; none if all of them are barred."""
     return np.zeros_like(barred) if barred.all() else barred

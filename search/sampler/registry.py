@@ -24,11 +24,11 @@ SAMPLERS: Extensible[SamplerKind] = Extensible(
 
 
 def sampler_named(name: str) -> SamplerKind:
-    """The sampler of a name: one of `SAMPLERS.names()`, or `package.module:Class`.
+    """Find the sampler of a name: one of `SAMPLERS.names()`, or `package.module:Class`.
 
     Raises:
-        ConfigError: there is no such sampler, what is named is none, or what it needs is not installed.
-        DataError: a module that is named cannot be imported.
+        ConfigError: there is no such sampler, the name is not that of a sampler, or a package that it needs is missing.
+        DataError: the module of the sampler cannot be imported.
     """
     kind = SAMPLERS.make(name)
     if missing := kind.missing():
@@ -37,9 +37,9 @@ def sampler_named(name: str) -> SamplerKind:
 
 
 def make_sampler(name: str, seed: int, finished: int, guidance: Guidance | None = None) -> BaseSampler:
-    """A sampler by its name, made as `SamplerKind.make` says.
+    """Make a sampler by its name, see `SamplerKind.make`.
 
     Raises:
-        ConfigError, DataError: as `sampler_named`.
+        ConfigError, DataError: as for `sampler_named`.
     """
     return sampler_named(name).make(seed, finished, guidance)

@@ -1,4 +1,4 @@
-"""The names of the shipped samplers, apart from their classes: a name is read without importing Optuna."""
+"""The names of the shipped samplers, in a module of their own so that reading them does not import Optuna."""
 
 from __future__ import annotations
 
