@@ -95,8 +95,8 @@ class InputFiles:
             return
         if not _same_files(self._staged, self._folder):
             raise StudyError(
-                f"going on with study {self._study!r}: expected the model and the data that it was made with, got "
-                "others, or samples in another order. Give the same, or go on without them: "
+                f"continuing study {self._study!r}: expected the model and the data that it was made with, got "
+                "others, or samples in another order. Give the same ones, or continue without giving them: "
                 f"bitfront.resume({self._study!r})."
             )
         self.model, self.data = (self._kept(path) for path in (self.model, self.data))
@@ -110,15 +110,16 @@ class InputFiles:
             return str(model)
         if not isinstance(model, onnx.ModelProto):
             raise ModelError(
-                f"reading the model: expected a path or an onnx.ModelProto, got {type(model).__name__}. Export it to "
-                "ONNX first, say with torch.onnx.export."
+                f"reading the model: expected a path or an onnx.ModelProto, got {type(model).__name__}. Export the "
+                "model to "
+                "ONNX first, for example with torch.onnx.export."
             )
         path = self._make_folder() / _MODEL
         try:
             onnx.save(model, path)
         except ValueError as error:  # protobuf refuses more than 2 GB
             raise ModelError(
-                f"writing the model: {short(error)}. Save it yourself with external data, and give the path."
+                f"writing the model: {short(error)}. Save the model yourself with external data, and give its path."
             ) from error
         return str(path)
 

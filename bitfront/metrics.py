@@ -100,10 +100,10 @@ def _check_same(metric: Metric, stored: str, study: str) -> None:
         return
     why = ""
     if both_handed:
-        why = " Its code differs, or a number, text, list or array that it uses; the digest behind the @ tells."
+        why = " Its code, or a number, text, list or array that it uses, has changed, as the digest behind the @ shows."
     raise StudyError(
-        f"going on with study {study!r}: expected its metric {stored}, got {given}.{why} Give the function as it was, "
-        "or search as a new study: scores of two metrics cannot be compared."
+        f"continuing study {study!r}: expected its metric {stored}, got {given}.{why} Give the function as it was, "
+        "or search as a new study, because scores of two metrics cannot be compared."
     )
 
 

@@ -25,7 +25,7 @@ class Given(SamplerKind):
         if self.lent is not None:
             return ""
         return (
-            "the study was searched with a sampler object that was given in Python, which is in no file. Go on with it "
+            "the study was searched with a sampler object that was given in Python, which is not stored. Continue it "
             "there: bitfront.resume(name, sampler=...)"
         )
 

@@ -251,9 +251,9 @@ def _run(
 def _advice(study: Study) -> str:
     """How to continue after an interruption."""
     if not verbs.exists(study.name, storage=study.storage):
-        return "nothing was made yet"
+        return "nothing was stored yet"
     given = repr(study.name) if study.metric is None else f"{study.name!r}, metric={study.metric.short_name}"
-    return f"bitfront.resume({given}) goes on with what was made of the study"
+    return f"bitfront.resume({given}) continues the study"
 
 
 @contextmanager
@@ -276,7 +276,8 @@ def _refuse_import_of_script(what: str) -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or "the script"
         raise ConfigError(
-            f"bitfront.{what} was called while a process of multiprocessing imports {script}. Put what the script does "
+            f"bitfront.{what} was called while a process of multiprocessing imports {script}. Put the code of the "
+            "script "
             "below `if __name__ == '__main__':`."
         )
 
@@ -335,8 +336,8 @@ def _changes(config: SearchConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     other = [row.name.replace("-", "_") for row in kept if stored.get(row.key) != wanted.get(row.key)]
     if other:
         raise StudyError(
-            f"going on with study {config.study!r}: it was made with another {' and another '.join(other)}. Leave that "
-            "out, begin anew with if_exists='replace', or give another name: study='…'."
+            f"continuing study {config.study!r}: it was made with another {' and another '.join(other)}. Leave that "
+            "out, start again with if_exists='replace', or give another name: study='…'."
         )
     return {row.key: _value(config, row) for row in named if row.name in resumed}
 

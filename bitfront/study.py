@@ -300,8 +300,9 @@ class Study:
             StudyError: this object is not one that a callback received.
         """
         raise StudyError(
-            f"stopping study {self.name!r}: this object is of no search that runs. Call stop() of the study that a "
-            "callback is given: bitfront.search(..., callbacks=[lambda study, trial: study.stop()])."
+            f"stopping study {self.name!r}: this object does not belong to a running search. Call stop() of the study "
+            "that a "
+            "callback receives: bitfront.search(..., callbacks=[lambda study, trial: study.stop()])."
         )
 
     @cached_property

@@ -75,10 +75,10 @@ class Extensible(Generic[Kind]):
             made = found()
         except TypeError as error:
             why = f"{found.__name__} cannot be made: {error}"
-            raise self.error(f"{self.option} {name}: {why}. Mend the class.") from error
+            raise self.error(f"{self.option} {name}: {why}. Correct the class.") from error
         if lacking:
             said = " and ".join(lacking)
-            raise self.error(f"{self.option} {name}: {found.__name__} does not say its {said}. Add them.")
+            raise self.error(f"{self.option} {name}: {found.__name__} does not define {said}. Add them.")
         return made
 
 
@@ -107,7 +107,7 @@ def load_entry_point(point: EntryPoint, error: type[BitfrontError]) -> Any:
     except Exception as cause:
         raise error(
             f"loading {point.value}, which an installed package registers as {point.name} of {point.group}, failed "
-            f"with {type(cause).__name__}: {cause}. Mend or remove that package."
+            f"with {type(cause).__name__}: {cause}. Correct or remove that package."
         ) from cause
 
 

@@ -61,7 +61,7 @@ def collect(
     """
     name, percentile = parse_method(method)
     if not len(indices):
-        raise DataError("calibration needs samples and its part of the data is empty: give more data")
+        raise DataError("calibration needs samples, but its part of the data is empty: give more data")
     runs = math.ceil(len(indices) / model.batch) * (1 if name in _ONE_PASS else 2)
     run = SampleRuns(model, dataset, indices, threads, Steps(progress, runs))
     seen = observe(run)
@@ -108,7 +108,10 @@ def notes(ranges: Ranges) -> list[str]:
     if wide:
         found.append(f"{_listed(wide)} went beyond {FP16_MAX:g}, the largest FP16 number")
     if ranges.infinite:
-        found.append(f"{_listed(ranges.infinite)} held infinite values, as masks do: ranges are of the finite ones")
+        found.append(
+            f"{_listed(ranges.infinite)} held infinite values, as masks do, so their ranges are those of the finite "
+            "values"
+        )
     return found
 
 

@@ -27,7 +27,7 @@ DEFAULT_VERSION = "8.6.0"
 _HEADER = re.compile(r"TRT-\d+-\w+")
 _SCALE = re.compile(r"[0-9a-fA-F]{1,8}")  # some writers drop leading zeros
 _FLOAT32 = np.finfo(np.float32)
-_ADVICE = "give a cache as TensorRT, trtexec or `bitfront export` writes it"
+_ADVICE = "give a cache that TensorRT, trtexec or `bitfront export` wrote"
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,15 @@ class Taken:
         """What a user should know about these ranges, one sentence each."""
         found = [
             f"ranges of {len(self.ranges.tensors) - len(self.missing)} tensors come from the calibration cache, which "
-            "holds neither minimum nor maximum: plus and minus the range counts as what was observed"
+            "holds no minimum and maximum, so plus and minus the range count as observed values"
         ]
         if self.missing:
-            found.append(f"{_listed(self.missing)} of the model not in the calibration cache, calibrated from data")
+            found.append(
+                f"{_listed(self.missing)} of the model are not in the calibration cache and were calibrated from the "
+                "data"
+            )
         if self.unknown:
-            found.append(f"{_listed(self.unknown)} of the calibration cache not in the model, left aside")
+            found.append(f"{_listed(self.unknown)} of the calibration cache are not in the model and were ignored")
         return found
 
 

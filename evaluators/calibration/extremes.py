@@ -133,7 +133,7 @@ def _not_finite_message(
     if np.isnan(run.real(array, batch)).any():
         value, rule = "NaN", "no tensor may hold NaN"
     else:
-        value, rule = "Inf", "what a layer reads or makes, and the model's outputs, have to be finite in float32"
+        value, rule = "Inf", "inputs and outputs of layers, and the model's outputs, have to be finite in float32"
     return (
         f"calibrating: tensor {name!r}, {_origin(run.model.graph, name)}, holds {value}, first in {where}; "
         f"{rule}. It is the first such tensor in the graph: leave the sample out, or repair the op that makes it"

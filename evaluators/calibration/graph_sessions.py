@@ -162,8 +162,8 @@ def open_session(graph: ir.Model, threads: int) -> Iterator[Any]:
             session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(
-                f"calibrating: ONNX Runtime refuses the model ({_last_line(error)}); ranges can only be collected "
-                "from ops that it knows"
+                f"calibrating: ONNX Runtime cannot run the model ({_last_line(error)}); ranges can only be collected "
+                "from ops that it supports"
             ) from error
         yield session
 

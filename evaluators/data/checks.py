@@ -65,7 +65,8 @@ class Checker:
         extra = sorted(arrays.keys() - {*wanted, *several - {SEVERAL}, LABELS, CLUSTERS})
         if extra:
             raise DataError(
-                f"{where} has {extra[0]!r}, which is no input of the model: expected arrays {wanted} and perhaps "
+                f"{where} has {extra[0]!r}, which is not an input of the model: expected arrays {wanted} and "
+                "optionally "
                 f"{LABELS!r} and {CLUSTERS!r}; rename it or leave it out"
             )
         if several and LABELS in arrays and self.takes(LABELS):
@@ -84,7 +85,7 @@ def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
     if not array.shape or array.shape[1:] != spec.shape[1:]:
         expected = ", ".join(["samples", *map(str, spec.shape[1:])])
         raise DataError(
-            f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
+            f"{where}: input {spec.name!r} expected shape ({expected}), got {array.shape}; "
             "shape the samples as the model takes them, or fix the model's input shape"
         )
     if array.dtype.name != spec.dtype:

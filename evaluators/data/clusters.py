@@ -17,7 +17,7 @@ from search.errors import DataError
 CLUSTERS = "clusters"
 CLUSTER_FILE = "clusters.csv"
 _HEADER = ["file", "cluster"]
-_ADVICE = "give one integer or text per sample, the same for samples that belong together"
+_ADVICE = "give one integer or text per sample, which is the same for samples that belong together"
 
 Ids = NDArray[Any]  # (samples,) int64 or text
 
@@ -99,8 +99,8 @@ def check_number(ids: Ids | None, what: str) -> None:
     """
     if ids is not None and len(np.unique(ids)) < 2:
         raise DataError(
-            f"{what}: all {len(ids)} samples are of one cluster ({_shown(ids[0])}), so nothing is known of how "
-            f"clusters differ, and an interval needs that: give samples of more clusters, or leave {CLUSTERS!r} out"
+            f"{what}: all {len(ids)} samples are of one cluster ({_shown(ids[0])}), so it is not known how much "
+            f"clusters differ, which an interval needs: give samples of more clusters, or leave {CLUSTERS!r} out"
         )
 
 
@@ -120,8 +120,8 @@ def check_apart(given: Mapping[str, Ids | None]) -> None:
             more = f" and {len(both) - 1} more" if len(both) > 1 else ""
             raise DataError(
                 f"{first} and {second} both have samples of cluster {str(both[0])!r}{more}: a cluster may be in one of "
-                "them only, or the score on one says too little that is new. Move its samples to one side; where the "
-                "ids are equal by chance, give those of one side other names"
+                "them only, because otherwise their scores are not independent. Move its samples to one side. If the "
+                "ids are equal by accident, rename those of one side"
             )
 
 
@@ -136,7 +136,7 @@ def _read_rows(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"cluster file {str(path)!r} cannot be read as CSV in UTF-8 ({error}): mend it") from error
+        raise DataError(f"cluster file {str(path)!r} cannot be read as CSV in UTF-8 ({error}): correct it") from error
     if not rows or rows[0] != _HEADER:
         raise DataError(
             f"cluster file {str(path)!r}: expected the first line {','.join(_HEADER)!r}, got "

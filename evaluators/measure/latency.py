@@ -205,12 +205,12 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
     except filelock.Timeout:
         raise DeviceBusyError(
             f"waited {timeout_s:g} s to measure latency on {device}: another process holds {path}. "
-            "Wait for the other study, or end it; see who it is with `fuser`."
+            "Wait for the other process, or end it; `fuser` shows its id."
         ) from None
     except OSError as error:
         raise DeviceBusyError(
             f"the lock file {path} of device {device} cannot be used: {error}. "
-            "Remove it, or point TMPDIR of every bitfront process at one folder they can all write."
+            "Remove it, or set TMPDIR of every bitfront process to one folder that all of them can write."
         ) from error
     try:
         yield

@@ -25,7 +25,8 @@ def _class_scores(outputs: Outputs, metric: str) -> NDArray[Any]:
     if scores.ndim != 2:
         raise DataError(
             f"metric {metric} reads class scores from the first float output and needs shape (n, classes), "
-            f"but {name!r} has shape {scores.shape}; choose another --metric, say sqnr, or one of your own"
+            f"but {name!r} has shape {scores.shape}; choose another --metric, for example sqnr, or write one of your "
+            "own"
         )
     check_classes(metric, name, scores.shape)
     return scores

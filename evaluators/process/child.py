@@ -100,7 +100,7 @@ class Child:
         try:
             code = self.process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
-            return "it closed its line and goes on"
+            return "it closed its connection and still runs"
         if code >= 0:
             return f"exit code {code}"
         # The kernel's out-of-memory killer sends SIGKILL; so may a user, which a second attempt tells apart.

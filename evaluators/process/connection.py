@@ -189,7 +189,7 @@ class Connection:
 
     def _refuse_canceled(self) -> None:
         if self._canceled:
-            raise EvaluatorError("the evaluator process was ended, as nobody needs its answer any more")
+            raise EvaluatorError("the evaluator process was ended, because its answer is no longer needed")
 
     def _refuse_changed(self, found: Description) -> None:
         """Measures of two contents must not mix: what was found before a process was replaced has to be there still."""
@@ -198,8 +198,8 @@ class Connection:
         if changed:
             raise EvaluatorError(
                 f"opening model and data again, as the evaluator process was replaced: {' and '.join(changed)} changed "
-                "while they were in use, and what comes now would not compare with what was measured before. Restore "
-                "them, then resume the study; for the new ones, start another."
+                "while they were in use, so new measurements could not be compared with the earlier ones. Restore "
+                "them, then resume the study; to use the new ones, start another study."
             )
 
     def _converse(self, request: str, arguments: Mapping[str, Any], on_event: OnEvent | None, bounds: Bounds) -> Any:

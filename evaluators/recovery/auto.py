@@ -82,7 +82,7 @@ class Trials:
         self._done(len(steps), len(steps))
         notes = list(self._held_out.notes)
         if not self._forced and now.stages and self._held_out.is_worse(plain, now.outcome):
-            notes.append("nothing is kept: all steps together make the loss larger by more than chance")
+            notes.append("nothing is kept, because all steps together increase the loss by more than chance")
             return Recovered(ranges, tuple(map(_dropped, now.records)), (), tuple(notes))
         return Recovered(now.ranges, tuple(now.records), tuple(now.stages), tuple(notes))
 
@@ -90,7 +90,7 @@ class Trials:
         """One step; what it proposes becomes part of `now` where it is kept."""
         before = now.outcome
         if self._context.seconds_left() <= 0 and not self._forced:
-            return _record(step, before, "not tried: the time for recovery was over")
+            return _record(step, before, "it was not tried, because the time for recovery was over")
         try:
             proposal = step.propose(self._context, now.ranges)
             if proposal is None:

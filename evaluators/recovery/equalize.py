@@ -16,7 +16,7 @@ class Equalize(RecoveryStep):
     """Divides channels of activations by powers of two and multiplies the weights that read them."""
 
     name = "equalize"
-    summary = "brings the channels of each stream to alike ranges by powers of two; float outputs stay equal"
+    summary = "scales channels by powers of two so that their ranges become similar; the float outputs do not change"
     exact = True
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:

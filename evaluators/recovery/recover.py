@@ -122,7 +122,7 @@ def recover(
     if Precision.INT8 not in int8.values():
         return ranges, RecoveryRecord(
             asked,
-            notes=("INT8 is offered for no group of this model: the target runs none in it, or --keep leaves none",),
+            notes=("no group of this model can run in INT8, because of the target or of --keep",),
         )
     with tempfile.TemporaryDirectory(prefix="bitfront-recovery-") as folder:
         run = _Run(subject, emulator, int8, start + seconds, Path(folder), alive)
@@ -238,7 +238,7 @@ class _Run:
             clusters=self._subject.samples.clusters(self._held_out),
         )
         if self._wild:
-            found.notes.append(f"{self._wild} held-out samples decide nothing: they are far from usual in amplitude")
+            found.notes.append(f"{self._wild} held-out samples are ignored, because their amplitude is far from usual")
         return found
 
     def calibrate_whole(self, found: Recovered, plain: Ranges) -> Ranges:

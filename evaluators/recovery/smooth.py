@@ -27,7 +27,7 @@ class Smooth(RecoveryStep):
     """
 
     name = "smooth"
-    summary = "moves outlier channels before matrix products into their weights, as strongly as helps each layer"
+    summary = "moves the scale of outlier channels into the weights of matrix products, as far as it helps each layer"
     exact = True
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:

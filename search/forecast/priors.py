@@ -103,7 +103,7 @@ def latency_prior(layout: Layout, baselines: Sequence[Baseline], work: Floats | 
         got = [b.latency_ms for b in baselines]
         raise SurrogateError(
             f"predicting latency needs measured baselines, each with a positive latency; got latencies {got}. "
-            "Look at why the uniform assignments fail: bitfront show STUDY 0."
+            "`bitfront show STUDY 0` shows why a uniform assignment failed."
         )
     share = _shares(layout, baselines, work)
     constant, moved, known = _changes(layout, baselines)

@@ -254,7 +254,7 @@ def _pin(anchor: ir.Node) -> str:
         return ""
     if is_constant(anchor.inputs[0]):
         return "the constant is the first factor, which engines do not quantize"
-    return "both factors are activations, as in attention; kept in high precision"
+    return "both factors are activations, as in attention, which are kept in a high precision"
 
 
 def _edges(

@@ -76,7 +76,9 @@ class Model:
         for name, parts in factors.items():
             value = graph.graph.initializers.get(name)
             if value is None or value.const_value is None:
-                raise ModelError(f"scaling constants of the model: expected a constant {name!r}, and there is none")
+                raise ModelError(
+                    f"scaling constants of the model: expected a constant {name!r}, but the model has none"
+                )
             array = value.const_value.numpy()
             value.const_value = ir.tensor((array * math.prod(parts)).astype(array.dtype), name=name)
         recovery = Recovery({name: tuple(parts) for name, parts in factors.items()})
@@ -135,7 +137,7 @@ def _refuse_repeated_outputs(proto: onnx.ModelProto, path: Path) -> None:
     if repeated is not None:
         raise ModelError(
             f"loading {path}: expected outputs of different names, but {repeated!r} is listed {names.count(repeated)} "
-            "times. List it once, or hand the second on through an Identity with a name of its own."
+            "times. List it once, or give the second one another name with an Identity node."
         )
 
 
@@ -171,5 +173,5 @@ def _nothing_to_quantize(model: ir.Model, groups: tuple[Group, ...], path: Path)
         found = f"{double[0]!r} does not compute in float32 on an activation"
     return (
         f"looking for layers in {path}: expected at least one Conv, ConvTranspose, Gemm or MatMul with constant "
-        f"weights, but {found}. There is nothing to choose a precision for."
+        f"weights, but {found}. There is no layer to choose a precision for."
     )

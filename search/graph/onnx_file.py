@@ -49,7 +49,7 @@ def read(path: Path) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(str(path))
     except (onnx.checker.ValidationError, onnx.onnx_cpp2py_export.shape_inference.InferenceError, ValueError) as error:
-        raise ModelError(f"checking {path}: the ONNX checker refuses it: {_first_line(error)}") from error
+        raise ModelError(f"checking {path}: the ONNX checker reports an error: {_first_line(error)}") from error
     if total <= _MOST_INSIDE:
         with understanding(path):
             external_data_helper.load_external_data_for_model(proto, str(path.parent))
@@ -102,7 +102,7 @@ def understanding(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(
-            f"loading {path}: the file passes the ONNX checker, but its contents make no sense: {_cause(error)}. "
+            f"loading {path}: the file passes the ONNX checker, but its contents are inconsistent: {_cause(error)}. "
             "Export it again."
         ) from error
 
@@ -163,7 +163,7 @@ def at_least_opset(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         return converted
     except Exception as error:
         raise ModelError(
-            f"converting {path} from opset {version} to {UPGRADE_OPSET}: ONNX's converter gave up: "
+            f"converting {path} from opset {version} to {UPGRADE_OPSET}: ONNX's converter failed: "
             f"{_first_line(error)}. Export the model with opset {OLDEST_OPSET} or newer."
         ) from error
 
@@ -200,7 +200,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         if path.stat().st_size > _LARGEST_FILE:
             raise ModelError(
                 f"loading {path}: expected an ONNX file of at most 2 GiB, got {path.stat().st_size / 2**30:.1f} GiB. "
-                "Save the model with external data: then its weights may be of any size."
+                "Save the model with external data, which allow weights of any size."
             )
         data = path.read_bytes()
     except OSError as error:

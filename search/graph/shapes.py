@@ -123,7 +123,8 @@ def _from_batch(value: ir.Value, batch: int | None, path: Path) -> ShapeRequest:
     dims = list(value.shape) if value.shape is not None else []
     if value.shape is not None and not dims:
         raise ModelError(
-            f"loading {path}: input {value.name!r} is a scalar; bitfront feeds samples along a first axis. Make it a "
+            f"loading {path}: input {value.name!r} is a scalar, but bitfront needs samples along a first axis. Make it "
+            "a "
             "constant of the model, or give it a batch axis."
         )
     if not dims:

@@ -187,7 +187,7 @@ class QLearningSampler(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        raise AssertionError(f"{param_name} is no decision of the study")
+        raise AssertionError(f"{param_name} is not a decision of the study")
 
     def rewards(self, history: History) -> Floats | None:
         """(n,) score of every measured mix; None if uniform FP32 was not measured yet."""

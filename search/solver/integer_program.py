@@ -94,7 +94,7 @@ def solve(
         if found is None or found.codes is None or _allowed(structure, terms, limited, found.codes):
             return found
         if any(np.array_equal(found.codes, codes) for codes in cuts):
-            raise SolverError(f"solving {len(structure.sizes)} decisions: HiGHS gives codes that it was denied.")
+            raise SolverError(f"solving {len(structure.sizes)} decisions: HiGHS returned codes that are forbidden.")
         cuts.append(found.codes)  # allowed within HiGHS's tolerances only
 
 

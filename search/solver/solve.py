@@ -209,7 +209,8 @@ def within(
         _improve(known, found, both)
     if known.codes is None and timed_out:
         raise SolverError(
-            f"solving {len(structure.sizes)} decisions within a limit of {limit:g}: HiGHS found nothing that keeps it "
+            f"solving {len(structure.sizes)} decisions within a limit of {limit:g}: HiGHS found no solution that keeps "
+            "it "
             f"within {time_limit_s:g} s. Allow more time or a looser limit."
         )
     return _solution(known, both, timed_out)
@@ -261,8 +262,9 @@ def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iter
     while (found := program.solve(structure, terms, forbidden=cuts, time_limit_s=time_limit_s)) is not None:
         if found.timed_out or found.codes is None:
             raise UnfinishedError(
-                f"solving {len(structure.sizes)} decisions: they are too entangled for elimination, and HiGHS did not "
-                f"finish within {time_limit_s:g} s. Decide about blocks instead of groups."
+                f"solving {len(structure.sizes)} decisions: too many of them are connected for elimination, and HiGHS "
+                "did not "
+                f"finish within {time_limit_s:g} s. Search with --granularity block."
             )
         cuts.append(found.codes)
         yield found.codes, float(structure.sums(terms, found.codes[None])[0])

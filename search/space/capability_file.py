@@ -62,7 +62,9 @@ def _parse(text: str, shown: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(text) if as_json else toml.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{shown}: expected {'JSON' if as_json else 'TOML'}, got {error}; mend that place") from error
+        raise ConfigError(
+            f"{shown}: expected {'JSON' if as_json else 'TOML'}, got {error}; correct it there"
+        ) from error
     return data
 
 
@@ -72,7 +74,7 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"name: expected a text in quotes, got {data[_NAME]!r}"
     for label in data.keys() - {_NAME}:
         if label == Precision.FP32.label:
-            yield "[fp32]: every target runs everything in FP32; take the table out"
+            yield "[fp32]: every target runs everything in FP32; remove the table"
         elif label not in _LOWER:
             yield f"{label!r}: expected the name of a precision, {' or '.join(_LOWER)}, or `name`{_near(label, _LOWER)}"
         elif not isinstance(data[label], Mapping):
@@ -80,7 +82,7 @@ def _problems(data: Mapping[str, Any]) -> Iterable[str]:
         else:
             yield from (f"[{label}] {problem}" for problem in _table_problems(label, data[label]))
     if not data.keys() - {_NAME}:
-        yield f'it says nothing; write a table such as [{Precision.INT8.label}] with `without = ["MatMul"]`'
+        yield f'the file has no rules; write a table such as [{Precision.INT8.label}] with `without = ["MatMul"]`'
 
 
 def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
@@ -93,7 +95,7 @@ def _table_problems(label: str, table: Mapping[str, Any]) -> Iterable[str]:
         elif problem := checks[key](value):
             yield f"{key}: {problem}"
     if {OPS, WITHOUT} <= table.keys():
-        yield f"{OPS} and {WITHOUT}: give one, either all op types that are run or those that are not"
+        yield f"{OPS} and {WITHOUT}: both were given; give either all op types that are run or those that are not"
 
 
 def _ops_problem(value: Any) -> str:

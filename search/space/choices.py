@@ -217,11 +217,11 @@ def _kept(groups: Sequence[Group], capability: Capability, keep: Sequence[KeepRu
         text = f"--keep '{rule.pattern}={rule.precision.label}'"
         if rule.precision not in capability.precisions:
             offered = ", ".join(p.label for p in capability.precisions)
-            raise ConfigError(f"{text}: this target runs {offered}, not {rule.precision.label}.")
+            raise ConfigError(f"{text}: expected a precision of this target, {offered}, got {rule.precision.label}.")
         matched = [group for group in groups if any(re.search(rule.pattern, name) for name in group.nodes)]
         if not matched:
             raise ConfigError(
-                f"{text}: the pattern is found in no layer name. `bitfront layers MODEL` lists them; "
+                f"{text}: the pattern matches no layer name. `bitfront layers MODEL` lists them; "
                 f"the first is {groups[0].name!r}."
             )
         for group in matched:

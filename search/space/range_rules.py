@@ -33,13 +33,15 @@ class RangeRule:
             re.compile(pattern)
             found = cls(pattern, float(low), float(high))
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"--range: expected a regular expression, got {pattern!r}; mend it: {error}") from error
+            raise ConfigError(
+                f"--range: expected a regular expression, got {pattern!r}; correct it: {error}"
+            ) from error
         except ValueError as error:
             raise ConfigError(f"--range: expected numbers in LOW:HIGH, got {ends!r}; write it like 0:6") from error
         if not (math.isfinite(found.low) and math.isfinite(found.high)):
-            raise ConfigError(f"--range {text}: expected finite ends, got {ends}; give the largest worth holding")
+            raise ConfigError(f"--range {text}: expected finite ends, got {ends}; give the largest value to represent")
         if found.low >= found.high:
-            raise ConfigError(f"--range {text}: expected LOW < HIGH, got {ends}; exchange the ends")
+            raise ConfigError(f"--range {text}: expected LOW < HIGH, got {ends}; swap the ends")
         return found
 
     def matches(self, names: Iterable[str]) -> list[str]:
@@ -58,7 +60,7 @@ def check_matches(rules: Sequence[RangeRule], names: Iterable[str]) -> None:
         if not rule.matches(known):
             shown = ", ".join(known[:3])
             raise ConfigError(
-                f"--range {rule}: expected the name of a float tensor of the model, and none of {len(known)} matches; "
+                f"--range {rule}: expected a pattern for float tensors of the model, but none of {len(known)} matches; "
                 f"names are like {shown}. `bitfront layers` shows the layers"
             )
 

@@ -29,6 +29,6 @@ class KeepRule:
             re.compile(pattern)
             return cls(pattern, Precision.parse(label))
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"--keep: expected a regular expression, got {pattern!r}; mend it: {error}") from error
+            raise ConfigError(f"--keep: expected a regular expression, got {pattern!r}; correct it: {error}") from error
         except ValueError as error:
             raise ConfigError(f"--keep: expected REGEX=PRECISION, got {text!r}; {error}") from error

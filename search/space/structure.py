@@ -100,7 +100,7 @@ class Structure:
         found: Terms = terms.copy()
         for decision, code in fixed.items():
             if not (0 <= decision < len(self.sizes) and 0 <= code < self.sizes[decision]):
-                raise SolverError(f"holding decision {decision} at code {code}: there is no such decision or code.")
+                raise SolverError(f"fixing decision {decision} at code {code}: there is no such decision or code.")
             others = self.unary_starts[decision] + np.delete(np.arange(self.sizes[decision]), code)
             found[..., others] = np.inf
         return found

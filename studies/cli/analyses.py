@@ -76,7 +76,7 @@ def profile(
     from studies.verbs import analyses
 
     if as_json and as_csv:
-        raise ConfigError("printing the profile: --json and --csv were both given; give one.")
+        raise ConfigError("printing the profile: --json and --csv were both given. Give one of them.")
     if sort not in profiles.ORDERS:
         raise ConfigError(f"--sort {sort}: expected {' or '.join(profiles.ORDERS)}.")
     changes = read_changes(options, "profile")
@@ -219,7 +219,7 @@ def sensitivity(
     from studies.verbs import analyses
 
     if as_json and as_csv:
-        raise ConfigError("printing sensitivities: --json and --csv were both given; give one.")
+        raise ConfigError("printing sensitivities: --json and --csv were both given. Give one of them.")
     thresholds, others = split_thresholds(options)
     if plot is not None:
         sensitivity_plot.check_path(plot)
@@ -301,7 +301,7 @@ def _without_study(model: str, options: Mapping[str, Any], *, target: str | None
     of_study = {"--target": target, "--model": options["model"], "--storage": storage}
     for name, value in of_study.items():
         if value:
-            raise ConfigError(f"{name}: it belongs to a study, and {model} is an ONNX file. Leave it out.")
+            raise ConfigError(f"{name}: this option is for a study, but {model} is an ONNX file. Leave the option out.")
     if not options["data"]:
         raise ConfigError(f"measuring the sensitivity of {model}: expected --data to run it on. Add --data DATA.")
     return read_config({**options, "model": model})

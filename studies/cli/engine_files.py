@@ -54,9 +54,11 @@ def inspect(
     from studies.verbs import engine_files
 
     if as_json and as_csv:
-        raise ConfigError("printing the layers: --json and --csv were both given; give one.")
+        raise ConfigError("printing the layers: --json and --csv were both given. Give one of them.")
     if against_profile is not None and against is None:
-        raise ConfigError("--against-profile is of the engine that --against names: give both.")
+        raise ConfigError(
+            "--against-profile was given without --against. Give --against with the engine of that profile."
+        )
     found = engine_files.inspect(file, profile=profile, against=against, against_profile=against_profile)
     if as_json:
         print_json("inspect", found.to_json())
@@ -150,7 +152,9 @@ def gate(
     changes = read_changes(options, "gate")
     data = changes.pop("data", None)
     if data is None:
-        raise ConfigError("gating: expected --data with samples to score both engines on, and it is missing. Give it.")
+        raise ConfigError(
+            "gating: expected --data with samples to score both engines on, but it is missing. Add --data DATA."
+        )
     limits = GateLimits(
         None if max_drop is None else parse_drop(max_drop),
         None if max_slowdown is None else parse_tolerance(max_slowdown, "--max-slowdown"),

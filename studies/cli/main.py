@@ -90,7 +90,8 @@ def register_verb(name: str, module: str) -> None:
     """
     if name in VERBS:
         raise ConfigError(
-            f"registering the verb {name}: expected a new name, got one of {VERBS[name].module}; choose another"
+            f"registering the verb {name}: expected a new name, got that of a verb of {VERBS[name].module}; choose "
+            "another"
         )
     VERBS[name] = VerbRow(module)
 
@@ -153,7 +154,7 @@ def _load(verb: str) -> Callable[..., None]:
             raise
         raise ConfigError(
             f"adding the verb {verb} of another package: importing {verb} from {module} failed with "
-            f"{type(error).__name__}: {error}. Mend or remove that package."
+            f"{type(error).__name__}: {error}. Correct or remove that package."
         ) from error
 
 

@@ -62,7 +62,7 @@ def front(
     limits = read_changes(options, "front")
     found = readings.front(study, limits, storage=storage, target=target, whole=False, picks=pick or ())
     if as_json and as_csv:
-        raise ConfigError("printing the front: --json and --csv were both given; give one.")
+        raise ConfigError("printing the front: --json and --csv were both given. Give one of them.")
     if as_json:
         print_json("front", front_json(found.standing, found.mixes, found.assignments))
     elif as_csv:
@@ -90,7 +90,7 @@ def trials(
     from studies.verbs import readings
 
     if as_json and as_csv:
-        raise ConfigError("printing the trials: --json and --csv were both given; give one.")
+        raise ConfigError("printing the trials: --json and --csv were both given. Give one of them.")
     if sort not in _SORTS:
         raise ConfigError(f"--sort {sort}: expected one of {', '.join(_SORTS)}. Give one of these.")
     found = readings.trials(study, read_changes(options, "trials"), storage=storage, target=target)
@@ -145,7 +145,7 @@ def studies(storage: Storage = None, as_json: Json = False) -> None:
     elif rows:
         print_text_table(studies_table(rows))
     else:
-        say("There is no study yet.")
+        say("The database has no study yet.")
 
 
 def _watch(study: str, storage: str | None, *, as_json: bool) -> None:

@@ -124,7 +124,10 @@ def delete(
     """Delete a study with its evaluations and engines."""
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"deleting study {study!r}: nobody is here to be asked. Add --yes.")
+            raise ConfigError(
+                f"deleting study {study!r}: expected a terminal to ask for confirmation. Add --yes to delete without "
+                "asking."
+            )
         typer.confirm(f"Delete study {study!r} with all its evaluations and engines?", abort=True)
     from studies.cli.printing.output import print_json, say
     from studies.verbs import deletion

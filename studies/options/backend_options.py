@@ -43,7 +43,7 @@ def read_values(kind: BackendKind, texts: Sequence[str]) -> dict[str, Any]:
         if row.many:
             value = [*values.get(row.keyword, ()), value]
         elif row.keyword in values:
-            problems.append(f"{OPTION} {name}: given twice; keep one")
+            problems.append(f"{OPTION} {name}: the option is given twice; keep one")
         values[row.keyword] = value
     if problems:
         raise ConfigError("\n".join(problems))
@@ -75,7 +75,7 @@ def _unknown(kind: BackendKind, name: str, known: Mapping[str, BackendOption]) -
 
 def _file(text: str, option: str) -> str:
     if not Path(text).is_file():
-        raise ConfigError(f"{option} {text}: there is no such file. Give the path of one that is there.")
+        raise ConfigError(f"{option} {text}: there is no such file. Give the path of an existing file.")
     return str(Path(text).absolute())
 
 

@@ -138,15 +138,15 @@ class Limit:
         ratio, example = metric.ratio, f"{30 if metric.unit else 0.5}{metric.unit}"
         if amount.percent and not ratio:
             plain = metric.unit or "plain numbers"
-            return f"a percentage means nothing for values in {plain}; use --accuracy-limit {example}"
+            return f"a percentage has no meaning for values in {plain}; use --accuracy-limit {example}"
         if amount.unit and amount.unit.lower() != metric.unit.lower():
             values = metric.values_text
             return f"its values are {values}, not in {amount.unit}; leave the unit out or change the metric"
         if ratio and self.difference and amount.value >= 1:
             share = quantities.format_percent(amount.value / (1 if amount.percent else 100)).replace(" ", "")
-            return "a drop of the whole range is no limit; " + ("give less" if amount.percent else f"write {share}")
+            return "a drop of the whole range limits nothing; " + ("give less" if amount.percent else f"write {share}")
         if ratio and not 0 <= amount.value <= 1:
-            hint = "" if amount.percent or amount.value < 0 else f", say {amount.value:g}%"
+            hint = "" if amount.percent or amount.value < 0 else f", for example {amount.value:g}%"
             return f"its values lie from 0 to 1; write a share or a percentage of that range{hint}"
         return ""
 
@@ -165,7 +165,7 @@ def register_limit(limit: Limit) -> Limit:
         if limit.name == row.name or limit.option == row.option or limit.word == row.word:
             raise ConfigError(
                 f"{doing}: expected a name, an option and a word of its own, got one of the limit {row.name} "
-                f"(--{row.option}), which is there already. Choose others, or remove the package that registers it."
+                f"(--{row.option}), which already exists. Choose others, or remove the package that registers it."
             )
     if limit.unit not in (*UNITS, "metric"):
         raise ConfigError(f"{doing}: expected a unit of {', '.join(UNITS)} or metric, got {limit.unit!r}. Name one.")
@@ -256,7 +256,7 @@ def add_installed_limits() -> None:
     """
     for name, found in load_registered(GROUP, ConfigError):
         if not isinstance(found, Limit):
-            raise ConfigError(f"loading the limit {name}: expected a Limit, got {found!r}. Mend its package.")
+            raise ConfigError(f"loading the limit {name}: expected a Limit, got {found!r}. Correct its package.")
         if LIMITS.get(found.name) is not found:
             register_limit(found)
 
@@ -363,7 +363,7 @@ def check_names(bounds: Mapping[str, object]) -> None:
     unknown = sorted(bounds.keys() - LIMITS.keys())
     if unknown:
         raise ConfigError(
-            f"setting limits: expected some of {', '.join(LIMITS)}, got {', '.join(unknown)}; a limit of your own has "
+            f"setting limits: expected some of {', '.join(LIMITS)}, got {', '.join(unknown)}; your own limits have "
             "to be registered in every process that reads the study"
         )
 

@@ -144,7 +144,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: expected a readable TOML file, got {error.strerror}; check it") from error
     except ValueError as error:
-        raise ConfigError(f"--config {path}: expected TOML in UTF-8, got {error}; mend that place") from error
+        raise ConfigError(f"--config {path}: expected TOML in UTF-8, got {error}; correct it there") from error
     return data
 
 

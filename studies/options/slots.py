@@ -46,17 +46,22 @@ def slots_of(config: SearchConfig, kind: BackendKind, *, nvml: Any = None) -> tu
         return ()
     if config.gpus is not None and config.workers is not None:
         raise ConfigError(
-            "--gpus and --workers: give one; --gpus starts a worker per GPU, --workers on processor cores."
+            "--gpus and --workers were both given. Give --gpus for a worker per GPU, or --workers for workers on CPU "
+            "cores."
         )
     if config.gpus is not None:
         if "device" in config.given and config.device not in ("auto", "cuda"):
-            raise ConfigError(f"--gpus and --device {config.device}: give one; --gpus says which GPUs are used.")
+            raise ConfigError(
+                f"--gpus and --device {config.device} were both given. Leave --device out, because --gpus selects the "
+                "GPUs."
+            )
         return gpu_slots(config.gpus, nvml=nvml)
     if kind.runs_on_gpu(None if config.device == "auto" else config.device):
         where = f"backend {kind.name}" if config.device == "auto" else f"--device {config.device}"
         raise ConfigError(
-            f"--workers {config.workers}: expected the processor, got {where}. Two processes that measure on one GPU "
-            "disturb each other: write --gpus, which starts one per GPU."
+            f"--workers {config.workers}: expected a search on the CPU, got {where}. Two processes that measure on one "
+            "GPU "
+            "disturb each other. Give --gpus instead, which starts one worker per GPU."
         )
     return cpu_slots(config.workers or 1, config.threads)
 

@@ -96,7 +96,7 @@ def _read_steps(text: str, option: str) -> str:
     if not all(re.fullmatch(r"[\w.:-]+", name) for name in names):
         raise refusal(option, "auto, none, or names of steps with commas between them", text, "write equalize,bias")
     if len(names) > 1 and {"auto", "none"} & set(names):
-        raise refusal(option, "auto or none alone, or names of steps", text, "leave the word or the names out")
+        raise refusal(option, "auto or none alone, or names of steps", text, "leave out either the word or the names")
     return ",".join(names)
 
 
@@ -120,10 +120,20 @@ def _read_weights(text: str, option: str) -> tuple[float, float]:
 def _read_lease(text: str, option: str) -> float:
     seconds = quantities.parse_duration_s(text, option)
     if seconds < LEAST_LEASE_S:
-        raise refusal(option, f"at least {LEAST_LEASE_S:g}s", text, "a busy machine would lose its own workers")
+        raise refusal(
+            option,
+            f"at least {LEAST_LEASE_S:g}s",
+            text,
+            "with a shorter lease a busy machine would lose its own workers",
+        )
     if seconds > MOST_LEASE_S:
         most = quantities.format_duration_s(MOST_LEASE_S)
-        raise refusal(option, f"at most {most}", text, "what a lost worker was at would never be taken over")
+        raise refusal(
+            option,
+            f"at most {most}",
+            text,
+            "with a longer lease the evaluations of a lost worker would hardly be taken over",
+        )
     return seconds
 
 

@@ -38,7 +38,7 @@ class RestrictedBackend:
             kind = "with zero point 0" if inside.placement.symmetric else "with a zero point"
             raise ConfigError(
                 f"--capabilities {rules.name}: [int8] has symmetric = {str(rules.symmetric).lower()}, but {name} "
-                f"quantizes activations {kind} and cannot do otherwise. Take the line out."
+                f"always quantizes activations {kind}. Remove the line."
             )
 
     @property

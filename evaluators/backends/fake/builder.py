@@ -140,7 +140,7 @@ class FakeBuilder:
             labels, build = content["assignment"], int(content["build"])
             assignment = Assignment({group: Precision.parse(label) for group, label in labels.items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RefusedError(f"{path.name} is no engine of the fake backend, or damaged: {error}") from error
+            raise RefusedError(f"{path.name} is not an engine of the fake backend, or is damaged: {error}") from error
         if made_of != [VERSION, self.model.digest, self._seed]:
             raise RefusedError(f"{path.name} is a fake engine of another model, seed or version")
         return assignment, build

@@ -74,7 +74,7 @@ def _refuse(group: Group, message: str) -> None:
 
 
 def _refuse_unnamed(group: Group, message: str) -> None:
-    raise RefusedError("an invented fault, of no group in particular")
+    raise RefusedError("an invented fault of no particular group")
 
 
 def _fail(group: Group, message: str) -> None:

@@ -25,18 +25,27 @@ class FakeOptions:
     """
 
     threads: int = 1
-    seed: int = option("count", 0, "Another one invents other numbers.", name="fake-seed", metavar="N")
+    seed: int = option("count", 0, "Seed of the invented numbers.", name="fake-seed", metavar="N")
     faults: tuple[str, ...] = option(
-        "text", (), "What goes wrong, as crash:conv2=int8; repeatable.", name="fake-fault", metavar="FAULT", many=True
+        "text",
+        (),
+        "A fault to simulate, as crash:conv2=int8. Can be repeated.",
+        name="fake-fault",
+        metavar="FAULT",
+        many=True,
     )
-    build_time_s: float = option("duration", 0.0, "How long every build lasts.", name="fake-build-time", metavar="TIME")
+    build_time_s: float = option("duration", 0.0, "How long every build takes.", name="fake-build-time", metavar="TIME")
     precisions: tuple[str, ...] = option(
         "text",
         (),
-        "A precision that it offers beside fp32, all by default; repeatable.",
+        "A precision that the backend offers beside fp32, by default all. Can be repeated.",
         name="fake-precision",
         many=True,
     )
     relative: bool = option(
-        "switch", False, "Latencies as ratios to FP32: on, off.", name="fake-relative", metavar="SWITCH"
+        "switch",
+        False,
+        "Whether latencies are measured as ratios to FP32: on or off.",
+        name="fake-relative",
+        metavar="SWITCH",
     )

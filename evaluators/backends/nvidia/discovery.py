@@ -132,8 +132,8 @@ def gpu_uuids(nvml: Any = None) -> list[str]:
     """
     if nvml is None and not has_traces():
         raise TargetError(
-            "counting GPUs: there is no NVIDIA GPU here: no nvidia-smi, no /dev/nvidia*, no /proc/driver/nvidia. In a "
-            "container, start it with --gpus all. For several workers on the processor write --workers N."
+            "counting GPUs: there is no NVIDIA GPU here (no nvidia-smi, no /dev/nvidia*, no /proc/driver/nvidia). In a "
+            "container, start it with --gpus all. For several workers on the CPU give --workers N."
         )
     try:
         nvml = nvml or import_nvml()
@@ -181,7 +181,7 @@ def visible_gpus(nvml: Any = None) -> Sequence[str]:
     entries = [entry.strip() for entry in given.split(",")]
     usable = next((i for i, entry in enumerate(entries) if not entry or entry.startswith("-")), len(entries))
     if not usable:
-        raise ConfigError(f"--gpus: {VISIBLE}={given!r} hides every GPU. Unset it, or name some in it.")
+        raise ConfigError(f"--gpus: {VISIBLE}={given!r} hides every GPU. Unset the variable, or name GPUs in it.")
     _check_entries(entries[:usable], given)
     return entries[:usable]
 
@@ -191,7 +191,7 @@ def _check_entries(entries: Sequence[str], given: str) -> None:
     for i, entry in enumerate(entries):
         if not _VISIBLE_ENTRY.fullmatch(entry):
             raise ConfigError(
-                f"--gpus: {VISIBLE}={given!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L tells them."
+                f"--gpus: {VISIBLE}={given!r} names {entry!r}; expected numbers, or UUIDs as nvidia-smi -L shows them."
             )
         if _plain(entry) in map(_plain, entries[:i]):
             raise ConfigError(f"--gpus: {VISIBLE}={given!r} names {entry} twice. Two workers would share one GPU.")

@@ -34,7 +34,7 @@ def _no_gpu_check(needed_by: str) -> Check:
     driver = discovery.driver_version()
     if shutil.which("nvidia-smi") is None and driver is None:
         advice = (
-            f"Backend {needed_by} runs on an NVIDIA GPU alone: use a machine that has one and its driver, start a "
+            f"Backend {needed_by} runs only on an NVIDIA GPU. Use a machine with a GPU and its driver, start a "
             "container with --gpus all, or search with --backend onnxruntime."
         )
         found = "none: no nvidia-smi and no NVIDIA driver here"
@@ -42,8 +42,8 @@ def _no_gpu_check(needed_by: str) -> Check:
     return Check(
         "gpu",
         False,
-        "a driver is installed, but nvidia-smi names no GPU",
-        "See what `nvidia-smi` says. In a container: start it with --gpus all, where nvidia-container-toolkit is.",
+        "a driver is installed, but nvidia-smi shows no GPU",
+        "Run `nvidia-smi` to see why. Start a container with --gpus all, which needs nvidia-container-toolkit.",
     )
 
 

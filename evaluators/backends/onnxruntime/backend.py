@@ -74,8 +74,8 @@ class OnnxRuntimeBackend:
         if name is None:
             visible = discovery.visible_text()
             raise TargetError(
-                f"--device {self.device.name}: the NVIDIA driver knows no such GPU{visible and f', with {visible}'}. "
-                "`bitfront doctor` shows which there are."
+                f"--device {self.device.name}: the NVIDIA driver finds no such GPU{visible and f', with {visible}'}. "
+                "`bitfront doctor` lists the GPUs."
             )
         return name
 
@@ -127,8 +127,9 @@ class OnnxRuntimeBackend:
             self.check()  # where nothing runs at all, the model is not to blame
             raise ModelError(
                 f"checking the model: ONNX Runtime ({self.device.name}) cannot run the float model: "
-                f"{first_line(error)}. With every backend it runs calibration and the float reference: remove or "
-                "replace what it does not know; neither another backend nor --plugin helps."
+                f"{first_line(error)}. ONNX Runtime is needed for calibration and the float reference with every "
+                "backend. Remove or "
+                "replace the operators that it does not support; another backend or --plugin does not help."
             ) from error
 
     def plain_session(self, graph: ir.Model) -> OnnxRuntimeSession:

@@ -58,7 +58,7 @@ def require_loaded(ort: Any, session: Any, device: str, index: int) -> None:
         return
     folder = Path(ort.__file__).parent / "capi"
     raise TargetError(
-        f"--device {device}: ONNX Runtime's CUDA provider does not load, so it would run on the processor: "
+        f"--device {device}: ONNX Runtime's CUDA provider cannot be loaded, so the model would run on the CPU: "
         f"{reason(folder, index)}. {advice(ort.__version__, getattr(ort, 'cuda_version', None))} Or use --device cpu."
     )
 
@@ -80,7 +80,7 @@ def reason(folder: Path, index: int) -> str:
     if discovery.gpu_uuid(index) is None:
         visible = discovery.visible_text()
         return f"CUDA finds no GPU {index}" + (f" ({visible})" if visible else "")
-    return "its library loads, and ONNX Runtime's log on standard error says what does not"
+    return "its library can be loaded; ONNX Runtime's log on standard error shows the cause"
 
 
 def advice(version: str, built_for: str | None) -> str:

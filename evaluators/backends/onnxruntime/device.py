@@ -86,7 +86,8 @@ def import_onnxruntime() -> Any:
     except ImportError as error:
         raise TargetError(
             f"starting backend onnxruntime: the package is not installed ({error}). Install it: "
-            f"{install_command('cpu')}; on a machine with an NVIDIA GPU the extra gpu instead of cpu, never both."
+            f"{install_command('cpu')}. On a machine with an NVIDIA GPU install the extra gpu instead of cpu, never "
+            "both."
         ) from error
     onnxruntime.set_default_logger_severity(3)
     return onnxruntime

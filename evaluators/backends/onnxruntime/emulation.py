@@ -49,7 +49,7 @@ class Emulator:
                 session = self._runtime.ort.InferenceSession(given, options, providers=self._providers())
         except Exception as error:
             raise EvaluatorError(
-                f"opening a graph to see its error: ONNX Runtime refuses it: {first_line(error)}. "
+                f"opening a graph to measure its error: ONNX Runtime refuses the graph: {first_line(error)}. "
                 "`bitfront doctor` says what is installed."
             ) from error
         return Emulated(self._runtime.ort, session)
@@ -85,7 +85,7 @@ class Emulated:
             found = self._session.run(wanted, dict(inputs), None if names is None else self._fetching)
         except Exception as error:
             raise EvaluatorError(
-                f"running a graph to see its error: ONNX Runtime failed: {first_line(error)}. If "
+                f"running a graph to measure its error: ONNX Runtime failed: {first_line(error)}. If "
                 "memory is short, take a smaller --batch."
             ) from error
         return {name: np.asarray(array) for name, array in zip(wanted, found, strict=True)}

@@ -84,5 +84,5 @@ def _check_threads(asked: int) -> None:
     if asked > most:
         raise TargetError(
             f"--threads {asked}: expected at most {most}, the processor threads that this process may run on. "
-            f"Give --threads {most}, or let it run on more."
+            f"Give --threads {most}, or let the process use more cores."
         )

@@ -68,8 +68,9 @@ def import_tensorrt() -> Any:
         ) from error
     except Exception as error:
         raise TargetError(
-            f"starting backend tensorrt: the package does not load ({type(error).__name__}: {error}). Install it anew, "
-            "with the library that it names: docs/tensorrt.md says which for which driver."
+            f"starting backend tensorrt: the package cannot be loaded ({type(error).__name__}: {error}). Install it "
+            "again, "
+            "with the library that the error names. docs/tensorrt.md lists the versions for each driver."
         ) from error
     return tensorrt
 
@@ -91,7 +92,7 @@ def choose_typing(trt: Any, asked: str) -> str:
         return STRONG if major >= _FIRST_WITHOUT_WEAK else WEAK
     if asked == WEAK and major >= _FIRST_WITHOUT_WEAK:
         raise ConfigError(
-            f"--typing weak: TensorRT {trt.__version__} has no weakly typed networks any more. Use --typing strong, or "
+            f"--typing weak: TensorRT {trt.__version__} no longer has weakly typed networks. Use --typing strong, or "
             "install a version from 8.6 to 10.x."
         )
     if asked == STRONG and major < _FIRST_STRONG:
@@ -184,7 +185,7 @@ def notes_of(warnings: Sequence[str]) -> tuple[str, ...]:
     notes = [_note(name, texts) for (name, _), texts in sorted(found.items(), key=lambda item: item[0][0] == "warning")]
     if len(notes) <= _MOST_NOTES:
         return tuple(notes)
-    left_out = f"warning: {len(notes) - _MOST_NOTES + 1} further warnings unlike these"
+    left_out = f"warning: {len(notes) - _MOST_NOTES + 1} further warnings of other kinds"
     return (*notes[: _MOST_NOTES - 1], left_out)
 
 
@@ -221,8 +222,9 @@ def _made(trt: Any, what: str, make: Callable[[], Any], log: Any, check_device: 
         if not isinstance(meant, RefusedError):
             raise meant from error
         raise TargetError(
-            f"starting backend tensorrt: TensorRT {trt.__version__} can make no {what} here: {meant}. Where it is for "
-            "a newer CUDA than the driver knows, install the one for the driver's (docs/tensorrt.md says which) or "
+            f"starting backend tensorrt: TensorRT {trt.__version__} cannot make a {what} here: {meant}. If it is built "
+            "for "
+            "a newer CUDA than the driver supports, install the version for the driver (see docs/tensorrt.md) or "
             "update the driver."
         ) from error
 
@@ -308,7 +310,8 @@ def _open_library(trt: Any, log: Any, library: str, path: Path) -> ctypes.CDLL:
     if handle is None:
         said = next(iter(log.errors[logged:]), "TensorRT gives no reason")
         raise ConfigError(
-            f"--plugin {library}: TensorRT cannot load it: {said}. Its plugins may be registered already, say by "
+            f"--plugin {library}: TensorRT cannot load it: {said}. Its plugins may already be registered, for example "
+            "by "
             "another library, or it may be built for another version."
         )
     return opened

@@ -135,8 +135,9 @@ class TensorRTBackend:
             )
         except api.ParseError as error:
             raise ModelError(
-                f"checking the model on backend tensorrt: {error}. Remove or replace the op; if ONNX Runtime "
-                "knows it, --plugin with a library that has it for TensorRT, or --backend onnxruntime, helps too."
+                f"checking the model on backend tensorrt: {error}. Remove or replace the op. If ONNX Runtime "
+                "supports it, you can also give --plugin with a library that has it for TensorRT, or --backend "
+                "onnxruntime."
             ) from error
         _refuse_unsized_outputs(network, model)
         return OnnxRuntimeBackend("cpu", threads=usable_processors()).float_session(model)
@@ -177,7 +178,7 @@ def _refuse_unsized_outputs(network: Any, model: Model) -> None:
     if unsized and not (model.profiles and custom):
         raise ModelError(
             f"checking the model on backend tensorrt: expected outputs whose size follows from the inputs' shapes, but "
-            f"that of {unsized[0]!r} depends on the data, as behind NonZero or NonMaxSuppression. Cut the model before "
-            "that op, with onnx.utils.extract_model say, and run the rest behind the engine; or use --backend "
+            f"that of {unsized[0]!r} depends on the data, as with NonZero or NonMaxSuppression. Cut the model before "
+            "that op, for example with onnx.utils.extract_model, and run the rest after the engine; or use --backend "
             "onnxruntime."
         )

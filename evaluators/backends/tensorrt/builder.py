@@ -182,7 +182,10 @@ class TensorRTBuilder:
         missing = tensorrt_weak.set_ranges(self.trt, network, self.ranges, self._tensors)
         if not missing:
             return []
-        return [f"missing-ranges: {len(missing)} tensors took the range of what feeds them, the first {missing[0]!r}"]
+        return [
+            f"missing-ranges: {len(missing)} tensors have no range and use that of the tensor before them, the first "
+            f"is {missing[0]!r}"
+        ]
 
     def _written(
         self, network: Any, config: Any, out: Path, notes: list[str], parser: Any, asked: Assignment | None
@@ -292,7 +295,8 @@ def model_bytes(graph: ir.Model) -> bytes:
     """
     if not onnx_file.fits_inside(graph):
         raise ModelError(
-            "building with TensorRT: expected a model that fits into one ONNX message of 2 GiB, and its weights are "
+            "building with TensorRT: expected a model of at most 2 GiB, the limit of an ONNX message, but its weights "
+            "are "
             "larger. Split the model, export it with smaller weights, or use --backend onnxruntime."
         )
     return bytes(ir.to_proto(graph).SerializeToString(deterministic=True))

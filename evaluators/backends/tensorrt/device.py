@@ -64,8 +64,8 @@ def select(cuda: Any, index: int) -> Any:
         return checked(cuda.cudaGetDeviceProperties(index))
     except (DeviceError, OutOfMemoryError) as error:
         raise type(error)(
-            f"opening cuda:{index}: {error}. See with nvidia-smi whether another process has filled its memory or "
-            "keeps the GPU to itself."
+            f"opening cuda:{index}: {error}. Check with nvidia-smi whether another process uses all its memory or "
+            "has exclusive use of the GPU."
         ) from error
 
 
@@ -73,20 +73,20 @@ def _why_none(cuda: Any, error: Any) -> str:
     code = int(error)
     if code == _NO_DEVICE:
         return (
-            f"no CUDA device is visible (CUDA error {code}{_hidden()}): check CUDA_VISIBLE_DEVICES, and what "
-            "nvidia-smi lists; a container needs --gpus all."
+            f"no CUDA device is visible (CUDA error {code}{_hidden()}): check CUDA_VISIBLE_DEVICES and what "
+            "nvidia-smi lists. A container needs --gpus all."
         )
     if code == _INSUFFICIENT_DRIVER:
         known = discovery.driver_version()
-        found = f"the driver, which knows CUDA {known}, is too old for this CUDA" if known else "there is no driver"
+        found = f"the driver, which supports CUDA {known}, is too old for this CUDA" if known else "there is no driver"
         return (
             f"{found} (CUDA error {code}): install a newer NVIDIA driver, or the cuda-bindings and TensorRT for the "
-            "CUDA that the driver knows (docs/tensorrt.md says which)."
+            "CUDA that the driver supports (see docs/tensorrt.md)."
         )
     _, name = cuda.cudaGetErrorString(error)
     return (
-        f"the driver does not work (CUDA error {code}: {name.decode() if isinstance(name, bytes) else name}): see "
-        "whether nvidia-smi runs; restart the machine or the container where it does not."
+        f"the driver does not work (CUDA error {code}: {name.decode() if isinstance(name, bytes) else name}). Check "
+        "whether nvidia-smi runs. If it does not, restart the machine or the container."
     )
 
 
@@ -105,7 +105,7 @@ def check_device(cuda: Any) -> None:
     checked(cuda.cudaDeviceSynchronize())
     free, total = checked(cuda.cudaMemGetInfo())
     if free < _LEAST_FREE_BYTES:
-        raise OutOfMemoryError(f"TensorRT gave up with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
+        raise OutOfMemoryError(f"TensorRT failed with {free >> 20} MiB of the GPU's {total >> 20} MiB left")
 
 
 def no_context(errors: list[str]) -> BitfrontError:

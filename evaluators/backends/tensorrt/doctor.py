@@ -23,7 +23,7 @@ def _bindings_checks(packages: Mapping[str, str]) -> Iterator[Check]:
     if bindings is None:
         yield Check("cuda-bindings", False, "not installed; backend tensorrt needs it", install)
     elif driver is not None and int(bindings.split(".")[0]) > int(major):
-        found = f"{bindings} is for a newer driver than this, which knows CUDA {driver}"
+        found = f"{bindings} needs a newer driver than this one, which supports CUDA {driver}"
         yield Check("cuda-bindings", False, found, f"{install}, or update the driver.")
 
 
@@ -36,11 +36,11 @@ def _tensorrt_check(packages: Mapping[str, str]) -> Check:
     for name in found:
         cuda = re.search(r"-cu(\d+)", name)
         if driver is not None and cuda is not None and int(cuda[1]) > major:
-            said = f"{name} {packages[name]} is for a newer driver than this, which knows CUDA {driver}"
+            said = f"{name} {packages[name]} needs a newer driver than this one, which supports CUDA {driver}"
             advice = f"pip uninstall {' '.join(found)}; {install}; or update the driver."
             return Check("tensorrt package", False, said, advice)
     if found:
         return Check("tensorrt package", True, f"{found[0]} {packages[found[0]]}")
     if importlib.util.find_spec("tensorrt") is not None:
-        return Check("tensorrt package", True, "importable, of no Python package with a version")
+        return Check("tensorrt package", True, "can be imported, but belongs to no Python package with a version")
     return Check("tensorrt package", False, "not installed", f"{install}; docs/tensorrt.md has the other versions.")

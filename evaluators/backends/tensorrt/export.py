@@ -23,9 +23,10 @@ def trtexec_text(recipe: Recipe) -> str:
     arguments = [*_model_arguments(recipe), *_knob_arguments(recipe), *_shape_arguments(recipe)]
     command = " \\\n    ".join(["trtexec", *(shlex.quote(argument) for argument in arguments)])
     remarks = [
-        f"Builds {SOURCE_FILE} again with trtexec of TensorRT {recipe.versions['tensorrt']}, in this folder, as near "
-        "as it comes to it.",
-        "Two builds of one network may choose other kernels: the plan that was measured is model.plan.",
+        f"Builds {SOURCE_FILE} again with trtexec of TensorRT {recipe.versions['tensorrt']}, in this folder, as "
+        "closely "
+        "as trtexec allows.",
+        "Two builds of one network may use different kernels. The plan that was measured is model.plan.",
         *_remarks(recipe),
     ]
     return "".join(f"# {remark}\n" for remark in remarks) + f"\n{command}\n"
@@ -74,10 +75,10 @@ def _remarks(recipe: Recipe) -> list[str]:
     lost = [name for name in (*recipe.layers, *recipe.profiles) if _INEXPRESSIBLE.search(name)]
     if lost and not (_is_strong(recipe) and not set(lost) & set(recipe.profiles)):
         shown = ", ".join(json.dumps(name) for name in lost)
-        remarks.append(f"NOT EXPRESSED: trtexec cannot be told of names with a comma, ' or *: {shown}.")
+        remarks.append(f"NOT EXPRESSED: trtexec does not accept names with a comma, ' or *: {shown}.")
     if not _is_strong(recipe) and Precision.INT8 in recipe.layers.values():
         remarks.append(
-            f"{CALIBRATION_FILE} names the tensors of the ONNX file; TensorRT's own inner tensors have no range in it, "
+            f"{CALIBRATION_FILE} has the tensors of the ONNX file. TensorRT's own inner tensors have no range in it, "
             "which trtexec warns of."
         )
     if recipe.options.get("plugins", ()):
@@ -88,7 +89,9 @@ def _remarks(recipe: Recipe) -> list[str]:
     if _major(recipe) < _WITH_INSTANCENORM_FLAG:
         native = recipe.knobs.get("native_instancenorm") == "true"
         kind = "TensorRT's own layer" if native else "a plugin"
-        remarks.append(f"InstanceNormalization, where there is any, was built as {kind}; trtexec cannot be told so.")
+        remarks.append(
+            f"InstanceNormalization, where there is any, was built as {kind}, which trtexec has no option for."
+        )
     return remarks
 
 

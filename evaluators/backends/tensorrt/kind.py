@@ -34,7 +34,9 @@ class TensorRTKind(BackendKind):
         try:
             settled = TensorRTOptions(**{**options, "plugins": tuple(options.get("plugins", ()))})
         except TypeError as error:
-            raise ConfigError(f"opening backend tensorrt: {error}. It has the options of `bitfront search`.") from error
+            raise ConfigError(
+                f"opening backend tensorrt: {error}. `bitfront search --help-all` lists its options."
+            ) from error
         return TensorRTBackend(device, settled)
 
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
@@ -44,7 +46,7 @@ class TensorRTKind(BackendKind):
 
         if path.suffix == ".onnx":
             raise TargetError(
-                f"opening {path}: backend tensorrt runs plans, and this is an ONNX file. Export the study that it "
+                f"opening {path}: backend tensorrt runs plans, but this is an ONNX file. Export the study that it "
                 "belongs to, or build a plan of it with trtexec."
             )
         assert isinstance(backend, TensorRTBackend)

@@ -227,7 +227,7 @@ class TensorRTSession:
             checked(self._cuda.cudaGraphDestroy(graph))
         if not launched or int(error) != 0:
             self._cuda.cudaGetLastError()  # and forget it: what lasts will show at the next launch
-            self.notes = ("launches could not be captured in a CUDA graph; latency holds their overhead",)
+            self.notes = ("launches could not be captured in a CUDA graph, so the latency includes their overhead",)
 
     def _instantiated(self, graph: Any) -> tuple[Any, Any]:
         """CUDA's error, and the graph that can be launched, None where there is one."""
@@ -322,7 +322,9 @@ def open_plan(path: Path, device: str) -> TensorRTSession:
     shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
     dynamic = next((name for name, shape in shapes.items() if -1 in shape), None)
     if dynamic is not None:
-        raise RefusedError(f"the plan {path.name} has dynamic shapes, that of {dynamic!r} first: open it yourself")
+        raise RefusedError(
+            f"the plan {path.name} has dynamic shapes, the first is that of {dynamic!r}: load it with TensorRT itself"
+        )
     return TensorRTSession(trt, engine, shapes, path.stat().st_size, log)
 
 

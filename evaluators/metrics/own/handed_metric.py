@@ -71,8 +71,9 @@ def find_metric(name: str) -> Metric:
         short = name.partition("@")[0]
         raise ConfigError(
             f"metric {name!r}: expected the Python function {short}, which was handed to bitfront.search and stands in "
-            "no file, but this process does not have it. Go on in Python: bitfront.resume(study, "
-            f"metric={short}), or bitfront.load(study, metric={short}) to export. The command line can use a metric "
-            "only where it is in a module of its own."
+            "no file, but this process does not have it. Continue in Python: bitfront.resume(study, "
+            f"metric={short}), or bitfront.load(study, metric={short}) to export. The command line can use only a "
+            "metric "
+            "that is in a module of its own."
         )
     return make_own_metric(name, _LENT[name])

@@ -92,6 +92,6 @@ class FloatBaseline:
 def non_finite_text(split: str, error: NonFiniteError) -> str:
     """What to say where FP32 itself gives NaN or infinity on some samples."""
     return (
-        f"running the FP32 model on the {split} samples: {error}. What it computes in FP32 has to be finite: find the "
+        f"running the FP32 model on the {split} samples: {error}. Its outputs in FP32 have to be finite: find the "
         "samples that are out of its range and leave them out."
     )

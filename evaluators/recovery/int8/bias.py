@@ -43,7 +43,7 @@ class BiasStep(RecoveryStep):
     """
 
     name = "bias"
-    summary = "adds to each channel what INT8 takes from its mean, and scales it where that helps"
+    summary = "corrects the mean of each channel for the error of INT8, and its scale where that helps"
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         found = correct_means(context, ranges, context.int8)
@@ -161,7 +161,9 @@ class _Pass:
         found: dict[str, Correction] = {}
         for number, op in enumerate(self._ops):
             if self._context.seconds_left() <= 0:
-                notes.append(f"{len(self._ops) - number} of {len(self._ops)} ops are left alone: the time is over")
+                notes.append(
+                    f"{len(self._ops) - number} of {len(self._ops)} ops are unchanged, because the time is over"
+                )
                 break
             correction = self._correct(number, op)
             if correction is not None:

@@ -41,7 +41,7 @@ class RoundStep(RecoveryStep):
     """
 
     name = "round"
-    summary = "rounds weights by what they do to the output where the nearest codes lose much of it"
+    summary = "chooses the rounding of weights by its effect on the output, where rounding to the nearest loses much"
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         rounding = _Rounding(context, ranges)
@@ -89,7 +89,7 @@ class _Rounding:
         groups = [group for group in self._model.groups if int8[group.id] is Precision.INT8]
         single = [group for group in groups if len(group.anchors) == 1]
         if len(single) < len(groups):
-            self.notes.append(f"{len(groups) - len(single)} weights that several ops share are left alone")
+            self.notes.append(f"{len(groups) - len(single)} weights that several ops share are unchanged")
         inputs = [batch.inputs for batch in self._batches]
         found: dict[str, Correction] = {}
         pieces = [cut(self._model, group) for group in single]
@@ -97,7 +97,9 @@ class _Rounding:
         looked_at = tensors_of_pieces(self._context.emulator, self._model, pieces, inputs)
         for seen, (piece, tensors) in enumerate(looked_at):
             if self._context.seconds_left() <= until:
-                self.notes.append(f"{len(pieces) - seen} of {len(pieces)} weights are left alone: the time is over")
+                self.notes.append(
+                    f"{len(pieces) - seen} of {len(pieces)} weights are unchanged, because the time is over"
+                )
                 break
             correction = self._round(piece, tensors)
             if correction is not None:

@@ -50,7 +50,7 @@ class RangesStep(RecoveryStep):
     """
 
     name = "ranges"
-    summary = "chooses a calibration method for each tensor by the error of what reads it"
+    summary = "chooses a calibration method for each tensor by the error of the layers that read it"
 
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
         if ranges.method != AUTO:
@@ -240,4 +240,4 @@ def _scale_owners(model: Model, context: RecoveryContext) -> dict[str, str]:
 
 def _unseen(seen: int, groups: int) -> Iterator[str]:
     if seen < groups:
-        yield f"{groups - seen} of {groups} groups were not looked at: the time is over"
+        yield f"{groups - seen} of {groups} groups were not tried, because the time is over"
