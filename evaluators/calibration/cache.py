@@ -56,7 +56,7 @@ class Taken:
                 "data"
             )
         if self.unknown:
-            found.append(f"{_listed(self.unknown)} of the calibration cache are not in the model and were ignored")
+            found.append(f"the calibration cache has {_listed(self.unknown)} that the model does not have; ignored")
         return found
 
 

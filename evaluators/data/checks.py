@@ -85,7 +85,7 @@ def _check_array(array: Rows, spec: TensorSpec, where: str) -> None:
     if not array.shape or array.shape[1:] != spec.shape[1:]:
         expected = ", ".join(["samples", *map(str, spec.shape[1:])])
         raise DataError(
-            f"{where}: input {spec.name!r} expected shape ({expected}), got {array.shape}; "
+            f"{where}: input {spec.name!r} has to be of shape ({expected}), got {array.shape}; "
             "shape the samples as the model takes them, or fix the model's input shape"
         )
     if array.dtype.name != spec.dtype:

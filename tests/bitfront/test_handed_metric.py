@@ -101,7 +101,7 @@ def test_an_interruption_inside_the_metric_ends_the_search(here: Path, caplog: p
     """The first call comes before the study is made."""
     with pytest.raises(KeyboardInterrupt):
         bf.search("model.onnx", "data.npz", metric=interrupt_itself, study="never", **OPTIONS)
-    assert "interrupted; nothing was made yet" in caplog.text
+    assert "interrupted; nothing was stored yet" in caplog.text
     with pytest.raises(StudyError, match="never"):
         bf.load("never")
 

@@ -39,7 +39,7 @@ def test_a_search_in_which_nothing_comes_through(here: Path, quiet: bool) -> Non
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     (error,) = errors
     assert error.startswith(
-        "error: all 4 evaluations failed, at build (refused): an invented fault, of no group in particular."
+        "error: all 4 evaluations failed, at build (refused): an invented fault of no particular group."
     )
     assert error.endswith(" One of them: bitfront show s 0")
     assert "nearest" not in result.output

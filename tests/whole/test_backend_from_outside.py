@@ -75,7 +75,7 @@ def test_what_is_no_backend_is_refused_with_what_was_expected(here: Path) -> Non
         "def function(): ...\n"
     )
     for name, says in (
-        ("wrong:NoName", "does not say its name"),
+        ("wrong:NoName", "does not define name"),
         ("wrong:NoOpen", "cannot be made"),
         ("wrong:function", "expected a subclass of BackendKind"),
     ):

@@ -101,7 +101,7 @@ def test_the_whole_way(here: Path) -> None:
     assert "first" in page
 
     assert ok("delete", "way", "--yes") == "Deleted study 'way'.\n"
-    assert ok("studies") == "There is no study yet.\n"
+    assert ok("studies") == "The database has no study yet.\n"
     assert rows("select count(*) from trials") == [(0,)]
     kept = [path for path in Path(f"{DATABASE}.artifacts").iterdir() if path.suffix != ".lock"]
     assert kept == []

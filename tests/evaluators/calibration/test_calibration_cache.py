@@ -148,8 +148,8 @@ def test_a_search_starts_from_a_cache_and_resumes_without_it(here: Path) -> None
 
     said = invoke("search", *files, "--study", "second", "--calibration-cache", cache)
     assert said.exit_code == 0, said.output
-    assert "1 tensor (logits) of the model not in the calibration cache" in said.output
-    assert "1 tensor (elsewhere) of the calibration cache not in the model" in said.output
+    assert "the calibration cache lacks 1 tensor (logits) of the model" in said.output
+    assert "the calibration cache has 1 tensor (elsewhere) that the model does not have" in said.output
     taken = stored_ranges("second")
     assert taken["method"] == "calibration-cache"
     assert taken["tensors"]["logits"] == stored["tensors"]["logits"]

@@ -105,7 +105,7 @@ def test_masked_scores_have_the_range_of_what_is_not_masked(mask: str, method: s
     assert ranges.infinite == (*bias, "masked")
     assert ranges.constant == ()
     held = f"{len(bias) + 1} tensor{'s' if bias else ''} ({', '.join([*bias, 'masked'])}) held infinite values"
-    assert notes(ranges) == [f"{held}, as masks do: ranges are of the finite ones"]
+    assert notes(ranges) == [f"{held}, as masks do, so their ranges are those of the finite values"]
     assert Ranges.from_json(ranges.to_json()).infinite == tuple(sorted(ranges.infinite))
 
 
@@ -192,7 +192,7 @@ def test_what_a_layer_reads_or_makes_and_outputs_have_to_be_finite(
     model = load(save(tmp_path / "net.onnx", nodes, weights))
     x = np.ones((4, TOKENS, SIZE), F32)
     x[3, 2, 1] = 0
-    message = rf"tensor {tensor}, holds Inf, first in sample {sample}; what a layer reads or makes"
+    message = rf"tensor {tensor}, holds Inf, first in sample {sample}; inputs and outputs of layers"
     with pytest.raises(DataError, match=message):
         calibrated(model, tmp_path, {"x": x})
 

@@ -464,7 +464,7 @@ class TestErrors:
                 {"picture": images(2)},
                 r"lacks the model's input 'image': expected arrays \['image'\], got \['picture'\]",
             ),
-            ({"image": images(2), "mask": images(2)}, "has 'mask', which is no input of the model"),
+            ({"image": images(2), "mask": images(2)}, "has 'mask', which is not an input of the model"),
             ({"image": images(2).reshape(2, 6)}, r"has to be of shape \(samples, 2, 3\), got \(2, 6\)"),
             ({"image": np.float32(1)}, r"got \(\)"),
             ({"image": images(2).astype(np.float64)}, r"has to be float32, got float64.*\.astype\('float32'\)"),

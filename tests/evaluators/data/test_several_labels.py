@@ -68,7 +68,7 @@ def test_an_input_of_that_name_is_an_input(tmp_path: Path) -> None:
     ("more", "says"),
     [
         ({"labels": PRICE}, "has both 'labels' and 'labels.maps'"),
-        ({"labels.": PRICE}, "has 'labels.', which is no input"),
+        ({"labels.": PRICE}, "has 'labels.', which is not an input"),
         ({"labels.price": PRICE[:5]}, "labels.price 5"),
     ],
 )

@@ -698,7 +698,7 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
         (("small", "--batch", "8"), "--batch: study 'small' has its own"),
         (("smal",), "Did you mean 'small'"),
         (("model.onnx",), "expected --data"),
-        (("model.onnx", "--data", "d.npz", "--storage", "sqlite:///a.db"), "--storage: it belongs to a study"),
+        (("model.onnx", "--data", "d.npz", "--storage", "sqlite:///a.db"), "--storage: this option is for a study"),
         (("small", "--json", "--csv"), "give one"),
         (("small", "--plot", "no/p.html"), "--plot no/p.html: expected a path in an existing folder"),
         (("small", "--sensitivity-time", "5"), "write 5s or 5m"),

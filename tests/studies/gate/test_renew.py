@@ -176,7 +176,7 @@ def test_the_link_goes_with_the_old_study(copied: Path) -> None:
             ["s", "--data", "same.npz", "--study", "new", "--model", "other.onnx"],
             "has other content than that of the study",
         ),
-        (["s", "--data", "same.npz", "--study", "new", "--max-drop", "1%"], "a percentage means nothing"),
+        (["s", "--data", "same.npz", "--study", "new", "--max-drop", "1%"], "a percentage has no meaning"),
         (["s", "--data", "same.npz", "--study", "new", "--out", "exported"], "the folder is not empty"),
         (["labelled", "--data", "unlabelled.npz"], "Add the labels that the study's data have"),
         (["nobody", "--data", "same.npz"], "There is no study 'nobody'"),

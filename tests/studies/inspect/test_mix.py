@@ -76,7 +76,7 @@ def test_what_a_group_is_not_offered_becomes_the_next_higher_with_a_note(residua
         ("int8", "it is neither a file nor a rule; write all=int8"),
         ("all=int8,stem", "expected REGEX=PRECISION, got 'stem'"),
         ("all=int9", "expected a precision, got 'int9'"),
-        ("nothing=int8", "found in no layer name.*the first is 'stem'"),
+        ("nothing=int8", "matches no layer name.*the first is 'stem'"),
         ("(=int8", "expected a regular expression"),
         ("all=fp16", "no layer that it matches can run in fp16 here: this target runs fp32, int8, not fp16"),
     ],

@@ -167,6 +167,6 @@ def test_a_process_that_is_canceled_ends_for_good(tmp_path: Path, monkeypatch: p
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     with pytest.raises((EvaluatorError, ProcessDiedError)):
         call.result()
-    with pytest.raises(EvaluatorError, match="nobody needs its answer"):
+    with pytest.raises(EvaluatorError, match="its answer is no longer needed"):
         process.ask().setup.knobs()
     assert process.pid is None

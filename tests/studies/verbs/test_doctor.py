@@ -127,7 +127,7 @@ def test_a_gpu_that_nvidia_smi_does_not_name(monkeypatch: pytest.MonkeyPatch, gp
     assert named(doctor("onnxruntime"), "gpu").good
     line = named(doctor("tensorrt"), "gpu")
     assert (line.good, line.found) == (False, "none: no nvidia-smi and no NVIDIA driver here")
-    assert line.advice.startswith("Backend tensorrt runs on an NVIDIA GPU alone: use a machine that has one")
+    assert line.advice.startswith("Backend tensorrt runs only on an NVIDIA GPU. Use a machine with a GPU")
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider 'CUDAExecutionProvider'")
@@ -140,7 +140,7 @@ def test_a_cuda_provider_that_is_built_in_and_does_not_load(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     line = named(doctor("onnxruntime"), "backend onnxruntime on cuda")
     assert (line.good, line.found) == (False, "cannot run")
-    assert "does not load, so it would run on the processor" in line.advice
+    assert "cannot be loaded, so the model would run on the CPU" in line.advice
     assert "pip install 'onnxruntime-gpu[cuda,cudnn]==" in line.advice
 
 

@@ -117,7 +117,7 @@ def test_outputs_that_are_not_finite_are_found_in_their_group(tmp_path: Path) ->
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"fake": "1"}', '{"assignment": 3}'])
 def test_a_damaged_engine_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "e").write_text(content)
-    with pytest.raises(RefusedError, match="no engine of the fake backend, or damaged"):
+    with pytest.raises(RefusedError, match="not an engine of the fake backend, or is damaged"):
         builder().load(tmp_path / "e")
 
 

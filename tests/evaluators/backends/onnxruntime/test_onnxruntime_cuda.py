@@ -26,7 +26,9 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore:Specified provider 'CUDAExecutionProvider'"),
 ]
-SAYS = r"--device cuda: ONNX Runtime's CUDA provider does not load, so it would run on the processor: .*\.so: cannot"
+SAYS = (
+    r"--device cuda: ONNX Runtime's CUDA provider cannot be loaded, so the model would run on the CPU: .*\.so: cannot"
+)
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_search_refuses_it_before_anything_is_made(tmp_path: Path, monkeypatch: 
     before = tree(work)
     result = invoke("search", "model.onnx", "--data", "data.npz", "--backend", "onnxruntime", "--device", "cuda")
     assert result.exit_code == 2, result.output
-    assert "ONNX Runtime's CUDA provider does not load, so it would run on the processor" in result.stderr
+    assert "ONNX Runtime's CUDA provider cannot be loaded, so the model would run on the CPU" in result.stderr
     assert tree(work) == before
 
 

@@ -152,7 +152,7 @@ def test_a_builder_that_cannot_be_told_its_threads_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("version", "typing", "message"),
     [
-        (V11, "weak", "--typing weak: TensorRT 11.4.0.106 has no weakly typed networks any more"),
+        (V11, "weak", "--typing weak: TensorRT 11.4.0.106 no longer has weakly typed networks"),
         (V8, "strong", "--typing strong: TensorRT 8.6.1 has no strongly typed networks"),
     ],
 )

@@ -30,7 +30,7 @@ class Code(enum.IntEnum):
     ("code", "driver", "said"),
     [
         (100, "13.0", "no CUDA device is visible (CUDA error 100, with CUDA_VISIBLE_DEVICES=''): check CUDA_VIS"),
-        (35, "12.2", "the driver, which knows CUDA 12.2, is too old for this CUDA (CUDA error 35): install a newer"),
+        (35, "12.2", "the driver, which supports CUDA 12.2, is too old for this CUDA (CUDA error 35): install a newer"),
         (35, None, "there is no driver (CUDA error 35): install a newer NVIDIA driver"),
         (3, "12.2", "the driver does not work (CUDA error 3: cudaErrorInitializationError): see whether nvidia-smi"),
         (999, "12.2", "the driver does not work (CUDA error 999: cudaErrorUnknown): see whether nvidia-smi"),

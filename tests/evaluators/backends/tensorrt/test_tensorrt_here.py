@@ -71,7 +71,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 @pytest.mark.usefixtures("broken")
 def test_a_package_that_does_not_load_is_a_target_error() -> None:
-    with pytest.raises(TargetError, match=r"does not load \((OS|Import)Error: libnvinfer\.so\.10: cannot open"):
+    with pytest.raises(TargetError, match=r"cannot be loaded \((OS|Import)Error: libnvinfer\.so\.10: cannot open"):
         tensorrt_api.import_tensorrt()
 
 
@@ -187,7 +187,7 @@ def test_a_search_is_refused_with_tensorrts_reason(tmp_path: Path, monkeypatch: 
         (
             {"tensorrt": "11.4.0", "tensorrt-cu13": "11.4.0"},
             False,
-            "for a newer driver than this, which knows CUDA 12.8",
+            "needs a newer driver than this one, which supports CUDA 12.8",
         ),
         ({}, False, "not installed"),
     ],

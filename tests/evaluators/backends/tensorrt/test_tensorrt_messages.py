@@ -163,7 +163,7 @@ def test_no_more_notes_than_a_person_reads_and_the_rest_is_counted() -> None:
     assert len(found) == 8
     assert [note.split(":")[0] for note in found[:2]] == ["int64-weights", "half-layernorm"]
     assert found[2:7] == tuple(f"warning: {text}" for text in unlike[:5])
-    assert found[7] == "warning: 7 further warnings unlike these"
+    assert found[7] == "warning: 7 further warnings of other kinds"
     assert len(tensorrt_api.notes_of(unlike[:8])) == 8
     assert "further" not in tensorrt_api.notes_of(unlike[:8])[-1]
 
