@@ -52,8 +52,7 @@ class Taken:
         ]
         if self.missing:
             found.append(
-                f"{_listed(self.missing)} of the model are not in the calibration cache and were calibrated from the "
-                "data"
+                f"the calibration cache lacks {_listed(self.missing)} of the model, calibrated from the data instead"
             )
         if self.unknown:
             found.append(f"the calibration cache has {_listed(self.unknown)} that the model does not have; ignored")
