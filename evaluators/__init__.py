@@ -1,1 +1,1 @@
-"""How good one candidate is: everything that runs on the target, in an isolated process."""
+"""Everything that runs on the target, in an isolated process, to find out how good one candidate is."""

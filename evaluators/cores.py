@@ -1,4 +1,4 @@
-"""Processor cores: how many there are for a process, and which one an evaluator has for itself."""
+"""CPU cores: the number that a process may use, and the one that an evaluator process is bound to."""
 
 from __future__ import annotations
 

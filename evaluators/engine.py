@@ -1,4 +1,4 @@
-"""What every backend offers: protocols without behaviour, and the values they exchange."""
+"""The interface that every backend implements: protocols without behaviour, and the values that they exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""onnx_ir without SymPy until it is used: 0.4 s less at the start of every process that reads a model.
+"""Importing onnx_ir without SymPy until it is used, which saves 0.4 s at the start of processes that read models.
 
 onnx_ir computes with symbolic dimensions by SymPy, which we never do, and imports it at its own start (since 0.2.0).
 """

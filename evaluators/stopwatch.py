@@ -1,4 +1,4 @@
-"""Where time goes: seconds by kind of work, added up without counting any moment twice."""
+"""Measuring where time goes: seconds by kind of work, in which no moment counts twice."""
 
 from __future__ import annotations
 

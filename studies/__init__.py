@@ -1,3 +1,3 @@
-"""Run many candidates, remember all of them, choose one."""
+"""Studies: evaluating many candidates, storing all results, and recommending the best."""
 
 __version__ = "0.1.0"

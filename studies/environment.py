@@ -1,4 +1,4 @@
-"""What a study ran on, for reading later: versions, processor, memory, GPUs. No host names and no user names."""
+"""A record of the environment of a study: versions, CPU, memory and GPUs, without names of hosts and users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command tells while it runs. Whoever calls it may listen; nothing here knows of a terminal."""
+"""The events of a command while it runs, for any listener. Nothing here knows of a terminal."""
 
 from __future__ import annotations
 

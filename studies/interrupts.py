@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: they come in the middle of anything, which may drop them or make another error of them.
+"""Handling Ctrl-C and SIGTERM, which may come at any moment and be lost or turned into another error.
 
 A transaction is brought to its end first: SQLAlchemy, interrupted in the middle of its own book-keeping, may leave a
 connection behind that holds a lock, and what is cleaned up after that waits for it.

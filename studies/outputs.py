@@ -1,4 +1,4 @@
-"""What the system refuses, as messages and exit codes; and files that somebody named to be written."""
+"""Errors of the operating system as messages and exit codes, and checks of files to be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a command began, and where the time of this process goes: what a stopwatch's kinds are called."""
+"""The start time of a command, and the kinds of work that its time is counted by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a backend before it is opened: its name, options, extra, checks and export files.
+"""The description of a backend before it is opened: its name, options, extra, checks and export files.
 
 The command line reads this of every backend at its start, so a module with a kind imports nothing heavy: the backend
 itself is imported in `BackendKind.open`.

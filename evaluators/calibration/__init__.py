@@ -1,4 +1,4 @@
-"""What every float tensor reaches, from data or from TensorRT's calibration cache, and the scales that follow from it.
+"""Calibration: ranges of all float tensors, from data or a calibration cache of TensorRT, and the scales from them.
 
 Runs the float model alone, in ONNX Runtime on the processor. Never builds an engine, and knows nothing of assignments.
 Public: `collect`, `parse_method`, `cache_key` and `notes` in `activations`; `read`, `take` and `write` in `cache`;

@@ -1,4 +1,4 @@
-"""Ranges of tensors from data, once per study; streams, so that memory does not grow with the data or the model."""
+"""Ranges of tensors from data, found once per study. Memory does not grow with the data or the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds that ops themselves put on their outputs, whatever the data: a Relu gives nothing below zero."""
+"""Bounds that operators put on their outputs for any data: the output of a Relu is never below zero."""
 
 from __future__ import annotations
 

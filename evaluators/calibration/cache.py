@@ -1,4 +1,4 @@
-"""TensorRT's calibration cache, so that ranges move to and from trtexec and other tools.
+"""Reading and writing TensorRT's calibration cache, to exchange ranges with trtexec and other tools.
 
 A text file: `TRT-<version>-<algorithm>`, then a line `tensor: scale` each, the scale a float32 as the hex digits of its
 big-endian bytes, equal to the magnitude of the tensor's symmetric range over 127

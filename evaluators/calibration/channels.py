@@ -1,4 +1,4 @@
-"""What every channel of some tensors reaches: one pass of the float model, of which only small arrays leave."""
+"""Ranges of the channels of some tensors, from one pass of the float model that returns only small arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first pass: least and largest value of every float tensor, and a look at what may not be NaN or infinite."""
+"""The first pass: the smallest and largest value of every float tensor, and a check for NaN and infinity."""
 
 from __future__ import annotations
 

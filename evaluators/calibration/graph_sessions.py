@@ -1,4 +1,4 @@
-"""The float model in ONNX Runtime on the processor, any tensor an output; memory does not grow with the model."""
+"""Running the float model on the CPU with any tensor as an output. Memory does not grow with the model."""
 
 from __future__ import annotations
 

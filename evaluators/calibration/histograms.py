@@ -1,4 +1,4 @@
-"""The second pass: how often each tensor takes which values, between its extremes."""
+"""The second pass: histograms of the tensors between their extremes."""
 
 from __future__ import annotations
 

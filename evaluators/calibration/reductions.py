@@ -1,4 +1,4 @@
-"""Minimum, maximum, sum and size of tensors, computed by the model's own graph, and which tensors have to be finite."""
+"""Minimum, maximum, sum and size of tensors, computed inside the graph, and the tensors that have to be finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calibration samples, batch by batch, with the progress of all passes over them."""
+"""The calibration samples in batches, with the progress of all passes over them."""
 
 from __future__ import annotations
 

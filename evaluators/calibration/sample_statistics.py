@@ -1,4 +1,4 @@
-"""What each sample does to each tensor of the float model: least, largest and mean value, and what INT8 would clip."""
+"""Statistics of each sample for each tensor: smallest, largest and mean value, and the share that INT8 would clip."""
 
 from __future__ import annotations
 

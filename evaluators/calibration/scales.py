@@ -1,4 +1,4 @@
-"""From values to the range worth keeping, and from ranges and weights to scales: pure arithmetic, no runtime."""
+"""From values to ranges, and from ranges and weights to scales. Arithmetic only, without a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that come as arrays: `.npz` and `.npy` files, folders of them, and what a function returns."""
+"""Data given as arrays: `.npz` and `.npy` files, folders of them, and the results of functions."""
 
 from __future__ import annotations
 

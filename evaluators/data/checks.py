@@ -1,4 +1,4 @@
-"""Whether arrays are what the model takes."""
+"""Checks that arrays fit the inputs of the model."""
 
 from __future__ import annotations
 

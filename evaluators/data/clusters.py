@@ -1,4 +1,4 @@
-"""Clusters: which samples belong together, as frames of one video do."""
+"""Clusters: groups of samples that belong together, such as the frames of one video."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every form of data gives: samples by index, in batches as the model takes them."""
+"""The interface of all forms of data: samples by index, in batches as the model takes them."""
 
 from __future__ import annotations
 

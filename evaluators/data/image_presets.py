@@ -1,4 +1,4 @@
-"""The usual ways in which an image file becomes what a model takes: resized, cropped, normalized."""
+"""Presets that turn an image file into an input of a model: resize, crop and normalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels as metrics get them: one array, or several by name."""
+"""Labels as metrics receive them: one array, or several by name."""
 
 from __future__ import annotations
 

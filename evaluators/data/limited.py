@@ -1,4 +1,4 @@
-"""Some of the samples of a data set, as if there were no others."""
+"""A data set with only some of its samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading ahead: the next batch of data is read while the engine runs this one."""
+"""Prefetching: the next batch of data is read while the engine runs the current one."""
 
 from __future__ import annotations
 

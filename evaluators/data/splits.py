@@ -1,4 +1,4 @@
-"""How samples are divided between calibration, search and the final score."""
+"""The division of samples into calibration, search and final samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far values are from those of a reference, and where in the graph two engines part. Holds no outputs."""
+"""Comparing values with a reference, to find how far and where in the graph two engines differ. Keeps no outputs."""
 
 from __future__ import annotations
 

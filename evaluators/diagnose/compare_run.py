@@ -1,4 +1,4 @@
-"""Run an engine beside ONNX Runtime on the CPU, whole and with every group's output exposed."""
+"""Running an engine and ONNX Runtime on the CPU, as a whole and with the outputs of all groups exposed."""
 
 from __future__ import annotations
 

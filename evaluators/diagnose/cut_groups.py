@@ -1,4 +1,4 @@
-"""Single groups in a lower precision: small graphs that show what it does to one group alone."""
+"""Single groups in a lower precision, as small graphs that show its effect on one group alone."""
 
 from __future__ import annotations
 

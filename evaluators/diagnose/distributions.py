@@ -1,4 +1,4 @@
-"""Float activations against what is left of them in a lower precision: histograms, divergence, overlap, saturation.
+"""Comparing float activations with those in a lower precision: histograms, divergence, overlap, saturation.
 
 Also what makes a tensor hard to round: values far from all others, and channels of very different ranges.
 """

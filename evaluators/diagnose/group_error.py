@@ -1,4 +1,4 @@
-"""What a sensitivity pass finds."""
+"""The results of a sensitivity pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a precision does to each group's own activations, all else exact: one float run, and every group alone."""
+"""The effect of a precision on each group's own activations, with exact inputs: one float run, and each group alone."""
 
 from __future__ import annotations
 

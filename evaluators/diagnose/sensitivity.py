@@ -1,4 +1,4 @@
-"""What each group adds to the error of the outputs when it alone runs in a lower precision. Builds no engine.
+"""The error that each group adds to the outputs when it alone runs in a lower precision. Builds no engine.
 
 First every group is looked at alone, on exact inputs: what a precision does to its own output. Then, one after
 another, single groups are lowered inside the whole network and its outputs compared with the float model's. Where time

@@ -1,4 +1,4 @@
-"""The few samples that a sensitivity pass runs on: half at random, half those that quantization hurts most."""
+"""The few samples of a sensitivity pass: half at random, half those with the largest error of quantization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the weights of a group are from what is left of them in a lower precision."""
+"""The divergence between the weights of a group and the same weights in a lower precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine file runs, layer by layer, whoever made it: plans, layer listings of trtexec, quantized ONNX files.
+"""The layers of any engine file: TensorRT plans, layer listings of trtexec, and quantized ONNX files.
 
 Needs the file alone: no study, no data, and no model unless precisions shall be explained by it.
 """

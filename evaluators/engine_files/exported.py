@@ -1,4 +1,4 @@
-"""The layers of an engine that was built here, with their times: `layers.json` and `profile.json` of an export."""
+"""The layers and times of an engine in an export: `layers.json` and `profile.json`."""
 
 from __future__ import annotations
 

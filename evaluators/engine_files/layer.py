@@ -1,4 +1,4 @@
-"""One layer of an engine, in the one form in which all kinds of files are told."""
+"""One layer of an engine, in one form for all kinds of files."""
 
 from __future__ import annotations
 

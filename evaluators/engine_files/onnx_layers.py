@@ -1,4 +1,4 @@
-"""Layers of an ONNX file: one with Q/DQ, one with QLinear ops, or one that ONNX Runtime has optimized and written."""
+"""The layers of an ONNX file: with Q/DQ, with QLinear operators, or optimized by ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds out what an engine file is, and reads it."""
+"""Detecting the kind of an engine file, and reading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of a TensorRT engine, from the JSON of its inspector or of `trtexec --exportLayerInfo`; needs no TensorRT."""
+"""The layers of a TensorRT engine, from JSON of its inspector or of trtexec. This module does not need TensorRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an assignment to an ONNX graph with Q/DQ and Cast: the only package that writes precision.
+"""Lowering: from an assignment to an ONNX graph with Q/DQ and Cast. Only this package writes precisions.
 
 Never chooses a precision, and never runs a model. Public: `lower` in `lower`; `Placement` and `quantized_tensors` in
 `placement`; `expose_groups` in `exposure`; `spelled_out` in `half`; `corrected_model`, `find_constants` and

@@ -1,4 +1,4 @@
-"""Forms of an activation: as a float type, or INT8 read back as one."""
+"""The forms of an activation: in a float type, or as INT8 that is converted back to one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Biases of weighted ops, in the form in which INT8 kernels take them."""
+"""Biases of weighted ops, in the form that INT8 kernels need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that a graph does not have yet, and the constants that lowering adds under them."""
+"""Unused names in a graph, and the constants that lowering adds with them."""
 
 from __future__ import annotations
 

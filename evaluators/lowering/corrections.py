@@ -1,4 +1,4 @@
-"""Corrections of what only INT8 uses, written into the float constants of a graph before any of them is quantized.
+"""Applying the corrections of INT8 to the float constants of a graph, before they are quantized.
 
 An op whose group does not run in INT8 keeps its constants. A constant that several ops read is copied for each op that
 has a correction of its own.

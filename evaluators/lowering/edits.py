@@ -1,4 +1,4 @@
-"""Nodes and constants that lowering adds to a graph, each made once."""
+"""The nodes and constants that lowering adds to a graph, each of them once."""
 
 from __future__ import annotations
 

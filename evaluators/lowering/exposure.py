@@ -1,4 +1,4 @@
-"""The outputs of groups as the outputs of a model, for finding where values go wrong."""
+"""Exposing the outputs of groups as outputs of a model, to find where values differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which float type every node computes in, and every tensor therefore has: the cast pass's half of the plan."""
+"""The float type of every node and tensor, which is the plan of the cast pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half precision with its rounding written out, for runtimes that have no kernels for it."""
+"""Half precision with explicit rounding, for runtimes without kernels for it."""
 
 from __future__ import annotations
 

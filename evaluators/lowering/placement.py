@@ -1,4 +1,4 @@
-"""Where a target wants Q/DQ, and which tensors of an assignment therefore become INT8."""
+"""Where a target needs Q/DQ, and which tensors of an assignment become INT8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much worse than uniform FP32 a candidate is, on the same samples, with an interval; stops early when it may."""
+"""The loss of a candidate against uniform FP32 on the same samples, with an interval and early stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which class an engine gives each sample, and how these differ from FP32's."""
+"""The class that an engine gives each sample, and how the classes differ from those of FP32."""
 
 from __future__ import annotations
 

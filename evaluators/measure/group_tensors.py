@@ -1,4 +1,4 @@
-"""Single groups cut out of a model, and the float tensors that they read and make."""
+"""Single groups cut out of a model, and the float tensors that they read and write."""
 
 from __future__ import annotations
 

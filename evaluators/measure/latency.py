@@ -1,4 +1,4 @@
-"""How long one inference takes, measured so that another process on the same target would say the same.
+"""The latency of one inference, measured so that a second process on the same target would get the same result.
 
 The habits are pyperf's (https://pyperf.readthedocs.io): raw samples kept, statistics derived, warm-up until stable,
 and a warning wherever a number is doubtful. What noise is left on a shared CPU is mostly common to all that runs at

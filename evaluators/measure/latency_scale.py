@@ -1,4 +1,4 @@
-"""From what was timed to milliseconds: candidates are timed beside a baseline, which itself is timed again and again.
+"""Scaling measured times by a baseline, which is measured beside the candidates again and again.
 
 On relative targets the truth of a measurement is a ratio: what the candidate took over what the baseline took in
 between. Milliseconds are that ratio times the reference, which is what the baseline usually takes. It is derived from

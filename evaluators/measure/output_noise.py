@@ -1,4 +1,4 @@
-"""How far a network's outputs are from the float model's, sample by sample and as one number."""
+"""The distance of a network's outputs from those of the float model, for each sample and in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an engine's outputs have anything in common with FP32's: the last guard, under any metric.
+"""Whether the outputs of an engine are correlated with those of FP32, as a last check under any metric.
 
 A metric may be blind to a broken engine: one that gives 1 always, or one that reads another output. So a few outputs of
 every engine are compared with FP32's on the same samples, whatever the metric.

@@ -1,4 +1,4 @@
-"""How small a loss a number of samples can tell from none, and how many samples a loss takes."""
+"""The smallest loss that a number of samples can show, and the number of samples that a loss needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order and batches the samples of a split are scored, and which scores belong together."""
+"""The order and the batches in which samples of a split are scored, and the scores that belong together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of an engine's outputs, batch after batch: large outputs in threads beside the engine, results in order."""
+"""Scoring the outputs of an engine batch by batch, large outputs in parallel threads, with results in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes over large arrays in blocks that stay in the processor's cache, each value read in the type that it has.
+"""Passes over large arrays in blocks that fit the CPU's cache, without conversion of the whole array.
 
 NumPy's own `argmax` over a leading axis, and its work on float16, are ten times slower than a pass over memory.
 """

@@ -1,4 +1,4 @@
-"""Metrics over classes: the label among the best, and agreement with FP32."""
+"""Metrics of classes: whether the label is among the best, and agreement with FP32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric is: a score of every sample, or an accumulator over many, with checks of what it gives.
+"""The interface of a metric, a score of every sample or an accumulator over many, with checks of its results.
 
 A metric either scores every sample on its own (`per_sample`: intervals from paired differences, early stop) or
 gathers over many (`accumulating`: an object with `update` and `compute`, no early stop).

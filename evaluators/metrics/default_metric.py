@@ -1,4 +1,4 @@
-"""Which metric a search uses when none is named: it follows the model's outputs and the labels."""
+"""The choice of a metric if none is given, from the model's outputs and the labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes from the outputs of a detector: layouts that are known here, or a decode function of the user's.
+"""Boxes from the outputs of a detector, by a known layout or by a decode function of the user.
 
 A decoder takes the outputs of a batch of n samples and gives n arrays (k, 6), a row per detection: x1, y1, x2, y2,
 score, class. Detections stand in any order. Rows with a class below 0 are padding.

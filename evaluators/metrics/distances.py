@@ -1,4 +1,4 @@
-"""Distances of float outputs from those of FP32: they need no labels."""
+"""Metrics that compare float outputs with those of FP32. They need no labels."""
 
 from __future__ import annotations
 

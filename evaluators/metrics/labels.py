@@ -1,4 +1,4 @@
-"""Whether labels are what a built-in metric reads: all of them, before anything is built."""
+"""Checking all labels against a built-in metric before anything is built."""
 
 from __future__ import annotations
 

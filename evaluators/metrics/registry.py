@@ -1,4 +1,4 @@
-"""Which metrics there are by name. A built-in one is a member of `METRICS` of the file that computes it."""
+"""Metrics by name. A built-in metric is a member of `METRICS` in the file that computes it."""
 
 from __future__ import annotations
 

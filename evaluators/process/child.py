@@ -1,4 +1,4 @@
-"""An evaluator process as its keeper sees it: started, written to, listened to, and ended with all that it started."""
+"""An evaluator process from its keeper's side: starting, writing, reading, and ending it with all its children."""
 
 from __future__ import annotations
 

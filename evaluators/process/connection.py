@@ -1,4 +1,4 @@
-"""A connection to one evaluator process at a time: started when there is something to ask, replaced when it died."""
+"""A connection to one evaluator process, which is started on the first request and replaced if it dies."""
 
 from __future__ import annotations
 

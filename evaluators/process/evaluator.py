@@ -1,4 +1,4 @@
-"""The evaluator process's end of the line: all that it answers, on one model, its data and one device."""
+"""The evaluator process's end of the connection: all requests about one model, its data and one device."""
 
 from __future__ import annotations
 

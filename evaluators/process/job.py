@@ -1,4 +1,4 @@
-"""What an evaluator process is asked to open, and the bounds of one evaluation: plain values."""
+"""What an evaluator process opens, and the bounds of one evaluation, as plain values."""
 
 from __future__ import annotations
 

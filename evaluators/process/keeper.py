@@ -1,4 +1,4 @@
-"""The keeper of an evaluator process: starts it, limits it, replaces it, and turns its deaths into failures."""
+"""The keeper of an evaluator process, which starts, limits and replaces it, and turns its deaths into failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests that an evaluator process answers: typed Protocols that both ends of the line share.
+"""The requests that an evaluator process answers, as typed Protocols for both ends of the connection.
 
 `Evaluator` implements them in the evaluator process. `requests.connect` makes the client's end of the same Protocols,
 so that a request is an ordinary, type-checked call: `line.timings.profile(engine, count=10)`. Names, arguments and

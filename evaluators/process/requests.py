@@ -1,4 +1,4 @@
-"""The two ends of the line, made from its Protocols: calls that become messages, and messages that become calls.
+"""Turning calls of the Protocols into messages, and messages into calls.
 
 Most are requests of the keeper's, of `EvaluatorLine`. While it answers one, the evaluator process makes calls of its
 own, of `KeeperLine`, where a metric is in the keeper's process.

@@ -1,4 +1,4 @@
-"""What requests to an evaluator process answer, where no value of the domain says it."""
+"""Results of requests to an evaluator process for which there is no value of the domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evaluator process: reads requests from one pipe, answers on another, ends when its keeper does.
+"""The main loop of an evaluator process: it reads requests from a pipe, answers on another, and ends with its keeper.
 
 Standard output and error are a log file; nothing is ever read back from them.
 """

@@ -1,4 +1,4 @@
-"""The bounds that a process is held to while it answers a request."""
+"""Limits of time and memory of a process while it answers a request."""
 
 from __future__ import annotations
 

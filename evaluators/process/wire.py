@@ -1,4 +1,4 @@
-"""Values as JSON and back, for the line between the evaluator process and its keeper. No pickle.
+"""Converting values to JSON and back, for the connection to the evaluator process. No pickle is used.
 
 What may go over the line is read from its Protocols. Of libraries, msgspec was tried: it refuses text with lone
 surrogates, as names of files and messages about them may be, and its JSON turns NaN into null. cattrs adds 20 ms of

@@ -1,4 +1,4 @@
-"""Steps that make INT8 lose less at no cost in latency. They run the model on the processor; they build no engine.
+"""Recovery: steps that reduce the loss of INT8 at no cost in latency. They run on the CPU and build no engine.
 
 Exact steps change the float model without changing its outputs. The others change constants that only INT8 uses.
 """

@@ -1,4 +1,4 @@
-"""Which recovery steps are kept: each is tried on all INT8, on top of those that were kept before it."""
+"""Choosing recovery steps: each is tried on all INT8, together with the steps that were kept before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recovery steps work with: the model, its samples, and INT8 as the target would run it."""
+"""The context of recovery steps: the model, its samples, and INT8 as the target would run it."""
 
 from __future__ import annotations
 

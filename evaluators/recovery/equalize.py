@@ -1,4 +1,4 @@
-"""Equalization: channels of a stream are brought to alike ranges by powers of two, which change no float output."""
+"""Equalization: scaling channels to similar ranges by powers of two, which changes no float output."""
 
 from __future__ import annotations
 

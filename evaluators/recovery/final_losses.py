@@ -1,4 +1,4 @@
-"""What several INT8 of one model lose on the final samples: the rows of the rescue table."""
+"""The losses of several INT8 versions of a model on the final samples, for the rescue table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far INT8 is from the float model on held-out calibration samples, and whether one INT8 is nearer than another."""
+"""The error of INT8 on held-out calibration samples, and whether one version is better than another."""
 
 from __future__ import annotations
 

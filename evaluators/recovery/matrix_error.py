@@ -1,4 +1,4 @@
-"""The INT8 error of matrix products on inputs that were really there, computed as the codes say."""
+"""The INT8 error of matrix products on observed inputs, computed from the integer codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery of one model on one target: its samples divided, the steps tried, the result scored."""
+"""Recovery of one model on one target: dividing the samples, trying the steps, and scoring the result."""
 
 from __future__ import annotations
 

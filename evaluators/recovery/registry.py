@@ -1,4 +1,4 @@
-"""Which recovery steps there are by name, in the order in which they are tried, and which of them are meant."""
+"""Recovery steps by name, in the order in which they are tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calibration samples are used: all, or some that the float model or plain INT8 tells apart; and which decide."""
+"""Choosing calibration samples by the float model or plain INT8, and the samples that decide about steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smoothing: outlier channels before matrix products move into their weights, as far as that makes INT8 better."""
+"""Smoothing: moving the scale of outlier channels into the weights of matrix products, as far as that helps INT8."""
 
 from __future__ import annotations
 

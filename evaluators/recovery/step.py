@@ -1,4 +1,4 @@
-"""What a recovery step is. Another package registers its own by the entry-point group `bitfront.recovery`."""
+"""The interface of a recovery step. Other packages register theirs by the entry-point group `bitfront.recovery`."""
 
 from __future__ import annotations
 

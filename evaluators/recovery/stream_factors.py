@@ -1,4 +1,4 @@
-"""Streams with what samples say of them, and factors as a proposal: what both exact steps share."""
+"""Streams with their statistics, and factors as a proposal: the common part of both exact steps."""
 
 from __future__ import annotations
 

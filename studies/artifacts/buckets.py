@@ -1,4 +1,4 @@
-"""Object stores that artifacts lie in when hosts share no folder: S3 through Optuna's store, Google Cloud Storage.
+"""Object stores for artifacts of hosts that share no folder: S3 through Optuna's store, and Google Cloud Storage.
 
 An artifact's key is its digest under the URL's prefix. Both services show an object when all of it has arrived, and
 not before. Credentials come from the environment, as the services' own tools take them, never from a URL.

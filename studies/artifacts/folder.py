@@ -1,4 +1,4 @@
-"""Artifacts: files named by the SHA-256 of their content. Engines, ranges, and a study's model and data are such.
+"""Artifacts: files named by the SHA-256 of their content, such as engines, ranges, models and data.
 
 They lie in a folder, or in an object store with a folder of this host before it. Several processes may put and read at
 once: a file appears under its digest whole or not at all, and equal content is one file. What is needed is known to the

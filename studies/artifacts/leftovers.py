@@ -1,4 +1,4 @@
-"""Artifacts that nothing needs any more: their files go first, then the database forgets them.
+"""Removing artifacts that nothing needs: first the files, then their rows in the database.
 
 What was cut off in between, and what killed processes put and never recorded, goes at the next join or deletion.
 """

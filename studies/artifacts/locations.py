@@ -1,4 +1,4 @@
-"""Where the files of a study lie: artifacts, what a host keeps for itself, and what it fetched."""
+"""The locations of a study's files: artifacts, files of one host, and fetched copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study's model and data for other hosts: put among its artifacts where they are, fetched where they are not.
+"""Sharing a study's model and data with other hosts: stored among its artifacts, and fetched where they are missing.
 
 Files are shipped: the ONNX file with its external data, `.npz` files, a calibration cache. Folders of data and
 functions that give data are not; every host has to have them.

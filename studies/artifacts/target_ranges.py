@@ -1,4 +1,4 @@
-"""The ranges that engines of a target are built with: the calibrated ones, and what single mixes have of their own."""
+"""The ranges that engines of a target are built with: calibrated ones, and those of single mixes."""
 
 from __future__ import annotations
 

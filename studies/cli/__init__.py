@@ -1,1 +1,1 @@
-"""The command line, one file per family of verbs. Only here is anything printed and the process ended."""
+"""The command line, one file per family of verbs. Only this package prints and ends the process."""

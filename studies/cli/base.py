@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: how they run, tell of it and end. Help does not wait for imports."""
+"""The common part of all verbs: running, reporting and ending. Help does not wait for imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that look at fresh data: `drift`, `renew`."""
+"""The verbs for fresh data: `drift` and `renew`."""
 
 from __future__ import annotations
 

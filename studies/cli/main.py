@@ -1,4 +1,4 @@
-"""The command line: which verb is in which module. Only this package prints and exits.
+"""The program: the modules of all verbs, and the exit codes. Only this package prints and exits.
 
 Exit codes: 0 done, 2 refused before anything was made, 1 a run that could not go on or a gate that fails, 3 a gate that
 was not judged, 130 interrupted.

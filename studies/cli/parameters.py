@@ -1,4 +1,4 @@
-"""Parameters of the command line: those of a verb's own, and those that the option table has for it."""
+"""Parameters of the command line: those of single verbs, and those of the option table."""
 
 from __future__ import annotations
 

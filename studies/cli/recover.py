@@ -1,4 +1,4 @@
-"""The verb that makes INT8 of a model lose less without a study: `recover`."""
+"""The verb that reduces the loss of INT8 of a model without a study: `recover`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of all options, made from the option table: `python -m studies.cli.reference > docs/options.md`."""
+"""Writing the reference of all options from the option table: `python -m studies.cli.reference > docs/options.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs for what comes of studies, and around them: `export`, `report`, `delete`, `doctor`, `demo`, `dashboard`."""
+"""The verbs for results and for housekeeping: `export`, `report`, `delete`, `doctor`, `demo`, `dashboard`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that work on one study together: signs of life, leases, and tasks that one does for all.
+"""The processes that work on one study together: heartbeats, leases, and tasks that one process does for all.
 
 `Crew` is what a run asks of them. `Alone` is the only worker of a study on SQLite, `Shared` is one of several on a
 server.

@@ -1,4 +1,4 @@
-"""The only worker of a study: on SQLite one process at a time runs it, which a lock on a file sees to."""
+"""The single worker of a study on SQLite, where a lock on a file allows one process at a time."""
 
 from __future__ import annotations
 

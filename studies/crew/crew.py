@@ -1,4 +1,4 @@
-"""What a run asks of its crew: the workers of one target, this process among them."""
+"""The interface of a crew: the workers of one target, including this process."""
 
 from __future__ import annotations
 

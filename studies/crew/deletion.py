@@ -1,4 +1,4 @@
-"""What a run says whose study is deleted under it, say by a user who took it for dead."""
+"""The error of a run whose study is deleted while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a worker may be silent: all workers of a target live by the same length, which is stored with the study."""
+"""The length of leases, which all workers of a target share and which is stored with the study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's row in the database and its sign of life, which a thread renews from joining a study to leaving it."""
+"""A worker's row in the database, and its heartbeat, which a thread renews until the worker leaves."""
 
 from __future__ import annotations
 

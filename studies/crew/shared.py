@@ -1,4 +1,4 @@
-"""One of several workers of a study on a server: leases that expire, takeovers, and tasks that one does for all."""
+"""One of several workers of a study on a server: leases, takeovers, and tasks that one worker does for all."""
 
 from __future__ import annotations
 

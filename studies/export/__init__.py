@@ -1,4 +1,4 @@
-"""Write a chosen engine with what belongs to it, and prove that what was written works.
+"""Writing a chosen engine with its files, and proving that they work.
 
 `export.export_evaluation` writes a folder and checks it. Changes nothing of a search, but may build, measure and score
 an engine again, which is stored.

@@ -1,4 +1,4 @@
-"""Proof that an exported engine is the one that was measured: equal outputs, and a latency that ties with it."""
+"""Proof that an exported engine is the measured one: equal outputs, and the same latency within the tie band."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the chosen engine with what belongs to it, and prove that what was written works."""
+"""Writing a chosen engine with its files, and proving that they work."""
 
 from __future__ import annotations
 

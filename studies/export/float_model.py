@@ -1,4 +1,4 @@
-"""The float model of an export: the user's with what exact recovery steps changed, checked against the user's file."""
+"""The float model of an export, with the changes of exact recovery steps, checked against the user's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an export beside its manifest: the engine, its source, its ranges, and what other programs need."""
+"""The files of an export beside its manifest: the engine, its source, its ranges, and files for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`layers.json` and `profile.json`: what the exported engine runs, with the reasons that a study knows."""
+"""`layers.json` and `profile.json`: the layers of the exported engine, with the reasons that a study knows."""
 
 from __future__ import annotations
 

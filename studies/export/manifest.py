@@ -1,4 +1,4 @@
-"""What an export says of itself: `manifest.json`."""
+"""`manifest.json`, the description of an export."""
 
 from __future__ import annotations
 

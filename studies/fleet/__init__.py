@@ -1,1 +1,1 @@
-"""The worker processes of this host: started, watched, started again, ended together."""
+"""The worker processes of this host: starting, watching, restarting and ending them."""

@@ -1,4 +1,4 @@
-"""Run a study by worker processes of this host, and show what the database says of it meanwhile."""
+"""Running a study with worker processes of this host, and showing its progress from the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a study that is there: the work is done in this process, or by a process per slot."""
+"""Joining an existing study, in this process or with one process per slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker processes of one host: one per slot, started, watched, started again when they die, ended together.
+"""The worker processes of one host, one per slot: starting, watching, restarting and ending them.
 
 Workers are `bitfront worker` like any other. They are in sessions of their own, so Ctrl-C reaches their parent alone,
 which ends them. When the parent is gone without a word, they notice at a pipe, and end by themselves.

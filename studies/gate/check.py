@@ -1,4 +1,4 @@
-"""One check of a gate: what was estimated, between which bounds, against which limit, and what follows."""
+"""One check of a gate: the estimate, its bounds, the limit, and the verdict."""
 
 from __future__ import annotations
 

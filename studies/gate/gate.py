@@ -1,4 +1,4 @@
-"""Runs a gate: both engines in fresh processes on the same data, scored and timed, and held to the limits."""
+"""Running a gate: scoring and timing both engines in fresh processes on the same data, and judging them."""
 
 from __future__ import annotations
 

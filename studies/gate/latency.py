@@ -1,4 +1,4 @@
-"""Whether a candidate is slower than is allowed, from times that it and two copies of the baseline took in turn.
+"""Judging whether a candidate is slower than allowed, from times measured in turn with two copies of the baseline.
 
 Inferences of one process are alike, and processes differ: where an engine lies in memory, which core it got. So every
 process counts once, by the logarithm of how many times the baseline's latency the candidate takes in it, and the

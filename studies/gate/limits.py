@@ -1,4 +1,4 @@
-"""What a candidate may be worse by, and in how many processes its latency is measured."""
+"""How much worse a candidate may be, and in how many processes its latency is measured."""
 
 from __future__ import annotations
 

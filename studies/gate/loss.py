@@ -1,4 +1,4 @@
-"""Whether a candidate loses more than is allowed against a baseline, from the scores of both on the same samples."""
+"""Judging whether a candidate loses more than allowed, from the scores of both engines on the same samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact tests of the drop of a share, top-1 say, from the samples of which two engines score the same ones differently.
+"""Exact tests of a drop of a share such as top-1, from the samples that two engines score differently.
 
 *Lost* samples are right with the baseline and wrong with the candidate, *won* samples the other way round. The drop is
 the share of lost samples less that of won ones. Every test holds its level for any number of samples.

@@ -1,4 +1,4 @@
-"""What a gate found: its verdict, its checks, and the same as JSON, as a table and in words."""
+"""The result of a gate: its verdict and its checks, also as JSON, as a table and in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sides of a gate: what a study, an exported folder, an ONNX file or a plan is, and where its engine lies."""
+"""The two sides of a gate: finding the engine of a study, an exported folder, an ONNX file or a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards an engine while it serves: compares it with a safe one beside the requests, and falls back when it goes wrong.
+"""Guarding an engine in service: comparing it with a safe one, and falling back to that when it goes wrong.
 
 A small library for the serving process. It searches nothing, opens no database and imports neither SQLAlchemy, Optuna
 nor Plotly.

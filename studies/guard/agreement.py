@@ -1,4 +1,4 @@
-"""How far the outputs of two engines agree on one request."""
+"""The agreement of the outputs of two engines on one request."""
 
 from __future__ import annotations
 

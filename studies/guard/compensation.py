@@ -1,4 +1,4 @@
-"""The mean error of the last compared samples, added to the fast engine's outputs."""
+"""Adding the mean error of the last compared samples to the fast engine's outputs."""
 
 from __future__ import annotations
 

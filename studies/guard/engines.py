@@ -1,4 +1,4 @@
-"""Opens exported folders for a guard: ONNX Runtime and TensorRT, each through its backend's own session."""
+"""Opening exported folders for a guard, with the sessions of ONNX Runtime and TensorRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guard itself: answers requests, compares a share of them, and changes engines."""
+"""The guard: it answers requests, compares a share of them, and switches engines."""
 
 from __future__ import annotations
 

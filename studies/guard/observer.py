@@ -1,4 +1,4 @@
-"""What a guard tells whoever watches it, say for metrics."""
+"""The interface by which a guard reports to observers, for example for metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guard can be told, and the error that it raises."""
+"""The options of a guard, and the error that it raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Works on sampled requests in a thread of its own, off the way of the requests."""
+"""Comparing sampled requests in a separate thread, so that requests do not wait."""
 
 from __future__ import annotations
 

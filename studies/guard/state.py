@@ -1,4 +1,4 @@
-"""What a guard knows: the state of its circuit breaker, and counts."""
+"""The state of a guard: its circuit breaker, and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the circuit breaker is kept: in memory, or in a file that a restart survives and that several processes share.
+"""The storage of the circuit breaker: memory, or a file that survives a restart and can be shared by processes.
 
 Every change reads the file, changes it and replaces it under a lock beside it, so that a process may be killed at any
 moment. Requests do not wait for it: they look at a copy in memory, which `refresh` renews.

@@ -1,4 +1,4 @@
-"""A closer look at one engine: per-layer times, its outputs beside those of ONNX Runtime, or one mix without a study.
+"""Analyses of one engine: times of layers, comparison with ONNX Runtime, and single mixes without a study.
 
 Needs the device for what is not stored. Changes nothing of a search: what it adds are profiles and notes of them.
 """

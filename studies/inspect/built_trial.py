@@ -1,4 +1,4 @@
-"""A trial of which an engine was built, or why there is none."""
+"""Finding a trial with an engine, or the reason why it has none."""
 
 from __future__ import annotations
 

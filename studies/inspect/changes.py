@@ -1,4 +1,4 @@
-"""What has changed since a study was made: its target, its data and the environment."""
+"""Changes since a study was made: of its target, its data and the environment."""
 
 from __future__ import annotations
 

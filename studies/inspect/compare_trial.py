@@ -1,4 +1,4 @@
-"""Compare a trial's engine: open what it needs, warn of what has changed, run it, and judge the groups."""
+"""Comparing a trial's engine: opening what it needs, warning of changes, running it, and judging the groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial's engine beside ONNX Runtime: how far they differ, what explains it, and where in the graph they part."""
+"""The result of comparing a trial's engine with ONNX Runtime: how far they differ, why, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine file is made of: shares by precision, what stays float and costs most, two engines side by side."""
+"""A report about an engine file: shares by precision, the costliest float layers, two engines side by side."""
 
 from __future__ import annotations
 

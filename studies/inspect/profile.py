@@ -1,4 +1,4 @@
-"""Where an engine's time goes: layers as they ran, summed by group, beside those of another trial."""
+"""The times of an engine's layers, by group and beside those of another trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the engines of trials on the device with per-layer times."""
+"""Profiling the engines of trials on the device."""
 
 from __future__ import annotations
 

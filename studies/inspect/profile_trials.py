@@ -1,4 +1,4 @@
-"""Profiles of trials: those that are stored, and those of the rest, which are made and stored."""
+"""Profiles of trials: stored ones are read, missing ones are measured and stored."""
 
 from __future__ import annotations
 

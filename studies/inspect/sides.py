@@ -1,4 +1,4 @@
-"""Whether an engine's outputs, and those of its groups, are as near to its emulation as its precisions explain."""
+"""Judging whether the outputs of an engine and of its groups are as near to its emulation as its precisions explain."""
 
 from __future__ import annotations
 

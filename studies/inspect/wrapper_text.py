@@ -1,4 +1,4 @@
-"""What is wrong with the outputs of the user's own program, in sentences with their evidence."""
+"""Sentences about faults in the outputs of the user's own program, with their evidence."""
 
 from __future__ import annotations
 

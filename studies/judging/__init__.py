@@ -1,4 +1,4 @@
-"""Judge what was measured: limits, front, ties, picks, and where a study stands.
+"""Judging measurements: limits, front, ties, picks, and the standing of a study.
 
 `standing.Standing` is one target's evaluations under limits, read by `study_lookup.standing_of`. What it says of one
 evaluation is a `points.Point`; `point_lists` gives the front, the picks and what a table names. `rules` are pure

@@ -1,4 +1,4 @@
-"""What the evaluations of a target failed with, where all of them did."""
+"""A summary of the failures of a target, if all evaluations failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the limits say of evaluations: which keep them, which stand on the front, and which come nearest."""
+"""Judging evaluations by limits: which keep them, which are on the front, and which come nearest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of one target's evaluations, whatever the limits are."""
+"""The measurements of one target's evaluations, independent of limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of evaluations: those on the front, the picks, what a table names, and those whose engines are kept."""
+"""Lists of evaluations: the front, the picks, the rows of tables, and those whose engines are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One evaluation as it stands in its study: what other packages show of it, and export."""
+"""One judged evaluation, as other packages show and export it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search tells while it runs, beside the notes and steps of every command."""
+"""The events of a search, beside the notes and steps of every command."""
 
 from __future__ import annotations
 

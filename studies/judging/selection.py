@@ -1,4 +1,4 @@
-"""Which evaluation is meant where a study is named: a pick, or a trial."""
+"""Finding the evaluation that a user means: a pick, or a trial."""
 
 from __future__ import annotations
 

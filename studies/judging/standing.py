@@ -1,4 +1,4 @@
-"""Where a study stands: its evaluations judged by limits, its front and its picks, derived from stored rows."""
+"""The standing of a study: its judged evaluations, its front and its picks, derived from stored rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study as it is named on the command line: which of its targets, judged by which limits."""
+"""Finding a study as the command line names it, with its target and limits."""
 
 from __future__ import annotations
 

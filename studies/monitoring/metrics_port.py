@@ -1,4 +1,4 @@
-"""Serves the metrics of a search on a port of this machine while it runs."""
+"""Serving the metrics of a search on a port of this machine while it runs."""
 
 from __future__ import annotations
 

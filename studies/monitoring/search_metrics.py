@@ -1,4 +1,4 @@
-"""What Prometheus is told of a search: events on their way to whoever shows them, counted."""
+"""The metrics of a search for Prometheus, counted from its events."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one search was asked to do: options, configuration file, quantities with their units. Opens nothing."""
+"""Options of a search: the option table, configuration files, and quantities with units. Opens nothing."""

@@ -1,4 +1,4 @@
-"""Options that a backend declares: `--backend-option NAME=VALUE`, read by the backend's own rows."""
+"""Options of backends given as `--backend-option NAME=VALUE`, read with the backend's own rows."""
 
 from __future__ import annotations
 

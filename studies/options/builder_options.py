@@ -1,4 +1,4 @@
-"""Options that only one backend has, as the backends declare them, in the option table.
+"""Options of single backends in the option table.
 
 These are the backends that `--backend auto` may choose. What others declare is given by `--backend-option`.
 """

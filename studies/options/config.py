@@ -1,4 +1,4 @@
-"""What one search is asked to do: the configuration, whose fields are the option table."""
+"""The configuration of a search, whose fields are the option table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits: every measure that a user may bound, one row each of a table that everything else loops over.
+"""The limits: one row for each measure that a user may bound, in a table that everything else uses.
 
 A row says what the limit is called, which measure it bounds and on which side, and how its bound is read and written.
 Feasibility, early stop, picks, messages, reports and the command line know no limit by name; they read this table.

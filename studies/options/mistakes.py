@@ -1,4 +1,4 @@
-"""Several checks as one: whoever made three mistakes is told of three."""
+"""Running several checks, and reporting all mistakes in one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of the option table: what one option is called, how its value is read and written, and who takes it.
+"""A row of the option table: the name of an option, how its value is read and written, and the verbs that take it.
 
 Command line, TOML files, help and the reference page are read from these rows. Most of them are the metadata of the
 fields of `SearchConfig`; limits and backends add theirs.

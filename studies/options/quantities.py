@@ -1,4 +1,4 @@
-"""Quantities as people write them: times, sizes, drops, shapes; and back again.
+"""Reading and writing quantities: times, sizes, drops and shapes.
 
 Every `parse_*` takes the text and the name of the option it came from, returns base units and raises `ConfigError`
 that starts with that name.

@@ -1,4 +1,4 @@
-"""Options as they were given, as texts on the command line or values in a TOML file, read and checked as a whole."""
+"""Reading and checking all given options, from the command line or a TOML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the worker processes of one host run: one GPU each, or processor cores of their own."""
+"""The slots of worker processes on one host: one GPU each, or CPU cores of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The option table: every option there is, in the order of help and reference."""
+"""The option table: all options, in the order of help and reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs that options name: of the database, and of where artifacts lie, a folder or a place in an object store."""
+"""URLs in options: of the database, and of the folder or object store of artifacts."""
 
 from __future__ import annotations
 

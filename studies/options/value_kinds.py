@@ -1,4 +1,4 @@
-"""The kinds of values that options take: texts, names, counts, switches, choices, quantities with units."""
+"""The types of option values: texts, names, counts, switches, choices, quantities with units."""
 
 from __future__ import annotations
 

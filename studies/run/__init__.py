@@ -1,1 +1,1 @@
-"""Run a study: ask, evaluate, record, tell, until there is enough; then confirm the finalists."""
+"""Running a study: ask, evaluate, record and tell until it is complete, then confirm the finalists."""

@@ -1,4 +1,4 @@
-"""Which engines are kept: those of evaluations that stand, or may stand, on the front."""
+"""Choosing the engines to keep: those that are, or may be, on the front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the best candidates again, side by side, and score them on data the search never saw."""
+"""Measuring the best candidates again, side by side, and scoring them on the final samples."""
 
 from __future__ import annotations
 

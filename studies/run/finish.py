@@ -1,4 +1,4 @@
-"""The end of a study on a target: what lost workers left is given back, and one worker confirms the finalists."""
+"""The end of a study on a target: taking over what lost workers left, and confirming the finalists."""
 
 from __future__ import annotations
 

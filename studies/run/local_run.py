@@ -1,4 +1,4 @@
-"""Working on a study that is there in this process, from joining it to leaving it."""
+"""Working on an existing study in this process, from joining it to leaving it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a search: ask, evaluate, record, tell, until there is enough."""
+"""The loop of a search: ask, evaluate, record and tell until it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a coming step ends before the time limit, by what like steps took."""
+"""Estimating whether a step ends before the time limit, from the time of similar steps."""
 
 from __future__ import annotations
 

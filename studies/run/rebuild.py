@@ -1,4 +1,4 @@
-"""Build an evaluation's engine again, as a new evaluation of the study that belongs to no trial."""
+"""Building the engine of an evaluation again, as a new evaluation that belongs to no trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search on one target, put together from its parts."""
+"""Assembling a search on one target from its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a search ended: what the verbs `search`, `resume` and `worker` give back."""
+"""The result of a search, which the verbs `search`, `resume` and `worker` return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a search ends: enough evaluations, none left, no time, no progress, or limits that cannot be kept."""
+"""The conditions that end a search: enough evaluations, none left, no time, no progress, or unreachable limits."""
 
 from __future__ import annotations
 

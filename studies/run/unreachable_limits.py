@@ -1,4 +1,4 @@
-"""Limits out of reach: an accuracy that FP32 misses, a latency below every forecast, a time too short for anything."""
+"""Unreachable limits: an accuracy that FP32 misses, a latency below all forecasts, or too little time."""
 
 from __future__ import annotations
 

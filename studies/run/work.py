@@ -1,4 +1,4 @@
-"""What a run holds open, from joining a study to leaving it."""
+"""The objects that a run holds open, from joining a study to leaving it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write one HTML page to a file."""
+"""Writing one HTML page to a file."""
 
 from __future__ import annotations
 

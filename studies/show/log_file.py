@@ -1,4 +1,4 @@
-"""What a command tells, as lines with their time in a file that was asked for."""
+"""Writing the messages of a command to a log file, with the time of each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all figures of the report look like."""
+"""The common style of all figures in the report."""
 
 from __future__ import annotations
 

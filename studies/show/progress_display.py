@@ -1,4 +1,4 @@
-"""How the events of a running search are shown: a live display on a terminal, plain lines elsewhere."""
+"""Showing the events of a running search: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

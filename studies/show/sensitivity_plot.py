@@ -1,4 +1,4 @@
-"""Sensitivities as one HTML file: every group along the network, without network access or external files."""
+"""The figure of sensitivities along the network, as one HTML file without network access or external files."""
 
 from __future__ import annotations
 

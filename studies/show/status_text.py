@@ -1,4 +1,4 @@
-"""A study's status in words and tables: for `bitfront status` and for the display of a run of many workers."""
+"""The status of a study as sentences and tables, for `bitfront status` and the display of a run with workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One evaluation with all that `bitfront show` tells of it."""
+"""All details of one evaluation for `bitfront show`."""
 
 from __future__ import annotations
 

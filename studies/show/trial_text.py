@@ -1,4 +1,4 @@
-"""One evaluation as JSON, as sentences and as the table of its groups: what `bitfront show` prints."""
+"""One evaluation as JSON, as sentences and as a table of its groups, as `bitfront show` prints it."""
 
 from __future__ import annotations
 

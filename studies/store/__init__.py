@@ -1,1 +1,1 @@
-"""The study database: what is written, transaction by transaction. Nothing outside of this package knows SQL."""
+"""The study database, written in transactions. Nothing outside this package knows SQL."""

@@ -1,4 +1,4 @@
-"""The store of studies: every write is one transaction, so killing a process loses at most the evaluation in flight."""
+"""The store of studies. Every write is one transaction, so a killed process loses at most its running evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that messages suggest, as a shell takes them whatever a study or a database is called."""
+"""Commands for messages, quoted for a shell."""
 
 from __future__ import annotations
 

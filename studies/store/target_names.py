@@ -1,4 +1,4 @@
-"""Targets of one study: what each is called, which is meant, and which this host is."""
+"""Names of the targets of a study, and finding the one that is meant or that this host is."""
 
 from __future__ import annotations
 

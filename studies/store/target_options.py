@@ -1,4 +1,4 @@
-"""What targets of one study were told: the study's options, and over them those of each target."""
+"""Options of targets: the study's options, overridden by those of each target."""
 
 from __future__ import annotations
 

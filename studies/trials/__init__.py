@@ -1,1 +1,1 @@
-"""Optuna's side of a study: its trials, what they are told, and what was forecast of them."""
+"""The trials of a study in Optuna: proposals, results and forecasts."""

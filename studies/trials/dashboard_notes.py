@@ -1,4 +1,4 @@
-"""Notes of optuna-dashboard: the study's says which layers its parameters stand for, a trial's why it is on the front.
+"""Notes for optuna-dashboard: the layers of each parameter, and why a trial is on the front.
 
 They are kept as optuna-dashboard keeps them, among the system attributes of the study, so that package is not needed
 here. A note that a user has written is left as it is.

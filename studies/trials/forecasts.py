@@ -1,4 +1,4 @@
-"""Predicted against measured: what the guided sampler expected of its proposals, and how good that was."""
+"""Comparing the forecasts of the guided sampler with measurements."""
 
 from __future__ import annotations
 

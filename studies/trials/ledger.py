@@ -1,4 +1,4 @@
-"""The evaluations of one target as a run finds, records and judges them."""
+"""The evaluations of one target, as a run finds, records and judges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optuna's trials that wait for a word: their evaluation is there by now, or whoever asked for them is lost."""
+"""Closing Optuna's open trials, whose evaluation exists by now or whose worker is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Optuna is told of an evaluation."""
+"""The results that Optuna receives for an evaluation."""
 
 from __future__ import annotations
 

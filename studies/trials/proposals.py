@@ -1,4 +1,4 @@
-"""Optuna's side of a study: its trials, what they are told, and what lost workers left open."""
+"""Proposals of a study through Optuna: asking for trials, telling results, and trials of lost workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial asks for in names of layers and precisions, for Optuna's own tools: `g000 = 0` says nothing there."""
+"""The mix of a trial in names of layers and precisions, for Optuna's own tools, which show only `g000 = 0`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb of the command line as a function of the same name.
+"""The verbs of the command line as functions of the same names.
 
 The functions take typed arguments, tell what happens to an `events` object, raise the errors of `search.errors` and
 give back small objects. They print nothing, and know nothing of a terminal.

@@ -1,4 +1,4 @@
-"""Looking into models and engines: `layers`, `profile`, `compare`, `sensitivity`, `evaluate`, as functions."""
+"""Analyses of models and engines: the verbs `layers`, `profile`, `compare`, `sensitivity`, `evaluate` as functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""optuna-dashboard on a database: the verb `dashboard` as a function."""
+"""Starting optuna-dashboard on a database: the verb `dashboard` as a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removing a study: the verb `delete` as a function."""
+"""Deleting a study: the verb `delete` as a function."""
 
 from __future__ import annotations
 

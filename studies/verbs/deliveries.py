@@ -1,4 +1,4 @@
-"""What comes of a study: the verbs `export` and `report` as functions."""
+"""Exports and reports of a study: the verbs `export` and `report` as functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine files, whoever made them: the verbs `inspect` and `gate` as functions."""
+"""Engine files of any origin: the verbs `inspect` and `gate` as functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped example, searched: the verb `demo` as a function."""
+"""Searching the shipped example: the verb `demo` as a function."""
 
 from __future__ import annotations
 

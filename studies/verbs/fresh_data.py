@@ -1,4 +1,4 @@
-"""What fresh data mean for a study: the verbs `drift` and `renew` as functions."""
+"""Comparing and renewing a study with fresh data: the verbs `drift` and `renew` as functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can run, and what is missing with the command that installs it."""
+"""Checking what this machine can run, and how to install what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INT8 of one model recovered without a study: the verb `recover` as a function."""
+"""Recovery of one model without a study: the verb `recover` as a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs give back that nothing below them knows of."""
+"""Result types that only verbs return."""
 
 from __future__ import annotations
 

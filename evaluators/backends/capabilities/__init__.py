@@ -1,1 +1,1 @@
-"""What the shipped backends run natively, as capabilities files, and backends that offer less by a user's file."""
+"""Capabilities files of the shipped backends, and backends that a user's capabilities file restricts."""

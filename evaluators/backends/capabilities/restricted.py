@@ -1,4 +1,4 @@
-"""A backend that offers no more than a user's capabilities file leaves of it."""
+"""A backend that offers only what a user's capabilities file allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake backend: no device, no engine; ONNX Runtime runs the float model once for each batch of samples."""
+"""The fake backend, without a device and without engines. ONNX Runtime runs the float model once for each batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake engines: files that say which assignment they stand for."""
+"""Fake engines: files that name the assignment that they represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The costs that the fake backend invents: of groups by precision, of changes of precision, and their noise.
+"""The costs that the fake backend invents, for groups by precision and for changes of precision, and their noise.
 
 Latency in milliseconds: BASE_MS, plus for every group `LAUNCH_MS + share × (1 - gain × (1 - usual_time))`, plus for
 every edge between two precisions its part of MOVES_MS. A group's share of the GROUPS_MS that all take in FP32 follows

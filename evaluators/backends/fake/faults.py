@@ -1,4 +1,4 @@
-"""What can be made to go wrong with the fake backend, to see what a search makes of it."""
+"""Faults that the fake backend simulates, to try how a search handles them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake as one of the backends: what is known of it before it is opened."""
+"""The description of the fake backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fake backend can be told: rows of the option table."""
+"""The options of the fake backend, as rows of the option table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake engine that runs: the float model's outputs with invented errors, and invented times."""
+"""A fake engine that runs: the outputs of the float model with invented errors, and invented times."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs below any backend: which one is meant, what it computes natively, what state it is in."""
+"""NVIDIA GPUs, independent of a backend: selection, native precisions and state."""

@@ -1,4 +1,4 @@
-"""What NVIDIA GPUs compute natively, by their compute capability.
+"""The precisions that NVIDIA GPUs compute natively, by compute capability.
 
 The tables are those of TensorRT's support matrix ("Hardware and Precision") and of the CUDA programming guide.
 """

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs there are: by index, UUID and CUDA_VISIBLE_DEVICES; from the driver, nvidia-smi and NVML.
+"""Finding NVIDIA GPUs by index, UUID and CUDA_VISIBLE_DEVICES, with the driver, nvidia-smi and NVML.
 
 An index of CUDA counts the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; one of nvidia-smi and NVML counts all
 of the host. The driver is asked through ctypes, so that nothing has to be installed, and no runtime is started.

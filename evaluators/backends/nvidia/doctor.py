@@ -1,4 +1,4 @@
-"""Lines of the doctor about NVIDIA GPUs: which there are, what they compute natively, their driver and their state."""
+"""The doctor's checks of NVIDIA GPUs: which there are, their native precisions, their driver and their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML's Python module, imported here alone (https://docs.nvidia.com/deploy/nvml-api/)."""
+"""Importing NVML's Python module, which happens only here (https://docs.nvidia.com/deploy/nvml-api/)."""
 
 from __future__ import annotations
 

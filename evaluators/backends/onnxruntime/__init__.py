@@ -1,1 +1,1 @@
-"""ONNX Runtime as a backend: the CPU, and CUDA where onnxruntime-gpu is installed."""
+"""ONNX Runtime as a backend: on the CPU, and with CUDA if onnxruntime-gpu is installed."""

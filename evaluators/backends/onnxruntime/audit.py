@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs for each group: found in its optimized graph by weights, and what is left of names."""
+"""The audit of ONNX Runtime's engines: the kernels of each group, found in the optimized graph by weights and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the CPU, and CUDA through the same code where onnxruntime-gpu is installed."""
+"""The backend ONNX Runtime, for the CPU and for CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds ONNX Runtime's engines: the lowered ONNX file itself, opened once to see what becomes of it."""
+"""The builder for ONNX Runtime. Its engine is the lowered ONNX file, opened once to read the optimized graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA provider: whether it is there, why not, and what to install.
+"""Checks of ONNX Runtime's CUDA provider, with advice what to install if it cannot be loaded.
 
 ONNX Runtime itself takes a provider that does not load for no error: the session runs on the processor.
 """

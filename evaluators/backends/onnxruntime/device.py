@@ -1,4 +1,4 @@
-"""ONNX Runtime on one device, the processor or a GPU: its module, providers and session options."""
+"""One device of ONNX Runtime, the CPU or a GPU: its module, providers and session options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of the doctor about ONNX Runtime's packages: one of them has to be there, and only one."""
+"""The doctor's checks of ONNX Runtime's packages, of which exactly one has to be installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered graphs on the quickest ONNX Runtime at hand, opened by the hundred: for errors, never for latencies."""
+"""Running many lowered graphs on the fastest ONNX Runtime available, to measure errors but never latencies."""
 
 from __future__ import annotations
 

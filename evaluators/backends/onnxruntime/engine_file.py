@@ -1,4 +1,4 @@
-"""Opens any ONNX file as an engine, whoever wrote it."""
+"""Opening any ONNX file as an engine."""
 
 from __future__ import annotations
 

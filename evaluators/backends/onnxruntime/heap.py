@@ -1,4 +1,4 @@
-"""How much memory this process has allocated, counted by the allocator."""
+"""The memory that this process has allocated, as counted by the allocator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as one of the backends: what is known of it before it is opened."""
+"""The description of the backend ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Per-layer times from the trace that ONNX Runtime's profiler writes; needs no ONNX Runtime."""
+"""Times of layers from the trace of ONNX Runtime's profiler. This module does not need ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One ONNX file in a session of ONNX Runtime, and what its errors mean."""
+"""One ONNX file in a session of ONNX Runtime, and the translation of its errors."""
 
 from __future__ import annotations
 

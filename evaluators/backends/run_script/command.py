@@ -1,4 +1,4 @@
-"""The command of `run.py`; what stands above the mark is not part of the script."""
+"""The command of `run.py`. The lines above the mark are not part of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins the parts of `run.py`: what the engine takes and was measured with, its class, and the command."""
+"""Joining the parts of `run.py`: the inputs and settings of the engine, its class, and the command."""
 
 from __future__ import annotations
 

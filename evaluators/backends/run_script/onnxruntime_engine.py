@@ -1,4 +1,4 @@
-"""The class `Engine` of `run.py` for ONNX Runtime; what stands above the mark is not part of the script."""
+"""The class `Engine` of `run.py` for ONNX Runtime. The lines above the mark are not part of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT's module across versions: what it can do, its log, its plugins, its parser."""
+"""TensorRT's module in its different versions: features, log, plugins and parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a TensorRT engine really runs, read from the engine inspector's JSON; needs no TensorRT.
+"""The audit of a TensorRT engine, from the JSON of the engine inspector. This module does not need TensorRT.
 
 TensorRT 8.6 writes raw control characters (U+001E, U+001F) inside strings: U+001E parts the names of the ONNX nodes
 that a fused layer came from; in later versions they stand side by side. Versions 8.6 and 10.x give a tensor's

@@ -1,4 +1,4 @@
-"""TensorRT on one GPU: which typing this version has, what numbers measured here are comparable with."""
+"""The backend TensorRT on one GPU: its typing, and the facts that make measurements comparable."""
 
 from __future__ import annotations
 

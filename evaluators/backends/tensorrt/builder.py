@@ -1,4 +1,4 @@
-"""Builds TensorRT plans of one model's assignments, weakly or strongly typed; building needs no CUDA of ours."""
+"""The builder of TensorRT plans, weakly or strongly typed. It makes no CUDA calls of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA below TensorRT: its calls, the GPU of this process, and whether that is why TensorRT gave up."""
+"""CUDA calls for TensorRT: the GPU of this process, and whether it is the reason that TensorRT failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of the doctor about TensorRT's packages: whether they are there, and for a CUDA that the driver knows."""
+"""The doctor's checks of TensorRT's packages: whether they are installed and fit the CUDA of the driver."""
 
 from __future__ import annotations
 

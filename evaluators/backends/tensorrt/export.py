@@ -1,4 +1,4 @@
-"""What an export of a TensorRT engine has beside it: the command of trtexec that comes nearest to how it was built."""
+"""The files of a TensorRT export, with the command of trtexec that comes closest to the measured build."""
 
 from __future__ import annotations
 

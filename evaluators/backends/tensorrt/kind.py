@@ -1,4 +1,4 @@
-"""TensorRT as one of the backends: what is known of it before it is opened."""
+"""The description of the backend TensorRT."""
 
 from __future__ import annotations
 

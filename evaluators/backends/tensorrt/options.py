@@ -1,4 +1,4 @@
-"""What TensorRT can be told: rows of the option table, and what of them decides what is built."""
+"""The options of TensorRT as rows of the option table, and those of them that change the engine."""
 
 from __future__ import annotations
 

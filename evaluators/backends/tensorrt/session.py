@@ -1,4 +1,4 @@
-"""A loaded TensorRT engine: buffers once, launches through a CUDA graph, times by CUDA events."""
+"""A loaded TensorRT engine, with persistent buffers, launches through a CUDA graph and times from CUDA events."""
 
 from __future__ import annotations
 

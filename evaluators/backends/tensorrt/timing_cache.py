@@ -1,4 +1,4 @@
-"""TensorRT's timing cache: what its builder has measured of tactics, in memory and in a file."""
+"""TensorRT's timing cache, in memory and in a file: the times of tactics that its builder has measured."""
 
 from __future__ import annotations
 

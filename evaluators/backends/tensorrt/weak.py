@@ -1,4 +1,4 @@
-"""Weak typing (TensorRT 8.6 to 10.x): precision set on layers and obeyed, a range on every tensor."""
+"""Weak typing (TensorRT 8.6 to 10.x): precisions are set on layers and obeyed, and every tensor has a range."""
 
 from __future__ import annotations
 

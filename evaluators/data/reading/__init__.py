@@ -1,1 +1,1 @@
-"""Reading what the user gives into files once, and those files by the row."""
+"""Reading the user's data into files once, and rows of those files afterwards."""

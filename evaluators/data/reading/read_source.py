@@ -1,4 +1,4 @@
-"""Reading the samples that a function of the user's gives, once, into files."""
+"""Reading the samples of a user's function into files, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of samples, looked up before the model is loaded, which may take its own from them."""
+"""Finding the shapes of samples before the model is loaded, which may take its dynamic sizes from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing samples that come one batch after the other to a folder of `.npy` files, of which rows can be read alone."""
+"""Writing batches of samples to a folder of `.npy` files, from which single rows can be read."""
 
 from __future__ import annotations
 

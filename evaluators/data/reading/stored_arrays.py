@@ -1,4 +1,4 @@
-"""Arrays in files, of which only the rows that are asked for come into memory."""
+"""Arrays in files, of which only the requested rows are read into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data as programs have them: arrays by name, or batches of any form that a loader gives."""
+"""Data from Python: arrays by name, or batches of any form that a loader gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the outputs of the user's own program around an engine, beside those of the evaluation and FP32.
+"""Finding faults in the outputs of the user's own program, compared with those of the evaluation and of FP32.
 
 Each file looks for one kind of fault. Faults are found one at a time: what two of them did together is not explained.
 Public: `compare_wrapper` in `wrapper_run`, and what it finds in `fault`.

@@ -1,4 +1,4 @@
-"""What may be wrong with an output of the user's own program, and by how much mending it would help."""
+"""The faults that an output of the user's own program may have, and how much correcting one would help."""
 
 from __future__ import annotations
 

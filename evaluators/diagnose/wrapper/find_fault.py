@@ -1,4 +1,4 @@
-"""Which fault explains how the outputs of the user's own program differ."""
+"""Finding the fault that explains how the outputs of the user's own program differ."""
 
 from __future__ import annotations
 

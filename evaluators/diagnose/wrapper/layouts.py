@@ -1,4 +1,4 @@
-"""Layouts: an output whose axes stand in another order, or whose values were read in another order of axes."""
+"""Layouts: an output whose axes are in another order, or whose values were read in another order of axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file with the outputs of the user's own program: which samples they are of, and whether they can be compared."""
+"""The file with the outputs of the user's own program: its samples, and whether they can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales and offsets: an output that is a multiple of what is expected, or lies beside it, as a whole or by channel."""
+"""Scales and offsets: an output that is a multiple of the expected values or shifted from them, whole or by channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run an evaluation's engine and the float model on the samples of the user's own outputs, and look for faults."""
+"""Running an evaluation's engine and the float model on the samples of the user's own outputs, to find faults."""
 
 from __future__ import annotations
 

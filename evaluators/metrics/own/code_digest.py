@@ -1,4 +1,4 @@
-"""A digest of what a function computes, so that scores of changed code are not mixed with earlier ones.
+"""A digest of the code of a function, so that scores of changed code are not mixed with earlier ones.
 
 It covers the bytecode, the defaults, and what the code refers to: functions and classes of the same module or notebook
 by their code; numbers, texts, arrays and collections of these by their values; anything else, such as a library's

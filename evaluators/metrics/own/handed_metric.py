@@ -1,4 +1,4 @@
-"""Metrics that are functions of the calling process alone, say of a notebook: known here for as long as they are lent.
+"""Metrics that are functions of the calling process, for example of a notebook.
 
 Such a metric is named `NAME@DIGEST`, where the digest is that of its code. The name stands in the configuration of a
 study, so two functions of one name and different code are two metrics.

@@ -1,4 +1,4 @@
-"""Engine files that are run as they are, without the model they were built from: what a gate compares.
+"""Running engine files without the model that they were built from, for the gate.
 
 The evaluator process of a job that names `engine_files` is an `EngineFileEvaluator`. Builds and calibrates nothing.
 """

@@ -1,4 +1,4 @@
-"""The evaluator process's end of the line, where it runs engine files without their model."""
+"""The evaluator process's end of the connection for engine files without their model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluator process calls its keeper for, while it answers a request: typed Protocols as those of `line`."""
+"""The calls that an evaluator process makes to its keeper while it answers a request, as typed Protocols."""
 
 from __future__ import annotations
 

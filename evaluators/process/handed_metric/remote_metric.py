@@ -1,4 +1,4 @@
-"""The metric of the keeper's process, as the evaluator process has it."""
+"""The evaluator process's stand-in for a metric of the keeper's process."""
 
 from __future__ import annotations
 

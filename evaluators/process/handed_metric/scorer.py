@@ -1,4 +1,4 @@
-"""The keeper's end: scores what an evaluator process shares, by the function that this process was handed."""
+"""The keeper's end: scoring shared outputs with the function that this process was given."""
 
 from __future__ import annotations
 

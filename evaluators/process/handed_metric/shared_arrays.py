@@ -1,4 +1,4 @@
-"""Arrays in a file that two processes map: written by one, copied out by the other."""
+"""Arrays in a file that two processes map: one writes them, the other copies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines from assignments."""
+"""Building engines from assignments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of the model's tensors, from calibration data or a calibration cache, and recovery under them."""
+"""Calibrating the model from data or a calibration cache, and recovery with the ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One candidate on its way through the stages, and what the errors that stop it mean."""
+"""One candidate on its way through the stages, and the meaning of errors that stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates taken through the stages: built, timed and scored."""
+"""Building, timing and scoring candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A closer look at engines and at the model."""
+"""Diagnoses of engines and of the model."""
 
 from __future__ import annotations
 

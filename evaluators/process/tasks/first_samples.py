@@ -1,4 +1,4 @@
-"""The float model on a few samples, so that what does not fit is found before anything is made."""
+"""Running the float model on a few samples, to find data that do not fit before anything is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uniform FP32 on the target: what candidates are timed beside and scored against."""
+"""Uniform FP32 on the target, the baseline of latencies and the reference of losses."""
 
 from __future__ import annotations
 

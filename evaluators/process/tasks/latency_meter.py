@@ -1,4 +1,4 @@
-"""Latencies of loaded engines on this target, alone on the device."""
+"""Measuring latencies of loaded engines, with exclusive use of the device."""
 
 from __future__ import annotations
 

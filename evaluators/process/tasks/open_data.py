@@ -1,4 +1,4 @@
-"""The data of a study, open, divided into splits, and the metric that scores outputs on them."""
+"""The opened data of a study, divided into splits, with the metric that scores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model open on its target, with the builder that is kept warm for it."""
+"""A model that is opened on its target, with the builder that is kept for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines on the final split."""
+"""Scoring engines on the final split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latencies of engines that have been built."""
+"""Measuring latencies of engines that were built before."""
 
 from __future__ import annotations
 

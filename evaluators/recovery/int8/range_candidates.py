@@ -1,4 +1,4 @@
-"""Ranges that a tensor might be given, from its values in some samples, and what a tensor is after each."""
+"""Candidate ranges of a tensor, from its values in some samples, and the tensor after quantization with each."""
 
 from __future__ import annotations
 

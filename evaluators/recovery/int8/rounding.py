@@ -1,4 +1,4 @@
-"""Weights rounded by what they do to the output of their op, where rounding to the nearest loses much of it."""
+"""Rounding weights by the effect on the output of their op, where rounding to the nearest loses much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a tensor sample by sample, so that samples which are nothing like the others count little.
+"""Errors of a tensor by sample, in which samples that are unlike all others count little.
 
 An error is relative to what each channel usually holds, and at most 1 for each channel of each sample. So a wild sample
 adds no more to a mean than a sample that is lost.

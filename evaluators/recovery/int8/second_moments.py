@@ -1,4 +1,4 @@
-"""What a weighted op multiplies its weight by, as rows, and weights rounded by the second moments of those rows."""
+"""The inputs of a weighted op as rows, and rounding of its weight by the second moments of these rows."""
 
 from __future__ import annotations
 

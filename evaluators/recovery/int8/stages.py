@@ -1,4 +1,4 @@
-"""A graph in stages, each up to one tensor, so that what lies before it runs once and can be changed at the cut."""
+"""A graph divided into stages at tensors, so that the part before a cut runs only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A calibration method for each tensor, chosen by what it does to the outputs of the groups that read it."""
+"""Choosing a calibration method for each tensor by its effect on the outputs of the groups that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choose powers of two for the channels of a stream, so that one INT8 scale for each of its tensors wastes least."""
+"""Choosing powers of two for the channels of a stream, so that one INT8 scale per tensor loses least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How factors pass through ops that treat every element alike."""
+"""Rules for factors at operators that treat all elements alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the channels of a model that may take factors, node by node in the order of the graph."""
+"""Finding the channels of a model that can be scaled, node by node in the order of the graph."""
 
 from __future__ import annotations
 

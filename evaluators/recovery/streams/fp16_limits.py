@@ -1,4 +1,4 @@
-"""Keep scaled constants where FP16 holds them and powers of two stay exact."""
+"""Keeping scaled constants within the range in which FP16 holds them and powers of two are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much INT8 disturbs one weighted op, as a function of the factors of what it reads. Arithmetic alone."""
+"""The INT8 error of one weighted op as a function of the factors of its inputs. Arithmetic only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How factors pass through ops that move, select or pool elements."""
+"""Rules for factors at operators that move, select or pool elements."""
 
 from __future__ import annotations
 

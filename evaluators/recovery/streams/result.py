@@ -1,4 +1,4 @@
-"""What the search for streams finds: the slots of every tensor and which constants their factors move into."""
+"""The result of the search for streams: the slots of every tensor, and the constants that take their factors."""
 
 from __future__ import annotations
 

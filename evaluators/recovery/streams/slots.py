@@ -1,4 +1,4 @@
-"""Slots: which channels of which tensors have to take one factor together."""
+"""Slots: sets of channels of tensors that have to be scaled by the same factor."""
 
 from __future__ import annotations
 

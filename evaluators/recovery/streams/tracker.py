@@ -1,4 +1,4 @@
-"""What rules work on: the slots of the tensors seen so far, and the constants that may be scaled."""
+"""The state of the search for streams: the slots of tensors, and the constants that may be scaled."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How verbs print: consoles, tables, JSON and CSV, and how a search ended."""
+"""Printing: consoles, tables, JSON and CSV, and the summary of a search."""

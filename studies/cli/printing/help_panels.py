@@ -1,4 +1,4 @@
-"""Help in panels: options below the headings of the option table, verbs by what they are for. No sentence is cut.
+"""Help in panels: options by the headings of the option table, verbs by their purpose. No sentence is cut.
 
 It is drawn here and not by Rich, whose import and layout take as long as all else that `--help` does.
 """

@@ -1,4 +1,4 @@
-"""A study's front, what recovery won back, and how a search ended, as a terminal shows them."""
+"""Printing a study's front, what recovery won back, and the summary of a search."""
 
 from __future__ import annotations
 

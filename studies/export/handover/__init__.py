@@ -1,4 +1,4 @@
-"""Hand the mix of an evaluation over to other tools, in the names of the user's own file.
+"""Handing the mix of an evaluation over to other tools, with the names of the user's file.
 
 `registry.write_handovers` writes the files of each tool; `gather.gather_mix` makes the mix that they are written from.
 Measures nothing, and runs none of the tools.

@@ -1,4 +1,4 @@
-"""What is handed over: which nodes of the user's file run in which precision, and the constants of INT8."""
+"""The content of a hand-over: precisions of the nodes of the user's file, and the constants of INT8."""
 
 from __future__ import annotations
 

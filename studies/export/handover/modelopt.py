@@ -1,4 +1,4 @@
-"""For NVIDIA ModelOpt: the nodes of the ONNX file that it must not quantize, and the command that quantizes it."""
+"""For NVIDIA ModelOpt: the nodes of the ONNX file to leave in float, and the command that quantizes the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For NNCF: the nodes of the ONNX file that it must not quantize, and a script that quantizes the others."""
+"""For NNCF: the nodes of the ONNX file to leave in float, and a script that quantizes the others."""
 
 from __future__ import annotations
 

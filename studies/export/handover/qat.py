@@ -1,4 +1,4 @@
-"""For quantization-aware training: how each layer is quantized, in numbers, for a training program to simulate."""
+"""For quantization-aware training: the numbers of each layer's quantization, for a training program to simulate."""
 
 from __future__ import annotations
 

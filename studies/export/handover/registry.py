@@ -1,4 +1,4 @@
-"""Tools that a mix can be handed over to, by name: those of this package, and those that other packages register."""
+"""Tools that a mix can be handed over to, by name: shipped ones, and those that other packages register."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hand-over is: files from which one other tool takes the mix over."""
+"""The interface of a hand-over: files from which another tool reads the mix."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Holds the mixes of a study that was renewed on fresh data against the same mixes before."""
+"""Judging the mixes of a renewed study against the same mixes of the old study."""

@@ -1,4 +1,4 @@
-"""Try the mixes of a study again on fresh data, as a new study, and hold each against what it was before."""
+"""Evaluating the mixes of a study again on fresh data, as a new study, in pairs of old and new."""
 
 from __future__ import annotations
 

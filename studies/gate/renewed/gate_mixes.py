@@ -1,4 +1,4 @@
-"""Holds the mixes of a renewed study against the same mixes of the study before, on the final split of fresh data."""
+"""Judging the mixes of a renewed study against the old ones, on the final split of the fresh data."""
 
 from __future__ import annotations
 

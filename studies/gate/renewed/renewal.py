@@ -1,4 +1,4 @@
-"""What `renew` did, as values, as a table and in words."""
+"""The result of `renew`, as values, as a table and in words."""
 
 from __future__ import annotations
 

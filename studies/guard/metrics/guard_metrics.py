@@ -1,4 +1,4 @@
-"""What Prometheus is told of a guard."""
+"""The metrics of a guard for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quantization does inside a network, on sampled requests: the error of each group, and what its ranges clip."""
+"""Errors inside a network on sampled requests: the error of each group, and the values that its ranges clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far values are from a reference, as noise over power of the last samples."""
+"""The distance of values from a reference, as noise over power of the last samples."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tells whether fresh data are still like those that a study was calibrated on. It changes nothing."""
+"""Testing whether fresh data resemble the calibration data of a study. It changes nothing."""

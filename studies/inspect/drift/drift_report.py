@@ -1,4 +1,4 @@
-"""What `drift` found, as values and in words."""
+"""The result of `drift`, as values and in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a study's model and its best mix on fresh data, and compare with what calibration and the final split saw."""
+"""Running a study's model and its best mix on fresh data, and comparing with calibration and the final split."""
 
 from __future__ import annotations
 

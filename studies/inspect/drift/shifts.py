@@ -1,4 +1,4 @@
-"""Whether fresh samples differ from calibration samples beyond chance: statistics in, verdict out, nothing run."""
+"""Testing whether fresh samples differ from calibration samples beyond chance, from their statistics alone."""
 
 from __future__ import annotations
 

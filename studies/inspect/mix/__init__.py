@@ -1,4 +1,4 @@
-"""One mix that somebody names, evaluated without a study: how fast it is, what it loses, and which layers lose it.
+"""Evaluating one given mix without a study: its latency, its loss, and the layers that cause the loss.
 
 Public: `evaluate_mix` in `evaluate`; `MixReport` in `report`. It stores nothing and proposes no mixes of its own, but
 for those by which bisection explains the loss.

@@ -1,4 +1,4 @@
-"""Which groups explain the loss of a mix: the fewest whose float undoes it.
+"""Finding the smallest set of groups that explains the loss of a mix.
 
 Three sorts of candidates are looked at: the groups of one kind of op, stretches of groups in the order of the graph,
 and the groups that are most sensitive alone. Float in more groups is taken to undo at least as much, so the shortest

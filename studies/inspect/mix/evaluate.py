@@ -1,4 +1,4 @@
-"""Evaluate one mix that somebody names, beside uniform FP32; bisect it where that is asked for."""
+"""Evaluating one given mix beside uniform FP32, with bisection on request."""
 
 from __future__ import annotations
 

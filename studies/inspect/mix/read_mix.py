@@ -1,4 +1,4 @@
-"""A mix as somebody writes it, by rules or in a file, as an assignment of a model's groups."""
+"""Reading a mix from rules or from a file, as an assignment of a model's groups."""
 
 from __future__ import annotations
 

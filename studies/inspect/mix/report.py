@@ -1,4 +1,4 @@
-"""What is found of a mix that somebody named: as JSON, as tables and as sentences."""
+"""The result of evaluating a given mix: as JSON, as tables and as sentences."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a study tells beside its front: how fine its samples are, which groups are sensitive, what other levels take."""
+"""Findings beside the front: the resolution of the samples, sensitive groups, other optimization levels."""

@@ -1,4 +1,4 @@
-"""Why a group loses in a lower precision, in plain words, and what helps: one table of causes with their remedies."""
+"""Causes of a group's loss in a lower precision, with remedies, as one table in plain words."""
 
 from __future__ import annotations
 

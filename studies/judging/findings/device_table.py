@@ -1,4 +1,4 @@
-"""The cross-device table: what each target of a study makes of FP32, of INT8 and of its own best mix."""
+"""The table of all targets of a study: FP32, INT8 and the best mix on each."""
 
 from __future__ import annotations
 

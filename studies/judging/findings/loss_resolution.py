@@ -1,4 +1,4 @@
-"""The smallest loss that the samples of a study can tell from none, and whether that is enough for its limits."""
+"""The smallest loss that the samples of a study can distinguish from none, and whether the limits need less."""
 
 from __future__ import annotations
 

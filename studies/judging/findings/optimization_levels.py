@@ -1,4 +1,4 @@
-"""What trials take at other optimization levels than the search's: of each, the exports that were built there.
+"""Latencies of trials at optimization levels other than that of the search, from exports.
 
 Latencies of two levels do not compare, so a front has one level and these figures stand beside it, in columns of their
 own.

@@ -1,4 +1,4 @@
-"""What helps against each cause, and what it won on the study's own target."""
+"""Remedies for each cause, and what they won on the study's own target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups are sensitive and why, and the tables that say so."""
+"""Sensitive groups and their causes, as tables."""
 
 from __future__ import annotations
 

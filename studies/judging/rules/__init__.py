@@ -1,1 +1,1 @@
-"""What judging goes by, as pure functions of columns: limits, front, hypervolume, picks, the final verdict."""
+"""The rules of judging as pure functions of columns: limits, front, hypervolume, picks, the final verdict."""

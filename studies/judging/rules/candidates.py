@@ -1,4 +1,4 @@
-"""What the picks are chosen among, and what the pick `best` is under some limits.
+"""The candidates of the picks, and the meaning of the pick `best` under given limits.
 
 Row numbers index the columns of one target's evaluations. A loss is an estimate, and the best of many estimates is
 partly the luckiest. So candidates are ranked by how surely each loss keeps the limits.

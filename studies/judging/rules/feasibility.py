@@ -1,4 +1,4 @@
-"""Which evaluations keep the limits, by how much the others miss them, and which of those come nearest.
+"""Which evaluations keep the limits, and how far the others are from them.
 
 Arrays are columns of evaluations of one target: latency in milliseconds, loss against FP32 in the metric's unit
 (≥ 0 when worse), NaN where a stage was not reached.

@@ -1,4 +1,4 @@
-"""Hypervolume: how much a front gains over the uniform baselines, and how that grew.
+"""The hypervolume of a front over the uniform baselines, and its growth.
 
 Arrays are columns of evaluations of one target: latency in milliseconds, loss against FP32 in the metric's unit
 (≥ 0 when worse), NaN where a stage was not reached.

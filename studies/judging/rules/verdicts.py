@@ -1,4 +1,4 @@
-"""What the final split says of the limits, and whether it agrees with the search."""
+"""Verdicts of the final split about the limits, and whether it agrees with the search."""
 
 from __future__ import annotations
 

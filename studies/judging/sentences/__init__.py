@@ -1,1 +1,1 @@
-"""Sentences about where a study stands, each made in one place: for the terminal, reports, manifests and JSON."""
+"""Sentences about a study, each written in one place: for the terminal, reports, manifests and JSON."""

@@ -1,4 +1,4 @@
-"""What has to be said wherever numbers are shown that nobody measured."""
+"""Warnings that accompany numbers which nobody measured."""
 
 from __future__ import annotations
 

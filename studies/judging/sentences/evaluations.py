@@ -1,4 +1,4 @@
-"""Evaluations in a few words: what they run in, how they ended, what failed."""
+"""Evaluations in a few words: their precisions, how they ended, what failed."""
 
 from __future__ import annotations
 

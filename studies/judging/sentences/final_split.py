@@ -1,4 +1,4 @@
-"""What the final split says of evaluations, in words: for tables, summaries, reports and manifests."""
+"""Sentences about the final split: for tables, summaries, reports and manifests."""
 
 from __future__ import annotations
 

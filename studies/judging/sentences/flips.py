@@ -1,4 +1,4 @@
-"""Words for the samples whose class a lower precision changes."""
+"""Sentences about the samples whose class a lower precision changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies in which nothing can be picked and nothing comes near: what to say of their evaluations."""
+"""Sentences about studies in which no evaluation can be recommended."""
 
 from __future__ import annotations
 

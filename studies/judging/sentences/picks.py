@@ -1,4 +1,4 @@
-"""What is said of the picks: what `best` is, its numbers, what it ties with, and the tie band that decides that."""
+"""Sentences about the picks: the meaning of `best`, its numbers, its ties, and the tie band."""
 
 from __future__ import annotations
 

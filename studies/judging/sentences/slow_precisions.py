@@ -1,4 +1,4 @@
-"""Why a lower precision is not faster as a whole on a target, told from what the uniform engines are made of."""
+"""Sentences about why a lower precision is not faster on a target, from the layers of the uniform engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines whose outputs have nothing in common with FP32's, told wherever a pick is told, whatever the metric says."""
+"""The warning about engines whose outputs are unrelated to those of FP32."""
 
 from __future__ import annotations
 

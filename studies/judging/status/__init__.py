@@ -1,1 +1,1 @@
-"""How a study is getting on: who works on it, how fast, what failed, and where the time went."""
+"""The status of a study: its workers, its speed, failures, and where the time went."""

@@ -1,4 +1,4 @@
-"""How a study is getting on: who works on it, how fast, what failed, and where its front stands. Reads only."""
+"""The status of a study: its workers, its speed, failures and its front. Reads only."""
 
 from __future__ import annotations
 

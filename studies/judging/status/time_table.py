@@ -1,4 +1,4 @@
-"""Where the time of a study went: seconds by kind of work over all its workers, and when evaluations were finished."""
+"""The time of a study: seconds by kind of work over all its workers, and when evaluations were finished."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Beyond which numbers a diagnosis speaks: the thresholds of `bitfront sensitivity`, as rows of the option table."""
+"""The thresholds of `bitfront sensitivity`, as rows of the option table."""

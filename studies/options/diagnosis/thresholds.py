@@ -1,4 +1,4 @@
-"""The thresholds of a diagnosis: which numbers make a group sensitive, and which point to a cause.
+"""The thresholds of a diagnosis: which groups are sensitive, and which signs indicate a cause.
 
 The defaults are starting points. Those of divergence, overlap and error ratio are the usual ones; the others were set
 between what easy and hard groups of the networks in docs/sensitivity.md show.

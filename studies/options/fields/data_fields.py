@@ -1,4 +1,4 @@
-"""Options that say what outputs are scored with, which samples are used, and how ranges are found."""
+"""Options of the metric, the samples and the calibration."""
 
 from __future__ import annotations
 

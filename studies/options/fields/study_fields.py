@@ -1,4 +1,4 @@
-"""Options that say what is searched, for how long, where it is kept, and on what it runs."""
+"""Options of the model, the study, its storage, its duration and its target."""
 
 from __future__ import annotations
 

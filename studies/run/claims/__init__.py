@@ -1,1 +1,1 @@
-"""Evaluations that this worker has begun: where they come from and what becomes of their results."""
+"""Claims: evaluations that this worker has begun, their sources and their results."""

@@ -1,4 +1,4 @@
-"""An evaluation that this worker has begun, and where such come from."""
+"""A claim, which is an evaluation that this worker has begun, and the interface of its sources."""
 
 from __future__ import annotations
 

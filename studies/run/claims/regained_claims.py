@@ -1,4 +1,4 @@
-"""Evaluations that earlier limits stopped early and that may keep those of now: completed, as no new ones.
+"""Completing evaluations that earlier limits stopped early and that may keep the current limits.
 
 A limit that is loosened brings back what was left half scored under it, and nothing else would: an assignment that was
 evaluated is never evaluated again, and one that was not scored on all samples is on no front.

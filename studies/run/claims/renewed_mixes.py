@@ -1,4 +1,4 @@
-"""Mixes of the study that a study renews, which are tried before any other."""
+"""The mixes of the study that a study renews, which are tried first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations that Optuna's trials ask for: repairs, what lost workers left, and new proposals."""
+"""Claims for Optuna's trials: repairs, evaluations of lost workers, and new proposals."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the guided sampler is told of a study: priors, sensitivities, and what other targets have found."""
+"""Guidance of the sampler: priors, sensitivities, and results of other targets."""

@@ -1,4 +1,4 @@
-"""What the guided sampler is told of a study: layout, priors from profiles and sensitivities, what cannot be built."""
+"""Guidance of the sampler: layout, priors from profiles and sensitivities, and pairs that cannot be built."""
 
 from __future__ import annotations
 

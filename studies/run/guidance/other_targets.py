@@ -1,4 +1,4 @@
-"""What a study's other targets have found that holds on this one too, or is worth knowing here."""
+"""Results of a study's other targets that are useful on this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sensitivity pass of a study: run once on its target, bounded in time, kept in the database."""
+"""The sensitivity pass of a study, run once on its target, limited in time, and stored in the database."""
 
 from __future__ import annotations
 

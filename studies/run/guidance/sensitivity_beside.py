@@ -1,4 +1,4 @@
-"""The sensitivity pass of a target on a GPU: on the processor, in a process of its own, while engines are built."""
+"""The sensitivity pass of a GPU target, run on the CPU in its own process while engines are built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook that lets the guided sampler know what each group adds to the error, before it first proposes by itself."""
+"""The hook that runs the sensitivity pass before the guided sampler's first own proposal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run does beside its evaluations, each when it is due."""
+"""Hooks: work of a run beside its evaluations, each when it is due."""

@@ -1,4 +1,4 @@
-"""Hooks that say something once it is known."""
+"""Hooks that announce something when it becomes known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does beside its evaluations: each hook knows itself when it is due."""
+"""The interface of hooks, each of which knows when it is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that keep a study in order: drift, engines that nobody needs, trials of lost workers, where time goes."""
+"""Hooks for upkeep: drift, engines that are not needed, trials of lost workers, and the record of time."""
 
 from __future__ import annotations
 

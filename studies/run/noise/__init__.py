@@ -1,1 +1,1 @@
-"""How far latencies of one assignment differ: the tie band, drift, and doubtful latencies measured again."""
+"""Noise of latencies: the tie band, drift, and measuring doubtful latencies again."""

@@ -1,4 +1,4 @@
-"""A request to an evaluator process of its own, answered while this process goes on with something else."""
+"""A request to a separate evaluator process, answered while this process continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doubtful latencies are measured again, beside the baseline and each other, until they are clean."""
+"""Measuring doubtful latencies again, beside the baseline and each other, until they are clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tie band of a target: how far latencies of one assignment differ, measured a little at a time between trials."""
+"""Measuring the tie band of a target, a little at a time between trials."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Candidates on their way through building and measuring, in one process or in several."""
+"""Building and measuring candidates, in one process or in several."""

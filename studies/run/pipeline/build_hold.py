@@ -1,4 +1,4 @@
-"""Builds that stand still while a latency is measured: what a builder does beside it would be measured too."""
+"""Pausing builds while a latency is measured, so that they do not disturb it."""
 
 from __future__ import annotations
 

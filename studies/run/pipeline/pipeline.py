@@ -1,4 +1,4 @@
-"""What carries claims through building and measuring."""
+"""The interface of pipelines, which carry claims through building and measuring."""
 
 from __future__ import annotations
 

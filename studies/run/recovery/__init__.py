@@ -1,1 +1,1 @@
-"""What recovery does at the end of a search: the biases of each pick, corrected for its own mix."""
+"""Recovery at the end of a search: correcting the biases of each pick for its own mix."""

@@ -1,4 +1,4 @@
-"""Biases of the picks, each corrected for its own mix before it is confirmed.
+"""Correcting the biases of the picks, each for its own mix, before they are confirmed.
 
 The corrections of a study are fitted to all INT8. In a mix the groups in float feed other values to those in INT8, so
 the picks, and they alone, are corrected anew.

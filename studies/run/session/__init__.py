@@ -1,1 +1,1 @@
-"""What a run needs before its first trial: checked options, an open study, ranges, a space that is fixed."""
+"""Preparing a run: checked options, an open study, ranges, and a fixed search space."""

@@ -1,4 +1,4 @@
-"""What a backend is opened with: its options, checked and settled for this host."""
+"""The options that a backend is opened with, checked and settled for this host."""
 
 from __future__ import annotations
 

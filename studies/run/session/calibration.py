@@ -1,4 +1,4 @@
-"""The ranges of a study on a target, with what recovery changed: the study's own, an earlier study's, or new ones."""
+"""The ranges of a study on a target, with recovery: the study's own, those of an earlier study, or new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that functions of the user give: read once into files, which the study's processes share."""
+"""Samples from functions of the user, read once into files that all processes of the study share."""
 
 from __future__ import annotations
 

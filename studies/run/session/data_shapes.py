@@ -1,4 +1,4 @@
-"""Sizes of a model's dynamic inputs that nobody gave: they are those of the data."""
+"""Taking the dynamic sizes of a model from the data, if they were not given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of a run: where engines are kept, and where temporary files lie."""
+"""The folders of a run, for engines and for temporary files."""
 
 from __future__ import annotations
 

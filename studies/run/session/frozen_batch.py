@@ -1,4 +1,4 @@
-"""Whether a model takes one number of samples at a time, and how to keep that open."""
+"""Whether a model takes only one batch size, and how to keep the batch dynamic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a study as a worker of its target: ranges that one worker calibrates for all, and a space that is fixed."""
+"""Joining a study as a worker: ranges that one worker calibrates for all, and a fixed search space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT's optimization level of a study on a target: as asked for, or chosen by what the first build takes.
+"""TensorRT's optimization level for a study on a target: given, or chosen by the time of the first build.
 
 Measured on an H200 with TensorRT 8.6: level 3 takes three times as long to build as level 2 (84 s against 27 s for the
 FP32 engine of a network with SiLU, 230 s against 76 s for FP16; 2.3 to 2.8 times for ResNet-18), and its engines are 3

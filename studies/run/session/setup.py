@@ -1,4 +1,4 @@
-"""From options to a run that can start: everything is checked first, and only then is anything created."""
+"""From options to a run that can start. Everything is checked before anything is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a study and its targets: written once, and compared with what a later run was given."""
+"""Writing the rows of a study and its targets, and comparing them with the options of a later run."""
 
 from __future__ import annotations
 

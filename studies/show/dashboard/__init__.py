@@ -1,4 +1,4 @@
-"""optuna-dashboard with our front: its own answers, completed by what a study knows now. Changes no study."""
+"""optuna-dashboard with the front and picks of bitfront. It changes no study."""
 
 from studies.show.dashboard.server import serve
 

@@ -1,4 +1,4 @@
-"""A layer around optuna-dashboard's application: what it answers about a study gets the study's own front."""
+"""A layer around optuna-dashboard's application that adds bitfront's front to its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves optuna-dashboard on a database until the process ends."""
+"""Serving optuna-dashboard on a database until the process ends."""
 
 from __future__ import annotations
 

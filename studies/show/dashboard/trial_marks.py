@@ -1,4 +1,4 @@
-"""What a study says today of the trials of one target: on the front, picked, feasible."""
+"""The current marks of trials of one target: on the front, picked, feasible."""
 
 from __future__ import annotations
 

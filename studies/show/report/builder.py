@@ -1,4 +1,4 @@
-"""Fill the report from the store."""
+"""Reading the content of the report from the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the best mix is brought into use: the command that exports it, and the code that runs the export."""
+"""Commands and code to deploy the best mix: how to export it, and how to run the export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted against measured as a figure."""
+"""The figure of predicted against measured values."""
 
 from __future__ import annotations
 

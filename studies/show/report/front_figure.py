@@ -1,4 +1,4 @@
-"""Loss against latency of all evaluations of a study, with its front, its picks, its baselines and the limits."""
+"""The figure of loss against latency of all evaluations, with front, picks, baselines and limits."""
 
 from __future__ import annotations
 

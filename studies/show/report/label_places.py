@@ -1,4 +1,4 @@
-"""Where the labels of a figure stand, so that none covers a marker or another label at any width of the page."""
+"""Placing the labels of a figure so that none covers a marker or another label at any width of the page."""
 
 from __future__ import annotations
 

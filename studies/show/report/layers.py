@@ -1,4 +1,4 @@
-"""What each layer runs in along the front, and why some stay in a higher precision than others."""
+"""The precision of each layer along the front, and why some layers stay in a higher precision."""
 
 from __future__ import annotations
 

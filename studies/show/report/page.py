@@ -1,4 +1,4 @@
-"""One HTML file that shows a study: no network, no external files, safe with any name in it."""
+"""Rendering the report as one HTML file without network or external files, safe with any names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, as plain records that are independent of the database: whoever reads the store fills them."""
+"""The content of a report as plain records, independent of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study found, at a glance: FP32, all INT8 and the best mix beside each other."""
+"""The summary of a study at the top of the report: FP32, all INT8 and the best mix side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several targets of one study side by side, for the report."""
+"""Tables and figures that compare several targets of one study."""
 
 from __future__ import annotations
 

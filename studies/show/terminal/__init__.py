@@ -1,1 +1,1 @@
-"""What a terminal shows: tables that fit its width, and the sentences around them."""
+"""Output for terminals: tables that fit the width, and the sentences around them."""

@@ -1,4 +1,4 @@
-"""Sentences broken between words, never between a number and its unit."""
+"""Wrapping sentences between words, but never between a number and its unit."""
 
 from __future__ import annotations
 

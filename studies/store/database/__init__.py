@@ -1,1 +1,1 @@
-"""Below the store: tables, connections, retries, and opening a database in whatever state it is."""
+"""The base of the store: tables, connections, retries, and opening a database."""

@@ -1,4 +1,4 @@
-"""Types of columns that every kind of database has, and the database's own clock."""
+"""Column types for all kinds of databases, and the clock of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How connections to the study database behave: pool, pragmas, session settings, transactions, locks between processes.
+"""Connections to the study database: pool, pragmas, session settings, transactions, locks between processes.
 
 Ours and Optuna's engines are made with the same settings.
 """

@@ -1,4 +1,4 @@
-"""Opening the study database: whose tables it holds, and making or upgrading ours, by one process at a time."""
+"""Opening the study database, checking whose tables it has, and creating or upgrading the tables of bitfront."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a database URL means, how it is shown, and where the artifacts of its studies lie."""
+"""Reading and showing database URLs, and finding the artifacts of a database."""
 
 from __future__ import annotations
 

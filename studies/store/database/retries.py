@@ -1,4 +1,4 @@
-"""What the database raises, as our errors; and transactions run again when a server cut them off.
+"""Turning database errors into bitfront's errors, and repeating transactions that the server interrupted.
 
 A transaction of ours is a function. When the server chose it as a deadlock's victim, could not serialize it, or went
 away in the middle, the whole function runs again from its start on a new connection. Where the connection was lost

@@ -1,4 +1,4 @@
-"""The `bf_` tables: what a study remembers. They stand beside Optuna's tables in one database.
+"""The `bf_` tables, which hold studies. They are in one database with Optuna's tables.
 
 Only the store reads this module; rows leave it as the values of `records.py`. Once bitfront is released, a change of a
 table needs a step in `migrations.py` and a higher `VERSION`.

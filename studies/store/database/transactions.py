@@ -1,4 +1,4 @@
-"""Transactions on one study database, as everything that reads or writes it makes them."""
+"""Transactions on one study database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optuna's storage, with its transactions run again when the server cut them off. Importing this imports Optuna.
+"""Optuna's storage, which repeats interrupted transactions. Importing this module imports Optuna.
 
 Optuna retries only the making of a trial, and ends on any other lost connection. Every method of its storage is one
 transaction, or harmless to repeat, so running the method again keeps a trial, a sampler and a study as they are.

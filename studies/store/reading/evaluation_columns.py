@@ -1,4 +1,4 @@
-"""How the columns of evaluations are read: as plain numbers, because a study may have a hundred thousand of them."""
+"""Reading the columns of evaluations as plain numbers, because a study may have a hundred thousand of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One evaluation from its rows in all tables."""
+"""Reading one evaluation from its rows in all tables."""
 
 from __future__ import annotations
 

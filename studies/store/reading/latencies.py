@@ -1,4 +1,4 @@
-"""Which of an engine's measurements counts: the latest clean one, or the latest where none is clean."""
+"""Choosing the measurement of an engine that counts: the latest clean one, otherwise the latest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tie band of latency, derived from repetitions: one assignment built anew, one engine in fresh processes."""
+"""The tie band of latency, derived from repeated builds and from one engine in fresh processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements made again: their rows as columns, and what the baseline usually takes in all measurements."""
+"""Repeated measurements as columns, and the usual latency of the baseline in all measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store takes and gives: plain frozen values, free of SQLAlchemy and of open connections."""
+"""The records of the store: plain frozen values without SQLAlchemy and open connections."""
 
 from studies.store.records.columns import EvaluationTable, FinalTable, RoundTable
 from studies.store.records.evaluations import (

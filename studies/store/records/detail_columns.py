@@ -1,4 +1,4 @@
-"""Columns of evaluations that are read when they are asked for, and only of the rows that are asked for.
+"""Columns of evaluations that are read on demand, and only for the requested rows.
 
 Judging a study takes a dozen numbers of every evaluation. Everything else is told of a few evaluations alone: the
 trial, the engine file, what the engine is made of. Those are the columns here.

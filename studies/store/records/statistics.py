@@ -1,4 +1,4 @@
-"""How a search goes: counts and times."""
+"""Statistics of a search: counts and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on a target."""
+"""The workers of a target."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the store does, by what it is about: each class writes and reads the rows of one subject."""
+"""The operations of the store: each class writes and reads the rows of one subject."""

@@ -1,4 +1,4 @@
-"""Evaluations in flight: claimed under a lease, taken over, recorded once or abandoned."""
+"""Running evaluations: claimed with a lease, taken over, recorded once or abandoned."""
 
 from __future__ import annotations
 

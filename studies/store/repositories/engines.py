@@ -1,4 +1,4 @@
-"""What is known of built engines: the audit of their groups, and what each layer takes."""
+"""Facts about built engines: the audit of their groups, and the times of their layers."""
 
 from __future__ import annotations
 

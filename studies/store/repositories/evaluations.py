@@ -1,4 +1,4 @@
-"""Evaluations as they are stored: one whole, or columns of all of one target; and their scores on the final split."""
+"""Stored evaluations, single or as columns of a target, and their scores on the final split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the database knows: engines, ranges, inputs of studies; and which of them nothing refers to any more."""
+"""The files of the database, such as engines, ranges and inputs of studies, and those that nothing refers to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latencies measured again, side by side, and what is doubtful in measurements."""
+"""Repeated measurements of latencies, and the doubts about measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each group may take on a target, and what groups do alone in lower precisions."""
+"""The search space of a target, and the effect of single groups in lower precisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a search goes, counted by the database: what `status` says must not take longer the longer a study is."""
+"""Statistics of a search, counted by the database so that `status` is fast for long studies too."""
 
 from __future__ import annotations
 

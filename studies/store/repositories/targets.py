@@ -1,4 +1,4 @@
-"""Targets of studies: what is known of each, what it was told, and the repetitions that its tie band comes from."""
+"""Targets of studies: their facts, their options, and the repetitions for their tie band."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optuna trials: which evaluation answers each, and what was forecast of it."""
+"""Optuna trials: the evaluation that answers each, and its forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on a study: workers with their heartbeats, and tasks that one worker does for all.
+"""The workers of a study with their heartbeats, and tasks that one worker does for all.
 
 Ages are judged by the database's clock alone. Every change of hands is one conditional UPDATE, so that of many who try
 one succeeds, whichever database it is.

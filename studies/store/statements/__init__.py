@@ -1,1 +1,1 @@
-"""Pieces of the store's transactions: each takes the connection of a transaction and commits nothing."""
+"""Parts of the store's transactions. Each takes the connection of a transaction and commits nothing."""

@@ -1,4 +1,4 @@
-"""Statements on artifacts: what refers to each, and which of them nothing refers to any more."""
+"""Statements on artifacts: the references to them, and those without references."""
 
 from __future__ import annotations
 

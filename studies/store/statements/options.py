@@ -1,4 +1,4 @@
-"""What a run changes of the options that are stored."""
+"""Statements on stored options that a run changes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Scripts that are handed over as they are. They run without bitfront, where the other tool is installed."""
+"""Scripts that are handed over unchanged. They run without bitfront, where the other tool is installed."""
