@@ -53,8 +53,8 @@ def test_a_region_that_int8_breaks_up_is_named(opened: Store) -> None:
     now = judged(opened, uniforms)
     said = (
         "all int8 takes 2.50 times as long as all fp16: its engine runs 126 layers, 27 of them to move or convert data "
-        "(0.3969 ms); that of all fp16 3 layers, 1 of them to move or convert data (0.02619 ms), fused in regions that "
-        "it breaks up"
+        "(0.3969 ms); that of all fp16 3 layers, 1 of them to move or convert data (0.02619 ms), which are "
+        "fused in regions that the mix splits"
     )
     assert slower_texts(opened, now) == [said]
     assert f"A{said[1:]}." in build_report(opened, now).notes

@@ -102,7 +102,7 @@ def test_begun_but_not_recorded(studied: Path) -> None:
     )
     assert found == [(max(len(states()) - 1, number + 1), "ok")]
     refused = invoke("show", "small", number)
-    assert (refused.exit_code, "broken off" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "was interrupted" in refused.stderr) == (2, True)
 
 
 def test_ctrl_c_just_as_an_evaluation_begins(studied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
