@@ -69,7 +69,7 @@ def _read_rules(text: str, groups: Sequence[Group], space: Space) -> dict[str, P
         matched = [group for group in groups if _matches(pattern, group, rule)]
         if not matched:
             raise ConfigError(
-                f"{rule}: the pattern is found in no layer name. `bitfront layers MODEL` lists them; the first is "
+                f"{rule}: the pattern matches no layer name. `bitfront layers MODEL` lists them; the first is "
                 f"{groups[0].name!r}."
             )
         reasons = [_why_not(group.id, precision, space) for group in matched]

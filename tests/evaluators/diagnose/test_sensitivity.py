@@ -699,7 +699,7 @@ def searched_after_spoiling(folder: Path, sample: int) -> NDArray[np.int64]:
         (("smal",), "Did you mean 'small'"),
         (("model.onnx",), "expected --data"),
         (("model.onnx", "--data", "d.npz", "--storage", "sqlite:///a.db"), "--storage: this option is for a study"),
-        (("small", "--json", "--csv"), "give one"),
+        (("small", "--json", "--csv"), "were both given"),
         (("small", "--plot", "no/p.html"), "--plot no/p.html: expected a path in an existing folder"),
         (("small", "--sensitivity-time", "5"), "write 5s or 5m"),
     ],

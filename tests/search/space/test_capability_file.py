@@ -79,7 +79,7 @@ def test_json_says_the_same_and_the_digest_is_of_the_content_alone() -> None:
         ('[int8]\nsymmetric = "yes"\n', "[int8] symmetric: expected true or false without quotes, got 'yes'"),
         ("[int8]\nmin_channels = 0\n", "[int8] min_channels: expected a whole number from 1 on, got 0"),
         ("[int8]\nmin_matmul_size = true\n", "[int8] min_matmul_size: expected a whole number from 1 on, got True"),
-        ("[int8]\nops = []\nwithout = []\n", "[int8] ops and without: give one"),
+        ("[int8]\nops = []\nwithout = []\n", "[int8] ops and without: both were given"),
     ],
 )
 def test_each_mistake_has_one_message(text: str, says: str) -> None:

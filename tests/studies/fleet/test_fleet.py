@@ -412,7 +412,7 @@ def test_one_worker_on_sqlite(here: Path) -> None:
     [
         (("--workers", 9999), "--workers"),
         (("--workers", 1000), "expected at most one worker per 1 core"),
-        (("--gpus", "all", "--workers", 1), "give one"),
+        (("--gpus", "all", "--workers", 1), "were both given"),
         (("--gpus", "1,1"), "twice"),
         (("--gpus", "all"), "hides every GPU"),
     ],

@@ -279,7 +279,7 @@ def test_refusals(studied: Path) -> None:
     refused("profile", "small", 0, "--against", 99, says="There is no trial 99")
     refused("profile", "small", 0, "--count", 0, says="--count 0: expected 1 to")
     refused("profile", "small", 0, "--sort", "name", says="--sort name: expected order or time")
-    refused("profile", "small", 0, "--json", "--csv", says="give one")
+    refused("profile", "small", 0, "--json", "--csv", says="were both given")
     execute("update bf_evaluation set status = 'failed', stage = 'build', kind = 'refused', message = 'x' where id = 2")
     refused("profile", "small", 1, says="profiling trial 1: it failed at build (refused), so there is no engine")
     execute("update bf_evaluation set status = 'running' where id = 2")

@@ -224,7 +224,7 @@ def test_options_that_ask_for_slots() -> None:
 @pytest.mark.parametrize(
     ("options", "backend", "says"),
     [
-        ({"gpus": "all", "workers": "2"}, "tensorrt", "give one"),
+        ({"gpus": "all", "workers": "2"}, "tensorrt", "were both given"),
         ({"gpus": "all", "device": "cuda:1"}, "tensorrt", "--gpus and --device cuda:1"),
         ({"gpus": "all", "device": "cpu"}, "onnxruntime", "--gpus and --device cpu"),
         ({"workers": "2"}, "tensorrt", "got backend tensorrt.*--gpus"),

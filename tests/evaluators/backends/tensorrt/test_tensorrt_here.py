@@ -106,7 +106,7 @@ def test_the_doctor_outlives_a_device_that_cannot_be_used(monkeypatch: pytest.Mo
         found = doctor()
     line = backend_line(found)
     assert (line.good, line.found) == (False, "cannot run")
-    assert line.advice.startswith(f"opening cuda:0: CUDA error {int(error)}: {error.name}. See with nvidia-smi")
+    assert line.advice.startswith(f"opening cuda:0: CUDA error {int(error)}: {error.name}. Check with nvidia-smi")
     assert any(check.name == "tensorrt package" for check in found)
 
 
@@ -131,7 +131,7 @@ def test_the_doctor_says_why_no_engine_can_be_built_or_loaded(version: str, kind
         refuse(engines, kind, REASON)
         line = backend_line(doctor())
     assert not line.good
-    assert f"TensorRT {version} can make no {kind.lower()} here: {REASON}" in line.advice
+    assert f"TensorRT {version} cannot make a {kind.lower()} here: {REASON}" in line.advice
     assert "docs/tensorrt.md" in line.advice
 
 
@@ -149,7 +149,7 @@ def test_what_no_candidate_could_survive_is_no_refusal_of_one(
     with standing_in(V10) as engines:
         backend = TensorRTBackend("cuda", TensorRTOptions(typing="weak"))
         refuse(engines, kind, "1: ", REASON)
-        with pytest.raises(TargetError, match=f"can make no {kind.lower()} here: {REASON}") as error:
+        with pytest.raises(TargetError, match=f"cannot make a {kind.lower()} here: {REASON}") as error:
             ask(backend, loaded("residual"))
         assert "\n" not in str(error.value)
         refuse(engines, kind, "1: ")
@@ -171,7 +171,7 @@ def test_a_search_is_refused_with_tensorrts_reason(tmp_path: Path, monkeypatch: 
     inputs = ("in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "tensorrt")
     result = invoke("search", *inputs, "--trials", 4)
     assert result.exit_code == 2, result.output
-    assert f"TensorRT {V10} can make no builder here: {REASON}" in result.stderr
+    assert f"TensorRT {V10} cannot make a builder here: {REASON}" in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
