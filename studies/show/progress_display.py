@@ -174,5 +174,5 @@ class Display:
 
 def _bar(text: str, done: int, total: int, after: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(ProgressBar(total=total, completed=done, width=_BAR_WIDTH), f"{text}{f', {after}' if after else ''}")
+    grid.add_row(ProgressBar(total, done, _BAR_WIDTH, complete_style="cyan", finished_style="green"), f"{text}{f', {after}' if after else ''}")
     return grid

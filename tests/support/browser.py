@@ -63,8 +63,8 @@ class Page:
         for domain in ("Page", "Network", "Runtime"):
             self._ask(f"{domain}.enable")
 
-    def open(self, path: Path, width: int, theme: str) -> None:
-        """Load a file and run its scripts.
+    def open(self, path: Path | str, width: int, theme: str) -> None:
+        """Load a file, or what a URL has, and run its scripts.
 
         Args:
             width: of the window, in pixels.
@@ -74,7 +74,7 @@ class Page:
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         preferred = [{"name": "prefers-color-scheme", "value": theme}]
         self._ask("Emulation.setEmulatedMedia", features=preferred)
-        self._ask("Page.navigate", url=path.as_uri())
+        self._ask("Page.navigate", url=path.as_uri() if isinstance(path, Path) else path)
         while (message := self._read()).get("method") != "Page.loadEventFired":
             self._note(message)
 
