@@ -15,16 +15,17 @@ from search.errors import ConfigError, StudyError
 from search.values import Assignment
 from studies import verbs
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, half_width, latency_text, speedup_text, value_text
 from studies.judging.rules.picks import NAMES, read_pick
 from studies.judging.selection import find_row
 from studies.judging.sentences.evaluations import mix_text
 from studies.judging.standing import Standing
 from studies.judging.study_lookup import NO_LIMITS, LimitChanges, standing_of
 from studies.options.limits import MetricScale
-from studies.options.quantities import format_ms
 from studies.options.urls import mask_password
 from studies.show.front_rows import evaluation_row
 from studies.show.terminal.front_table import front_table
+from studies.show.terminal.text_table import Column
 from studies.store.store import Store
 
 if TYPE_CHECKING:  # these are slow to import or may not be installed
@@ -108,9 +109,14 @@ class Trial:
     def _text(self) -> str:
         if self.latency_ms is None:
             return f"{self.mix}, {self.status}"
-        faster = f", {self.speedup:.2f} × FP32" if self.speedup is not None else ""
-        loss = f", loss {self.metric.text(self.loss, 2)}" if self.loss is not None else ""
-        return f"{self.mix}, {format_ms(self.latency_ms)}{faster}{loss}"
+        parts = [self.mix, latency_text(self.latency_ms)]
+        if self.speedup is not None:
+            parts.append(f"{speedup_text(self.speedup)} × FP32")
+        if self.loss is not None:
+            half = half_width(self.loss_low, self.loss_high)
+            parts.append(f"{self.metric.name} {value_text(self.value, half, self.metric)}")
+            parts.append(f"loss {estimate_text(self.loss, self.loss_low, self.loss_high, self.metric)}")
+        return ", ".join(parts)
 
     def _repr_html_(self) -> str:
         picked = f" ({', '.join(self.picks)})" if self.picks else ""
@@ -237,7 +243,9 @@ class Study:
 
         with Store.open(self.storage, write=False) as store:
             drawn = front_figure(build_report(store, standing_of(store, self.name, self._limits, self.target)))
-        return plotly.graph_objects.Figure(drawn)
+        figure = plotly.graph_objects.Figure(drawn)
+        figure.update_layout(modebar={"orientation": "v"})  # it would lie on the legend
+        return figure
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -329,13 +337,21 @@ class Study:
 
     def _repr_html_(self) -> str:
         table = front_table(self._now, self._read.mixes)
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in table.header)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-        )
+        head = _html_row("th", table.header, table.columns)
+        body = "".join(_html_row("td", row, table.columns) for row in table.rows)
         on_front = int(self._now.judgement.front.sum())
         title = f"Study {html.escape(self.name)}: {len(self)} trials, {on_front} on the front"
-        return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p><b>{title}</b></p><table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _html_row(kind: str, cells: Sequence[str], columns: Sequence[Column]) -> str:
+    """Cells of a table in a notebook; only notes are broken into lines."""
+    styles = [
+        f"text-align: {'right' if column.right else 'left'}; white-space: {'normal' if column.note else 'nowrap'}"
+        for column in columns
+    ]
+    found = zip(styles, map(html.escape, cells), strict=True)
+    return "".join(["<tr>", *(f'<{kind} style="{style}">{cell}</{kind}>' for style, cell in found), "</tr>"])
 
 
 def _known(value: float) -> float | None:

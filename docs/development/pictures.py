@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import io
 import json
 import os
@@ -19,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from PIL import Image
@@ -44,8 +47,8 @@ pre {{ margin: 0; padding: 16px 20px; border: 1px solid #d0d7de; border-radius: 
       color: #1f2328; font: 15px/1.35 "DejaVu Sans Mono", monospace }}
 </style><pre>{text}</pre>"""
 NOTEBOOK = (
-    "import bitfront as bf\n\nstudy = bf.load('exposures', storage={storage!r})\nstudy",
-    "study.to_dataframe()[['trial', 'latency_ms', 'metric', 'loss', 'mix']].head(4)",
+    "import bitfront as bf\n\nstudy = bf.load('exposures', storage='sqlite:///demo/demo.db')\nstudy",
+    "study.best",
     "study.plot_front()",
 )
 
@@ -59,7 +62,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     search(asked.folder)
-    with tempfile.TemporaryDirectory() as profile, run_browser(Path(profile)) as page:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, run_browser(Path(profile)) as page:
         for name, take in pictures.items():
             if asked.only in (None, name):
                 take(page, asked.folder.resolve(), ROOT / "docs" / "pictures")
@@ -96,10 +99,12 @@ def _read(terminal_end: int) -> bytes:
 
 
 def _reduce_colours(picture: Path) -> None:
-    """Keep 128 colours, which makes the file a third as large."""
+    """Keep 256 colours, which makes the file a third as large."""
     with Image.open(picture) as image:
         if image.mode != "P":
-            image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+            image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                picture, optimize=True
+            )
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
@@ -127,13 +132,19 @@ def _photograph_text(page: Page, text: str, path: Path, picture: Path) -> None:
 
 
 def report(page: Page, folder: Path, pictures: Path) -> None:
-    """The beginning of the report, in both themes, and its figure alone."""
-    page.open(folder / "demo" / "report.html", 1000, "light")
-    sections = "[...document.querySelectorAll('section')].map(each => each.getBoundingClientRect())"
-    end = int(page.run(f"{sections}[1].bottom")) + 20
-    page.photograph(pictures / "report-light.png", end)
-    page.open(folder / "demo" / "report.html", 1000, "dark")
-    page.photograph(pictures / "report-dark.png", end)
+    """The beginning of the report, its figure alone, and in the dark theme what follows."""
+    parts = {
+        "report-light": ("light", ["summary", "front"]),
+        "front": ("light", ["front"]),
+        "report-dark": ("dark", ["rescue", "precisions", "reasons"]),
+    }
+    for name, (theme, sections) in parts.items():
+        page.open(folder / "demo" / "report.html", 1000, theme)
+        hidden = "section" if "summary" in sections else "section, header"
+        page.run(f"document.querySelectorAll('{hidden}').forEach(each => each.hidden = !{sections}.includes(each.id))")
+        time.sleep(1)  # until the figure has its size
+        end = page.run(f"document.getElementById('{sections[-1]}').getBoundingClientRect().bottom")
+        page.photograph(pictures / f"{name}.png", int(end) + 20)
 
 
 def dashboard(page: Page, folder: Path, pictures: Path) -> None:
@@ -141,18 +152,20 @@ def dashboard(page: Page, folder: Path, pictures: Path) -> None:
     with _serving(folder / "demo" / "demo.db") as url:
         page.open(f"{url}dashboard/studies/1", 1400, "light")
         _wait(page, "document.querySelectorAll('.plotly .main-svg').length > 2")
-        page.photograph(pictures / "dashboard-study.png", 1000)
+        page.photograph(pictures / "dashboard-study.png", 660)
         best = json.loads(_bitfront("front", "exposures", "--json", storage=folder / "demo" / "demo.db"))["best"]
         page.open(f"{url}dashboard/studies/1/trials?numbers={best['trial']}", 1400, "light")
         _wait(page, "document.body.innerText.includes('layers')")
-        page.photograph(pictures / "dashboard-trial.png", 1000)
+        page.photograph(pictures / "dashboard-trial.png", 640)
+        page.run("[...document.querySelectorAll('p')].pop().scrollIntoView({block: 'end'})")
+        page.photograph(pictures / "dashboard-attributes.png", 900)
 
 
 @contextmanager
 def _serving(database: Path) -> Iterator[str]:
     """The address of a dashboard."""
     words = [*BITFRONT, "dashboard", "--storage", f"sqlite:///{database}", "--port", str(PORT), "--json"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None
             yield str(json.loads(server.stdout.readline())["url"])
@@ -166,7 +179,9 @@ def _wait(page: Page, condition: str) -> None:
         if time.monotonic() > end:
             raise SystemExit(f"not seen within {LONGEST_WAIT_S} s: {condition}")
         time.sleep(0.2)
-    time.sleep(2)  # until figures have moved to their places
+    for _ in range(3):  # only what is photographed is drawn, and moves to its place
+        page.photograph(Path(os.devnull))
+        time.sleep(0.7)
 
 
 def _bitfront(*words: str, storage: Path) -> str:
@@ -178,10 +193,9 @@ def notebook(page: Page, folder: Path, pictures: Path) -> None:
     """A notebook that Jupyter has run; `jupyter` with nbconvert and ipykernel has to be on the path."""
     if shutil.which("jupyter") is None:
         raise SystemExit("jupyter is not on the path: pip install nbconvert ipykernel, in an environment of its own")
-    storage = f"sqlite:///{folder / 'demo' / 'demo.db'}"
     cells = [
         {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "id": str(place), "source": text}
-        for place, text in enumerate(each.replace("{storage!r}", repr(storage)) for each in NOTEBOOK)
+        for place, text in enumerate(NOTEBOOK)
     ]
     (folder / "search.ipynb").write_text(
         json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8"
@@ -194,7 +208,7 @@ def notebook(page: Page, folder: Path, pictures: Path) -> None:
     }
     words = ["jupyter", "nbconvert", "--execute", "--to", "html", "search.ipynb"]
     subprocess.run(words, cwd=folder, env=environment, check=True)
-    page.open(folder / "search.html", 1000, "light")
+    page.open(folder / "search.html", 1200, "light")
     _wait(page, "document.querySelectorAll('.plotly .main-svg').length > 0")
     page.photograph(pictures / "notebook.png")
 
@@ -203,10 +217,20 @@ def site(page: Page, folder: Path, pictures: Path) -> None:
     """The front page of the documentation, and a page of the Python API."""
     words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder / "site")]
     subprocess.run(words, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    for name, picture in (("index", "site"), ("api", "site-api")):
-        page.open(folder / "site" / f"{name}.html", 1400, "light")
-        time.sleep(1)
-        page.photograph(pictures / f"{picture}.png", 900)
+    handler = functools.partial(SilentHandler, directory=folder / "site")
+    with ThreadingHTTPServer(("localhost", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name, picture in (("index", "site"), ("api", "site-api")):
+            page.open(f"http://localhost:{server.server_port}/{name}.html", 1400, "light")
+            _wait(page, "document.querySelector('.md-search') !== null")
+            page.photograph(pictures / f"{picture}.png", 900)
+        server.shutdown()
+
+
+class SilentHandler(SimpleHTTPRequestHandler):
+    """Serves a folder and tells of no request."""
+
+    def log_request(self, code: object = "-", size: object = "-") -> None: ...
 
 
 if __name__ == "__main__":

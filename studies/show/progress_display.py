@@ -173,6 +173,7 @@ class Display:
 
 
 def _bar(text: str, done: int, total: int, after: str) -> RenderableType:
+    bar = ProgressBar(total, done, _BAR_WIDTH, complete_style="cyan", finished_style="green")
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(ProgressBar(total, done, _BAR_WIDTH, complete_style="cyan", finished_style="green"), f"{text}{f', {after}' if after else ''}")
+    grid.add_row(bar, f"{text}{f', {after}' if after else ''}")
     return grid

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from search.space.choices import Space
 from search.values import Assignment
 from studies.judging.points import Point
+from studies.judging.rounding import estimate_text, latency_text
 from studies.judging.standing import Standing
 
 if TYPE_CHECKING:
@@ -104,9 +105,14 @@ def write_front_notes(
             notes.write("This trial was on bitfront's front in an earlier run, but is no longer.", trial._trial_id)
 
 
+def _scores_text(now: Standing, point: Point) -> str:
+    loss = estimate_text(point.loss, point.loss_low, point.loss_high, now.metric)
+    return f"{latency_text(point.latency_ms, now.target.band)}, loss {loss}"
+
+
 def _trial_text(now: Standing, point: Point, mix: Assignment, names: Mapping[str, str]) -> str:
     place = "On bitfront's front" if point.on_front else "Picked by bitfront"
-    head = f"**{place}{_picked_text(point)}**: {point.latency_ms:.4g} ms, loss {now.metric.text(point.loss, 2)}."
+    head = f"**{place}{_picked_text(point)}**: {_scores_text(now, point)}."
     rows = [f"| {_cell(names.get(group, group))} | {precision.label.upper()} |" for group, precision in mix.items()]
     return "\n".join([head, "", "| layer | precision |", "|---|---|", *rows])
 

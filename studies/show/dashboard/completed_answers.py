@@ -12,7 +12,12 @@ from studies.show.dashboard.trial_marks import TrialMarks
 from studies.store.store import Store
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-_STUDY = re.compile(r"/api/studies/\d+/?")
+# Without it a long attribute makes the page of a trial thousands of pixels wide, and a figure's tools lie on its text.
+_STYLE = b"""<style>
+main p { white-space: normal; overflow-wrap: anywhere }
+.js-plotly-plot:not(:hover) .modebar { visibility: hidden }
+</style>"""
+_PAGE, _STUDY = re.compile(r"/dashboard"), re.compile(r"/api/studies/\d+/?$")
 
 
 class CompletedAnswers:
@@ -27,11 +32,16 @@ class CompletedAnswers:
         self._store = store
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "GET" or not _STUDY.fullmatch(environ["PATH_INFO"]):
+        page, study = (kind.match(environ["PATH_INFO"]) for kind in (_PAGE, _STUDY))
+        if environ["REQUEST_METHOD"] != "GET" or not (page or study):
             return self._application(environ, start_response)
         status, headers, body = _ask(self._application, environ)
         if status.startswith("200"):
-            body = json.dumps(self._complete(json.loads(body), environ)).encode()
+            body = (
+                body.replace(b"</head>", _STYLE + b"</head>", 1)
+                if page
+                else json.dumps(self._complete(json.loads(body), environ)).encode()
+            )
             headers = [pair for pair in headers if pair[0].lower() != "content-length"]
             headers.append(("Content-Length", str(len(body))))
         start_response(status, headers)

@@ -14,6 +14,7 @@ from studies.show.report.label_places import Mark, place_labels
 from studies.show.report.rows import EvaluationRow, ReportData
 
 _LIGHT_BLUE = "#8fb8dc"
+_STAR = {"color": BLUE, "size": 18, "symbol": "star", "line": {"color": "white", "width": 1.5}}
 _FAR = 2.5  # how many times the height of the near view all losses may take before they get a strip of their own
 _NEAR_DOMAIN, _FAR_DOMAIN = [0.0, 0.72], [0.8, 1.0]
 Range = tuple[float, float]
@@ -52,7 +53,7 @@ def front_figure(data: ReportData) -> Figure:
         ("keeps the limits", [row for row in rows if row.feasible], {"color": _LIGHT_BLUE, "size": 7}, False),
         ("rest of the front", [row for row in data.front if not row.picked], {"color": BLUE, "size": 9}, True),
         ("baselines", [row for row in rows if row.baseline], {"color": ORANGE, "size": 11, "symbol": "diamond"}, True),
-        ("picks", [row for row in data.shown if row.picked], {"color": BLUE, "size": 16, "symbol": "star"}, True),
+        ("picks", [row for row in data.shown if row.picked], _STAR, True),
     ]
     drawn: set[int] = set()
     traces = []
@@ -160,6 +161,7 @@ def _error_bars(data: ReportData, rows: Sequence[EvaluationRow]) -> Figure:
         "arrayminus": [reach(row, row.loss_low) for row in rows],
         "thickness": 1,
         "width": 3,
+        **({} if any(row.picked or row.baseline for row in rows) else {"color": _LIGHT_BLUE}),
     }
 
 

@@ -164,6 +164,15 @@ def test_the_front_has_notes(served: tuple[int, str]) -> None:
             assert "| first | " in body
 
 
+def test_long_attributes_are_broken_into_lines(served: tuple[int, str]) -> None:
+    port, _ = served
+    with urllib.request.urlopen(f"http://localhost:{port}/dashboard/studies/1") as answer:
+        page = answer.read().decode()
+    head = page.partition("</head>")[0]
+    assert "main p { white-space: normal" in head
+    assert "<style>" in head
+
+
 def test_a_study_of_optuna_alone_is_left_as_it_is(served: tuple[int, str]) -> None:
     port, storage = served
     with contextlib.closing(optuna_storage(storage)) as database:
