@@ -32,8 +32,8 @@ class Code(enum.IntEnum):
         (100, "13.0", "no CUDA device is visible (CUDA error 100, with CUDA_VISIBLE_DEVICES=''): check CUDA_VIS"),
         (35, "12.2", "the driver, which supports CUDA 12.2, is too old for this CUDA (CUDA error 35): install a newer"),
         (35, None, "there is no driver (CUDA error 35): install a newer NVIDIA driver"),
-        (3, "12.2", "the driver does not work (CUDA error 3: cudaErrorInitializationError): see whether nvidia-smi"),
-        (999, "12.2", "the driver does not work (CUDA error 999: cudaErrorUnknown): see whether nvidia-smi"),
+        (3, "12.2", "the driver does not work (CUDA error 3: cudaErrorInitializationError). Check whether nvidia-smi"),
+        (999, "12.2", "the driver does not work (CUDA error 999: cudaErrorUnknown). Check whether nvidia-smi"),
     ],
 )
 def test_each_way_to_have_no_gpu_has_its_advice(
