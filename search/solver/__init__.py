@@ -1,1 +1,1 @@
-"""Best assignments under additive costs: elimination, relaxation, integer program. Knows no measurement."""
+"""Solvers for the best assignments under additive costs: elimination, relaxation and integer programs."""

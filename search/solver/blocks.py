@@ -1,8 +1,8 @@
-"""Decisions taken together: blocks first, then apart inside those blocks where that promises most.
+"""Joining decisions: blocks are solved first, and then divided where that promises the largest gain.
 
-What a solver takes grows with the number of decisions, and so does what is drawn at random: of a thousand groups that
-little is known of, some are always drawn far too good. In a large model repeated structures therefore share one choice,
-and only those are taken apart in which the models expect to gain by it.
+The time of a solver grows with the number of decisions, and so does the error of random draws: among a thousand unknown
+groups, some are always drawn far too good. In a large model, repeated structures therefore share one choice, and only
+those are divided from which the models expect a gain.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BLOCKS = 150  # taken together at first, at most
 
 @dataclass(frozen=True)
 class Tied:
-    """A layout whose decisions are taken together in ties.
+    """A layout whose decisions are joined to ties.
 
     Attributes:
-        layout: one decision a tie; of its groups and edges, but not of its space.
-        tables: of every tie (codes, decisions in it) int64: the code that each of its decisions takes.
-        decisions: of every tie the decisions in it, by place.
+        layout: the layout with one decision for each tie. It has the same groups and edges, but another space.
+        tables: for every tie (codes, decisions in it) int64, the code that each of its decisions takes.
+        decisions: for every tie the indices of its decisions.
     """
 
     layout: Layout
@@ -45,14 +45,14 @@ class Tied:
 
 
 def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
-    """Take together the decisions of equal numbers.
+    """Join the decisions with equal numbers.
 
-    A tie's codes are the precisions that any of its decisions has; each takes it, or the next higher one that it has
-    and that is not barred.
+    The codes of a tie are the precisions of all its decisions. For each code a decision takes that precision, or the
+    next higher one that it has and that is not barred.
 
     Args:
-        owners: (decisions,) number of each one's tie.
-        barred: +inf where a group cannot have a precision.
+        owners: (decisions,) number of the tie of each decision.
+        barred: costs that are +inf where a group cannot have a precision.
     """
     ties = [np.flatnonzero(owners == number) for number in np.unique(owners)]
     forbidden = np.isinf(layout.entries.summed(barred.nodes))
@@ -66,7 +66,7 @@ def tied(layout: Layout, owners: NDArray[np.int64], barred: Costs) -> Tied:
 
 
 def _table(layout: Layout, tie: NDArray[np.int64], forbidden: NDArray[np.bool_]) -> Codes:
-    """(codes, decisions of the tie): one code for each precision that any of them has."""
+    """(codes, decisions of the tie): one row for each precision that any of the decisions has."""
     levels = [np.array([layout.places[p] for p in layout.space.variables[d].precisions]) for d in tie]
     wanted = np.unique(np.concatenate(levels))
     columns = []
@@ -79,7 +79,7 @@ def _table(layout: Layout, tie: NDArray[np.int64], forbidden: NDArray[np.bool_])
 
 
 def block_owners(layout: Layout) -> NDArray[np.int64]:
-    """(decisions,) number of each one's block, neighbours joined where there are too many."""
+    """(decisions,) number of the block of each decision; neighbouring blocks are joined if there are too many."""
     if len(layout.blocks):
         named = np.array([layout.blocks[members[0]] for members in layout.members], dtype=np.int64)
         numbers = np.unique(named, return_inverse=True)[1].astype(np.int64)
@@ -92,14 +92,14 @@ def block_owners(layout: Layout) -> NDArray[np.int64]:
 def taken_apart(
     layout: Layout, coarse: Tied, latency: Costs, noise: Costs, points: Sequence[Point], most: int = LARGE
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(decisions,) numbers of finer ties: all are taken apart that promise something, and of those the best few.
+    """(decisions,) numbers of finer ties, in which the ties with the largest expected gains are divided.
 
-    What a tie promises is what changing its decisions one by one is expected to gain at the corners of the front, each
-    by the weighing that likes it.
+    The gain of a tie is that of changing its decisions one by one at the corners of the front, each with the weights
+    for which it is optimal.
 
     Args:
-        points: of the coarse front.
-        most: ties that the few leave.
+        points: the points of the coarse front.
+        most: the largest number of ties.
     """
     owners = np.zeros(len(layout.members), dtype=np.int64)
     for number, tie in enumerate(coarse.decisions):
@@ -116,14 +116,14 @@ def taken_apart(
 
 
 def _apart(owners: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers in which the decisions of the chosen ties have one each."""
+    """Numbers in which each decision of the chosen ties has its own."""
     alone = np.isin(owners, chosen)
     found = np.where(alone, len(owners) + np.arange(len(owners)), owners)
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
 def _weights(points: Sequence[Point]) -> list[tuple[float, float]]:
-    """Of every corner the weighing of both costs that likes it most, in units of the front's extent."""
+    """For every corner the weights of both costs for which it is optimal, in units of the front's extent."""
     first, second = (np.array([getattr(point, name) for point in points]) for name in ("first", "second"))
     extent = max(float(np.ptp(first)), 1e-300), max(float(np.ptp(second)), 1e-300)
     if len(points) == 1:

@@ -1,8 +1,8 @@
-"""Exact minima of pairwise costs by eliminating one decision after the other, where the graph is narrow.
+"""Exact minima of pairwise costs on narrow graphs, by eliminating one decision after the other.
 
-Eliminating a decision replaces all tables it is in by one over its neighbours: the least cost for each of their codes.
-The order decides how large those tables grow. It depends on the structure alone, so it is found once, and then many
-costs of that structure are solved at once.
+Eliminating a decision replaces all its tables by one table over its neighbours, with the least cost for each of their
+codes. The order determines the size of these tables. It depends only on the structure, so it is found once, and many
+costs of that structure can be solved together.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Step:
     """The elimination of one decision.
 
     Attributes:
-        scope: its neighbours at that time, the next one to be eliminated first.
-        shape: codes of the decision, then of its neighbours.
-        terms: slices of the ordered terms, and how each is shaped to fit the table.
-        messages: earlier steps whose result enters here, and how it is shaped.
+        scope: its neighbours at that time, sorted by when they are eliminated.
+        shape: the number of codes of the decision, then of its neighbours.
+        terms: slices of the ordered terms, and the shape of each in the table.
+        messages: earlier steps whose results are added here, and the shape of each.
     """
 
     decision: int
@@ -44,12 +44,12 @@ class Step:
 
 
 class Eliminator:
-    """Solves costs of one structure; immutable, so it may be shared.
+    """Solves costs of one structure. It is immutable and may be shared.
 
     Attributes:
         structure: of the costs.
-        steps: in order; None where the graph is too wide, that is where some table would exceed `MOST_ENTRIES`
-            or all of them together `MOST_KEPT`.
+        steps: the steps in order; None if the graph is too wide, that is if a table would exceed `MOST_ENTRIES` or all
+            tables together `MOST_KEPT`.
     """
 
     def __init__(self, structure: Structure, most_entries: int = MOST_ENTRIES) -> None:
@@ -66,14 +66,14 @@ class Eliminator:
         return self.steps is not None
 
     def minimize(self, terms: Terms) -> tuple[Codes, Terms]:
-        """The minimum of each of many costs.
+        """Find the minimum of each of many costs.
 
         Args:
             terms: (batch, length) float64, +inf where something is forbidden.
 
         Returns:
-            (batch, decisions) codes and (batch,) least costs without base; +inf where nothing is allowed, with codes
-            that mean nothing.
+            (batch, decisions) codes and (batch,) least costs without base. If nothing is allowed, the cost is +inf and
+            the codes are meaningless.
         """
         lanes = max(1, MOST_KEPT // max(1, self._entries))
         if not len(terms):
@@ -82,10 +82,10 @@ class Eliminator:
         return np.concatenate([codes for codes, _ in parts]), np.concatenate([least for _, least in parts])
 
     def ranked(self, terms: Terms) -> Iterator[tuple[Codes, float]]:
-        """All allowed codes of one cost with their cost without base, cheapest first, computed as they are taken.
+        """Yield all allowed codes of one cost with their cost without base, cheapest first.
 
-        A table knows the least cost of everything eliminated before it. So once the tables are made, the least cost
-        of deviating at one decision, and keeping what is decided before it, is a look-up.
+        A table has the least cost of everything that was eliminated before it. So once the tables exist, the least cost
+        of deviating at one decision while keeping the earlier ones is a look-up.
 
         Args:
             terms: (length,) float64.
@@ -118,7 +118,7 @@ class Eliminator:
         return zip(reversed(self.steps), reversed(tables), strict=True)
 
     def _tables(self, terms: Terms) -> tuple[list[Terms], Terms]:
-        """Of every step its table, (codes, codes of the scope …, batch), and the (batch,) least costs."""
+        """The table of every step, (codes, codes of the scope …, batch), and the (batch,) least costs."""
         if self.steps is None:
             raise SolverError("eliminating decisions: the graph is too wide for it; solve it as an integer program.")
         ordered = terms.T[self._permutation]  # the batch last: each operation runs along contiguous memory
@@ -146,7 +146,7 @@ def eliminator(structure: Structure) -> Eliminator:
 def _decoded(
     backwards: list[tuple[int, tuple[int, ...], NDArray[np.float64]]], base: list[int], place: int, code: int
 ) -> tuple[list[int], list[tuple[int, int, float]]]:
-    """The best codes with those of `base` before `place` and `code` there, and what each deviation after it adds."""
+    """The best codes that equal `base` before `place` and `code` there, and the cost of each later deviation."""
     codes, deviations = list(base), []
     if place >= 0:
         codes[backwards[place][0]] = code
@@ -161,10 +161,10 @@ def _decoded(
 
 
 def elimination_order(structure: Structure, most_entries: int) -> tuple[int, ...] | None:
-    """Decisions in an order that keeps tables small: always the one that adds fewest new pairs, then smallest table.
+    """Find an order of decisions with small tables: first the one that adds fewest pairs, then the smallest table.
 
     Returns:
-        None when some table would exceed `most_entries`.
+        The order; None if a table would exceed `most_entries`.
     """
     near: list[set[int]] = [set() for _ in structure.sizes]
     for i, j in structure.pairs:
@@ -197,7 +197,7 @@ def elimination_order(structure: Structure, most_entries: int) -> tuple[int, ...
 
 
 def _removed(near: list[set[int]], i: int) -> set[int]:
-    """Take a decision out, joining its neighbours; which decisions may have another score now."""
+    """Remove a decision and connect its neighbours; gives the decisions whose score may have changed."""
     for j in near[i]:
         near[j] |= near[i]
         near[j] -= {i, j}
@@ -205,9 +205,9 @@ def _removed(near: list[set[int]], i: int) -> set[int]:
 
 
 def _planned(structure: Structure, order: tuple[int, ...]) -> tuple[tuple[Step, ...], NDArray[np.int64]]:
-    """The steps of an order, and the permutation that puts the terms as the steps read them.
+    """The steps of an order, and the permutation of the terms in which the steps read them.
 
-    Every table leads with the decision that is eliminated first, so it only needs reshaping where it is added.
+    The first axis of every table is the decision that is eliminated first, so a table only has to be reshaped.
     """
     rank = {decision: number for number, decision in enumerate(order)}
     scopes: list[set[int]] = [set() for _ in order]
@@ -241,7 +241,7 @@ def _planned(structure: Structure, order: tuple[int, ...]) -> tuple[tuple[Step, 
 
 
 def _oriented(structure: Structure, rank: dict[int, int]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-    """Of every table the decisions it is over, first eliminated first, and where its entries stand in the terms."""
+    """For every table its decisions in the order of elimination, and the places of its entries in the terms."""
     for i, start in enumerate(structure.unary_starts):
         yield (i,), start + np.arange(structure.sizes[i])
     for (i, j), start in zip(structure.pairs, structure.pair_starts, strict=True):

@@ -1,4 +1,4 @@
-"""Two costs over the same decisions, and the lower left convex hull of what they can be."""
+"""Two costs over the same decisions, and the lower left convex hull of their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Both:
-    """Two costs over the same decisions; what one forbids is forbidden.
+    """Two costs over the same decisions. Codes that one of them forbids are forbidden.
 
     Attributes:
         bases: (2,) float64.
@@ -50,7 +50,7 @@ class Both:
         return self.bases[:, None] + np.stack([self.structure.sums(terms, codes) for terms in self.finite])
 
     def extent(self, ends: list[Point]) -> Terms:
-        """(2,) how far apart the least of either cost are in each; 0 where only rounding is between them."""
+        """(2,) the difference of the two minima in each cost; 0 if only rounding separates them."""
         extent = np.abs(costs(ends[1]) - costs(ends[0]))
         return np.where(extent > 1e-12 * np.abs(self.finite).max(axis=1, initial=0), extent, 0.0)
 
@@ -72,7 +72,7 @@ def width(gap: tuple[Point, Point], extent: Terms) -> float:
 
 
 def corners(points: list[Point], extent: Terms) -> list[Point]:
-    """The points that are corners of the lower left convex hull, by rising first cost."""
+    """The points that are corners of the lower left convex hull, sorted by the first cost."""
     found: list[Point] = []
     for point in sorted(points, key=lambda point: (point.first, point.second)):
         while found and _passed(found, point, extent):
@@ -83,7 +83,7 @@ def corners(points: list[Point], extent: Terms) -> list[Point]:
 
 
 def _passed(found: list[Point], point: Point, extent: Terms) -> bool:
-    """Whether the last of `found` is no corner any more when `point` follows."""
+    """Whether the last point of `found` is no longer a corner when `point` follows."""
     across, down = (costs(point) - costs(found[-1])) / extent * (1, -1)
     if down <= NEGLIGIBLE or len(found) == 1:
         return bool(down > 0 and across <= NEGLIGIBLE)

@@ -1,7 +1,7 @@
-"""Pairwise costs as integer programs for HiGHS: where a limit must be met, or the graph is too wide for elimination.
+"""Pairwise costs as integer programs for HiGHS, for problems with a limit or graphs too wide for elimination.
 
-One binary column per code of a decision, one continuous column per entry of a table, whose rows and columns add up to
-the codes' columns. Where the codes are whole, so are the entries.
+There is one binary column for each code of a decision, and one continuous column for each entry of a table. The rows
+and columns of a table add up to the columns of the codes, so its entries are whole if the codes are.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LARGEST = 1e3
 
 @dataclass(frozen=True)
 class Found:
-    """What HiGHS found.
+    """The result of HiGHS.
 
     Attributes:
-        codes: allowed ones; None when none were found in time.
-        bound: no allowed codes cost less, base included.
-        timed_out: it stopped at the time limit, so `bound` may be far below.
+        codes: allowed codes; None if none were found in time.
+        bound: a lower bound of the cost of all allowed codes, including the base.
+        timed_out: whether it stopped at the time limit, in which case `bound` may be far below.
     """
 
     codes: Codes | None
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass
 class _Rows:
-    """Constraints as they are collected: low ≤ Σ values · columns ≤ high."""
+    """The constraints collected so far: low ≤ Σ values · columns ≤ high."""
 
     rows: list[NDArray[np.int64]] = field(default_factory=list)
     columns: list[NDArray[np.int64]] = field(default_factory=list)
@@ -71,17 +71,17 @@ def solve(
     gap: float = 0.0,
     time_limit_s: float = 60.0,
 ) -> Found | None:
-    """The codes of least cost.
+    """Find the codes of least cost.
 
     Args:
         terms: (length,) float64, +inf where something is forbidden.
-        base: counts in the gap only.
-        limited: (length,) terms of a second cost, and what it may be at most, without base.
-        forbidden: (decisions,) codes that are not wanted.
-        gap: relative; HiGHS stops when the cost is proven to be within it.
+        base: the constant part of the cost, which matters only for the gap.
+        limited: (length,) terms of a second cost, and its upper limit, without base.
+        forbidden: (decisions,) codes to exclude.
+        gap: the relative gap; HiGHS stops when the cost is proven to be within it.
 
     Returns:
-        None where it is proven that no codes are allowed.
+        The result; None if it is proven that no codes are allowed.
 
     Raises:
         SolverError: HiGHS failed.
@@ -99,7 +99,7 @@ def solve(
 
 
 def tolerated(terms: Terms, limit: float) -> float:
-    """A limit with room for rounding."""
+    """A limit with a tolerance for rounding."""
     return limit + 1e-9 * (abs(limit) + _largest(terms))
 
 
@@ -154,9 +154,9 @@ def _solved(
 
 
 def _polytope(structure: Structure, costs: list[Terms], denied: NDArray[np.bool_]) -> tuple[_Rows, NDArray[np.bool_]]:
-    """The rows that tie codes and tables together, and which columns are needed.
+    """The rows that connect codes and tables, and the columns that are needed.
 
-    Tables that are a sum over their two decisions are added to the unary costs, in place.
+    Tables that are sums of two unary costs are added to the unary costs, in place.
     """
     rows, kept = _Rows(), np.ones(structure.length, dtype=bool)
     columns = [start + np.arange(size) for start, size in zip(structure.unary_starts, structure.sizes, strict=True)]
@@ -174,7 +174,7 @@ def _polytope(structure: Structure, costs: list[Terms], denied: NDArray[np.bool_
 
 
 def _moved(cost: Terms, table: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]) -> bool:
-    """Move what a table costs by one decision alone into the unary costs; whether nothing is left."""
+    """Move the parts of a table that depend on one decision into the unary costs; tells whether nothing is left."""
     entries = cost[table]
     first, second = entries[:, 0], entries[0] - entries[0, 0]
     cost[left] += first

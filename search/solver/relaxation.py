@@ -1,4 +1,4 @@
-"""The Lagrangian relaxation of a limit: a bound on what can be reached, and codes close to it, without HiGHS."""
+"""The Lagrangian relaxation of a limit, which gives a bound and codes close to it without HiGHS."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LOOKED_AT = 50_000  # decisions of the codes that are looked at in the order of 
 
 @dataclass
 class Relaxed:
-    """What is known about the least cost within a limit.
+    """The known facts about the least cost within a limit.
 
     Attributes:
-        codes: the best known that keep the limit.
-        value: their cost; +inf when none are known.
-        bound: nothing that keeps the limit costs less; +inf when nothing keeps it.
+        codes: the best known codes that keep the limit.
+        value: their cost; +inf if none are known.
+        bound: a lower bound of the cost within the limit; +inf if nothing keeps it.
     """
 
     codes: Codes | None
@@ -42,7 +42,7 @@ class Relaxation:
         terms: (length,) float64, +inf where something is forbidden.
         limited: (length,) float64, finite.
         forbidden: codes that do not count, as tuples.
-        looked_at: decisions of all codes together that are looked at in the order of the relaxed cost.
+        looked_at: the effort: how many decisions, summed over all codes, are enumerated by rising relaxed cost.
     """
 
     chosen: Eliminator
@@ -54,10 +54,10 @@ class Relaxation:
     looked_at: int = LOOKED_AT
 
     def solved(self, gap: float) -> Relaxed:
-        """Bracket the limit between two corners of the convex front, then look at what lies near that edge.
+        """Bracket the limit between two corners of the convex front, then enumerate codes near that edge.
 
         Args:
-            gap: relative; enough when value and bound are no farther apart.
+            gap: the relative difference of value and bound that is small enough.
         """
         cheapest = self._minimum(self.terms)
         inside = self._minimum(np.where(np.isinf(self.terms), np.inf, self.limited))
@@ -71,7 +71,7 @@ class Relaxation:
         return found
 
     def _bracketed(self, found: Relaxed, beyond: Codes, inside: Codes) -> float:
-        """The weighting that likes the corners on both sides of the limit equally: it gives the highest bound."""
+        """The weights with the highest bound, for which the corners on both sides of the limit are equally good."""
         best = 0.0
         for _ in range(STEPS):
             self._consider(found, inside)
@@ -88,7 +88,7 @@ class Relaxation:
         return best
 
     def _look(self, found: Relaxed, weight: float, gap: float) -> None:
-        """Take codes by rising relaxed cost: each may be the best that keeps the limit, and the rest cost no less."""
+        """Enumerate codes by rising relaxed cost until no later one can be better."""
         offset = self.base - weight * self.limit
         most, looked = self.looked_at // max(1, len(self.chosen.structure.sizes)), 0
         for codes, relaxed in islice(self.chosen.ranked(self.terms + weight * self.limited), most):

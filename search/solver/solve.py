@@ -1,8 +1,7 @@
-"""The exact best assignments under a surrogate: cheapest, on the front of two costs, within a limit, not seen before.
+"""Exact solutions under a surrogate: the cheapest, the front of two costs, within a limit, or not seen before.
 
-Where the graph of decisions is narrow (chains with residual blocks) they are eliminated one by one; elsewhere, and
-where a limit must be met to a small gap, HiGHS solves an integer program. A cost of +inf forbids a code or a pair of
-codes.
+On narrow graphs of decisions (chains with residual blocks) decisions are eliminated one by one. On others, and for a
+limit with a small gap, HiGHS solves an integer program. A cost of +inf forbids a code or a pair of codes.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ class Solution:
     """Codes that keep a limit.
 
     Attributes:
-        value: the objective, base included.
-        limited: the limited cost, base included.
-        gap: it is proven that no codes are better by more than this share of `value`; where that is 0, by more than
-            this.
-        timed_out: the search stopped at its time limit.
+        value: the objective, including the base.
+        limited: the limited cost, including the base.
+        gap: a proof that no codes are better by more than this share of `value`; if that is 0, by more than this.
+        timed_out: whether the solver stopped at its time limit.
     """
 
     codes: Codes
@@ -48,11 +46,11 @@ class Solution:
 
 
 def minimize(cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S) -> Codes:
-    """The (decisions,) codes of least cost.
+    """Find the (decisions,) codes of least cost.
 
     Args:
-        fixed: decisions that are held at a code.
-        time_limit_s: of HiGHS, where the graph is too wide for elimination.
+        fixed: fixed codes by decision.
+        time_limit_s: the time limit of HiGHS, which is used if the graph is too wide for elimination.
 
     Raises:
         SolverError: nothing is allowed.
@@ -65,13 +63,13 @@ def minimize(cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = T
 
 
 def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_S) -> tuple[Codes, Terms]:
-    """The minima of many costs of one structure, such as draws from a posterior.
+    """Find the minima of many costs of one structure, such as draws from a posterior.
 
     Args:
         terms: (batch, length) float64; see `Structure.terms`.
 
     Returns:
-        (batch, decisions) codes and (batch,) least costs without base, +inf where nothing is allowed.
+        (batch, decisions) codes and (batch,) least costs without base, +inf if nothing is allowed.
 
     Raises:
         UnfinishedError: HiGHS did not finish one of them.
@@ -90,7 +88,7 @@ def minima(structure: Structure, terms: Terms, time_limit_s: float = TIME_LIMIT_
 def ranked(
     cost: Pairwise, fixed: Fixed | None = None, time_limit_s: float = TIME_LIMIT_S
 ) -> Iterator[tuple[Codes, float]]:
-    """All allowed (decisions,) codes and their costs, cheapest first, computed as they are taken.
+    """Yield all allowed (decisions,) codes and their costs, cheapest first.
 
     Raises:
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
@@ -105,15 +103,15 @@ def ranked(
 def best_new(
     cost: Pairwise, seen: Collection[tuple[int, ...]], fixed: Fixed | None = None, effort: int = 1000
 ) -> Codes | None:
-    """The cheapest (decisions,) codes that are not in `seen`.
+    """Find the cheapest (decisions,) codes that are not in `seen`.
 
     Args:
-        seen: codes as tuples, best a set.
-        effort: after this many seen ones that are cheaper, the cheapest new single change of one of those is taken,
-            of the cheapest one that has any.
+        seen: codes as tuples, preferably in a set.
+        effort: after this many cheaper codes that were seen, the result is the cheapest new single change of the
+            cheapest of them that has one.
 
     Returns:
-        None where everything allowed was seen, or within `effort` nothing new was found.
+        The codes; None if all allowed codes were seen, or nothing new was found within `effort`.
 
     Raises:
         UnfinishedError: HiGHS did not finish, where the graph is too wide for elimination.
@@ -133,15 +131,15 @@ def front(
     fixed: Fixed | None = None,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> list[Point]:
-    """The corners of the convex front of two costs, by rising `first`: what some weighting of the two likes best.
+    """Find the corners of the convex front of two costs, sorted by `first`: the optima of their weighted sums.
 
-    Between two known corners the weighting that likes both equally is solved; it gives a point between them or shows
-    that there is none. Many gaps are tried at once. What is nearer than 1e-9 of the front's extent to a line between
-    corners is no corner.
+    Between two known corners, the problem with weights for which both are equally good gives a point between them or
+    shows that there is none. Many gaps are tried together. A point within 1e-9 of the front's extent of a line between
+    corners is not a corner.
 
     Args:
-        most: corners, at least 2; when there are more, those that fill the widest gaps.
-        time_limit_s: of each integer program, where the graph is too wide for elimination.
+        most: the largest number of corners, at least 2. If there are more, those in the widest gaps are kept.
+        time_limit_s: the time limit of each integer program, used if the graph is too wide for elimination.
 
     Raises:
         SolverError: nothing is allowed.
@@ -178,20 +176,21 @@ def within(
     fixed: Fixed | None = None,
     looked_at: int = LOOKED_AT,
 ) -> Solution | None:
-    """The codes of least objective whose other cost keeps a limit.
+    """Find the codes of least objective whose other cost keeps a limit.
 
     Args:
-        limit: what `limited` may be at most, to within rounding: 1e-9 of the limit and of the largest term.
-        gap: stop when it is proven that no codes are better by more than this share of the value.
-        time_limit_s: of HiGHS, which is asked when the Lagrangian relaxation leaves a larger gap; 0 to leave it there.
-        forbidden: (decisions,) codes that do not count.
+        limit: the upper limit of `limited`, with a tolerance of 1e-9 of the limit and of the largest term.
+        gap: the solver stops when it is proven that no codes are better by more than this share of the value.
+        time_limit_s: the time limit of HiGHS, which is used if the Lagrangian relaxation leaves a larger gap; 0 for
+            none.
+        forbidden: (decisions,) codes to exclude.
         looked_at: effort of the relaxation; see there.
 
     Returns:
-        None where no codes keep the limit.
+        The solution; None if no codes keep the limit.
 
     Raises:
-        SolverError: none that do were found within the time limit, though there may be some.
+        SolverError: no codes that keep the limit were found in time, though there may be some.
     """
     both = Both.of(objective, limited, fixed or {})
     structure, terms = both.structure, both.finite[0] + both.denied
@@ -226,7 +225,7 @@ def _solution(known: Relaxed, both: Both, timed_out: bool) -> Solution | None:
 
 
 def _improve(known: Relaxed, found: program.Found | None, both: Both) -> None:
-    """Add what HiGHS found; None: there is nothing."""
+    """Add the result of HiGHS; None if there is no solution."""
     if found is None:
         known.bound = known.value
         return
@@ -238,7 +237,7 @@ def _improve(known: Relaxed, found: program.Found | None, both: Both) -> None:
 
 
 def _changed(cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[tuple[int, ...]]) -> Codes | None:
-    """The cheapest new single change of the first of `tried` that has one."""
+    """The cheapest new single change of the first codes of `tried` that have one."""
     structure = Structure.of(cost)
     terms = structure.restricted(structure.terms(cost), fixed)
     for codes in tried:
@@ -257,7 +256,7 @@ def _changed(cost: Pairwise, fixed: Fixed, tried: list[Codes], seen: Collection[
 
 
 def _programmed(structure: Structure, terms: Terms, time_limit_s: float) -> Iterator[tuple[Codes, float]]:
-    """What `Eliminator.ranked` gives, from one integer program each."""
+    """The same as `Eliminator.ranked`, with one integer program for each item."""
     cuts: list[Codes] = []
     while (found := program.solve(structure, terms, forbidden=cuts, time_limit_s=time_limit_s)) is not None:
         if found.timed_out or found.codes is None:

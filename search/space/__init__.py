@@ -1,1 +1,1 @@
-"""What each group may take on a target, the user's rules, and assignments as codes and arrays. Knows no cost."""
+"""The search space: possible precisions of groups on a target, the user's rules, and assignments as arrays."""

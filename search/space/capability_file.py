@@ -1,4 +1,4 @@
-"""Read capabilities files, each mistake with a message of its own."""
+"""Reading capabilities files, with a message for every mistake."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def read_capability_file(path: Path, option: str = "--capabilities") -> Capabili
     """Read a capabilities file in TOML, or in JSON where it begins with a brace.
 
     Args:
-        option: as messages show it.
+        option: the name of the option in messages.
 
     Raises:
-        ConfigError: the file cannot be read, or naming every mistake in it.
+        ConfigError: the file cannot be read, or has mistakes, which are all named.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def read_capability_file(path: Path, option: str = "--capabilities") -> Capabili
 
 
 def read_capability_rules(text: str, name: str, shown: str) -> CapabilityRules:
-    """Read what a capabilities file says.
+    """Read the rules of a capabilities file.
 
     Args:
         text: TOML, or JSON that begins with a brace.
@@ -69,7 +69,7 @@ def _parse(text: str, shown: str) -> dict[str, Any]:
 
 
 def _problems(data: Mapping[str, Any]) -> Iterable[str]:
-    """What is wrong in a file, one sentence each."""
+    """The mistakes in a file, one sentence each."""
     if _NAME in data and not (isinstance(data[_NAME], str) and data[_NAME].strip()):
         yield f"name: expected a text in quotes, got {data[_NAME]!r}"
     for label in data.keys() - {_NAME}:

@@ -1,7 +1,7 @@
-"""What a capabilities file says: which ops a target runs in which precision, and from what size on.
+"""The rules of a capabilities file: the operators that a target runs in each precision, and their least sizes.
 
-The shipped files of the backends and those of users have one form. A shipped file says all that a backend runs; a
-user's file is laid over it and leaves less.
+The shipped files of the backends and those of users have the same form. A shipped file lists all that a backend runs. A
+user's file can only restrict that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class CapabilityRules:
     """The content of a capabilities file, checked by `read_capability_rules`.
 
     Attributes:
-        name: of the target that it speaks of, or of the file.
-        tables: label of a precision → its table: `ops` or `without` (lists of op types), and for INT8 also
+        name: the name of the target that it describes, or of the file.
+        tables: the table of each precision by label: `ops` or `without` (lists of op types), and for INT8 also
             `symmetric` (bool), `min_channels` and `min_matmul_size` (whole numbers).
     """
 
@@ -32,12 +32,12 @@ class CapabilityRules:
 
     @property
     def digest(self) -> str:
-        """64 hex digits of what it says; the name counts for nothing."""
+        """64 hex digits of the rules, without the name."""
         return digest_of({"tables": self.tables})
 
     @property
     def symmetric(self) -> bool | None:
-        """Whether INT8 activations have the zero point 0; None where nothing is said."""
+        """Whether INT8 activations have the zero point 0; None if the file does not say."""
         found: bool | None = self._int8.get(SYMMETRIC)
         return found
 
@@ -46,15 +46,15 @@ class CapabilityRules:
         return self.tables.get(Precision.INT8.label, {})
 
     def whole(self) -> Capability:
-        """What a target runs of which the file says all: what it does not name is not run."""
+        """The capability of a target that the file describes completely: what it does not name is not run."""
         ops = {Precision.parse(label): frozenset(table[OPS]) for label, table in self.tables.items()}
         return Capability(ops, **{key: self._int8[key] for key in LEAST_SIZES if key in self._int8})
 
     def narrowed(self, capability: Capability, target: str) -> Capability:
-        """What is left of a capability: what the file does not name stays as it is.
+        """Restrict a capability by the rules: what the file does not name stays unchanged.
 
         Args:
-            target: in words, for messages.
+            target: the target in words, for messages.
 
         Raises:
             ConfigError: the file lists ops that the target does not run in that precision.

@@ -1,4 +1,4 @@
-"""What single changes of an assignment cost, for many changes at once."""
+"""The costs of single changes of an assignment, for many changes at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Changes:
         self._code = np.arange(len(self._decision)) - layout.entries.starts[self._decision]
 
     def given_back(self, codes: NDArray[np.int64], slack: float) -> NDArray[np.int64]:
-        """(decisions,) codes after the changes that take most noise away and keep the latency within `slack` of it."""
+        """(decisions,) codes after the changes that reduce noise most and keep the latency within `slack`."""
         codes = codes.copy()
         left = slack
         for _ in range(_STEPS):
@@ -42,21 +42,21 @@ class Changes:
         return codes
 
     def gains(self, weights: tuple[float, float], precisions: Precisions) -> NDArray[np.float64]:
-        """(decisions,) what the best change of each decision alone takes off a weighing of latency and noise."""
+        """(decisions,) gain of the best change of each decision alone, in a weighted sum of latency and noise."""
         changed = weights[0] * self.by_change(self._latency, precisions)
         changed = changed + weights[1] * self.by_change(self._noise, precisions)
         starts = self._layout.entries.starts
         return np.maximum(-np.minimum.reduceat(changed, starts), 0.0) if len(starts) else np.zeros(0)
 
     def by_change(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
-        """What every change of one decision to one code adds to a cost.
+        """The change of a cost by every change of one decision to one code.
 
-        Exact for decisions about one group; of a block, edges inside it count as if only one end changed.
+        It is exact for decisions about one group. For a block, edges inside it count as if only one end changed.
         """
         return self._layout.entries.summed(self.by_group(costs, precisions))
 
     def by_group(self, costs: Costs, precisions: Precisions) -> NDArray[np.float64]:
-        """(groups, precisions) what changing one group alone adds to a cost."""
+        """(groups, precisions) change of a cost by changing one group alone."""
         groups = np.arange(len(precisions))
         total = costs.nodes - costs.nodes[groups, precisions][:, None]
         if len(self._layout.edges):

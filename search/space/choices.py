@@ -1,4 +1,4 @@
-"""The search space: which precisions each group may take on a target, and the variables a sampler chooses."""
+"""The search space: the possible precisions of each group on a target, and the variables of a sampler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from search.values import FP16_MAX, Assignment, Capability, Precision, Ranges, d
 
 @dataclass(frozen=True)
 class Choice:
-    """One precision of one group; `reason` says why it is not offered."""
+    """One precision of one group; `reason` says why it is not offered, and is empty if it is."""
 
     precision: Precision
     offered: bool
@@ -27,9 +27,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Variable:
-    """One decision of the sampler: an integer index into `precisions`, shared by `groups`.
+    """One decision of the sampler: an index into `precisions`, which all `groups` share.
 
-    `precisions` is frozen when a study is made: Optuna refuses a study whose distributions change.
+    `precisions` cannot change after a study is made, because Optuna refuses a study whose distributions change.
     """
 
     id: str
@@ -39,11 +39,11 @@ class Variable:
 
 @dataclass(frozen=True)
 class Space:
-    """What may be tried on one target.
+    """All that may be tried on one target.
 
     Attributes:
-        choices: every precision of every group with the reason where it is not offered.
-        variables: the sampler's decisions; groups with a single offered precision have none.
+        choices: every precision of every group, with the reason if it is not offered.
+        variables: the decisions of the sampler; groups with only one offered precision have none.
     """
 
     choices: Mapping[str, tuple[Choice, ...]]
@@ -57,40 +57,40 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many assignments there are."""
+        """The number of possible assignments."""
         return math.prod(len(variable.precisions) for variable in self.variables)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Every precision that some group is offered."""
+        """All precisions that are offered to some group."""
         return tuple(sorted({c.precision for choices in self.choices.values() for c in choices if c.offered}))
 
     def assignment(self, codes: Mapping[str, int]) -> Assignment:
-        """Variable id → code, as the sampler gives them, to an assignment of every group."""
+        """The assignment of all groups for the codes of a sampler, given by variable id."""
         wanted = {group: v.precisions[codes[v.id]] for v in self.variables for group in v.groups}
         return self.nearest(wanted)
 
     def codes(self, assignment: Assignment) -> dict[str, int]:
-        """The variables' codes that give this assignment; a block takes the lowest precision of its groups."""
+        """The codes of an assignment by variable id; a block takes the lowest precision of its groups."""
         return {v.id: v.precisions.index(max(assignment[group] for group in v.groups)) for v in self.variables}
 
     def uniform(self, precision: Precision) -> Assignment:
-        """Every group in `precision`, or where it is not offered in the nearest higher one that is."""
+        """The assignment with all groups in `precision`, or in the next higher one that is offered."""
         return self.nearest(dict.fromkeys(self.choices, precision))
 
     def nearest(self, wanted: Mapping[str, Precision]) -> Assignment:
-        """Every group as wanted, FP32 where nothing is said, or in the nearest higher precision that is offered."""
+        """The assignment with wanted precisions, or the next higher ones that are offered; FP32 for other groups."""
         return Assignment({g: _nearest(choices, wanted.get(g, Precision.FP32)) for g, choices in self.choices.items()})
 
     def baselines(self) -> dict[str, Assignment]:
-        """Label → uniform assignment, FP32 first, without duplicates."""
+        """The uniform assignments by label, FP32 first, without duplicates."""
         found: dict[Assignment, str] = {}
         for precision in self.precisions:
             found.setdefault(self.uniform(precision), precision.label)
         return {label: assignment for assignment, label in found.items()}
 
     def lower_pairs(self) -> list[tuple[str, Precision]]:
-        """Every group id with every precision below FP32 that it is offered."""
+        """All pairs of a group id and a precision below FP32 that it is offered."""
         return [
             (group, choice.precision)
             for group, choices in self.choices.items()
@@ -101,11 +101,11 @@ class Space:
     def avoiding(self, assignment: Assignment, pairs: Set[tuple[str, Precision]]) -> Assignment | None:
         """The nearest assignment without certain pairs of group and precision.
 
-        Every variable that gives a group such a precision goes, with all its groups, to the next higher one that gives
-        none. The pairs of other variables play no part, so the result does not depend on their order.
+        Every variable that gives a group such a precision is raised, with all its groups, to the next higher precision
+        that gives none. Variables are treated independently, so the result does not depend on their order.
 
         Returns:
-            `assignment` itself where it has no such pair; None where one cannot be got rid of.
+            The assignment, unchanged if it has no such pair; None if a pair cannot be avoided.
         """
         if pairs.isdisjoint(assignment.items()):
             return assignment
@@ -119,7 +119,7 @@ class Space:
         return found if pairs.isdisjoint(found.items()) else None
 
     def size_without(self, pairs: Set[tuple[str, Precision]]) -> int:
-        """How many assignments have none of those pairs of group and precision."""
+        """The number of assignments without those pairs of group and precision."""
         return math.prod(len(self._codes_without(variable, pairs)) for variable in self.variables)
 
     def _codes_without(self, variable: Variable, pairs: Set[tuple[str, Precision]]) -> list[int]:
@@ -137,16 +137,16 @@ def make_space(
     keep: Sequence[KeepRule] = (),
     granularity: str = "group",
 ) -> Space:
-    """Find what each group may run in.
+    """Find the precisions that each group may run in.
 
     Args:
-        ranges: observed values decide whether FP16 can hold a group; None when nothing was calibrated yet.
-        keep: user rules; a group that two of them want in different precisions is refused.
+        ranges: the observed values, which decide whether FP16 can hold a group; None if nothing was calibrated yet.
+        keep: the user's rules; two rules for one group with different precisions are refused.
         granularity: `group`, or `block` for one decision per repeated structure.
 
     Raises:
-        ConfigError: a rule that matches no group, contradicts another, or asks for a precision that the target or
-            the group cannot run.
+        ConfigError: a rule matches no group, contradicts another, or asks for a precision that the target or the group
+            cannot run.
     """
     kept = _kept(model.groups, capability, keep)
     choices = {}

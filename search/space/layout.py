@@ -1,4 +1,4 @@
-"""Groups, edges and decisions as arrays: what surrogates predict on and solvers search."""
+"""Groups, edges and decisions as arrays, for surrogates and solvers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Costs:
     """base + Σ nodes[group, precision] + Σ edges[edge, precision of source, precision of target].
 
     Attributes:
-        nodes: (groups, precisions) float64, with as many precisions as are in play.
+        nodes: (groups, precisions) float64, for the precisions in use.
         edges: (edges, precisions, precisions) float64.
     """
 
@@ -31,7 +31,7 @@ class Costs:
     edges: NDArray[np.float64]
 
     def plus(self, other: Costs, weight: float = 1.0) -> Costs:
-        """This and `weight` times another, term by term."""
+        """The sum of this cost and `weight` times another, term by term."""
         return Costs(
             self.base + weight * other.base, self.nodes + weight * other.nodes, self.edges + weight * other.edges
         )
@@ -42,8 +42,8 @@ class Pairwise:
     """A cost over decisions: base + Σ unary[i][code] + Σ pairs[(i, j)][code of i, code of j] with i < j.
 
     Attributes:
-        unary: of every decision (codes,) float64.
-        pairs: of decisions that share an edge (codes of i, codes of j) float64.
+        unary: for every decision (codes,) float64.
+        pairs: for decisions that share an edge (codes of i, codes of j) float64.
     """
 
     base: float
@@ -58,18 +58,18 @@ class Pairwise:
 
 @dataclass(frozen=True)
 class Layout:
-    """A model's groups and edges, and the decisions that a sampler makes about them.
+    """The groups and edges of a model, and the decisions that a sampler makes about them.
 
     Attributes:
         groups: ids, in graph order.
-        palette: the precisions in play, FP32 and what is coarser in order. Arrays name a precision by its place here.
-        edges: (edges, 2) int64, source and target by place in `groups`; edges from graph inputs are left out.
+        palette: the precisions in use, from FP32 to the coarsest. Arrays name a precision by its index here.
+        edges: (edges, 2) int64, indices of source and target in `groups`; edges from graph inputs are left out.
         elements: (edges,) float64, size of each edge's tensor.
-        effects: of every decision (codes, its groups) int8: the precision that a code gives each of its groups.
-        members: of every decision (its groups,) int64, by place in `groups`.
-        fixed: (groups,) int8, the precision of groups that no decision is about; -1 elsewhere.
-        space: whose decisions these are, in the order of `space.variables`.
-        blocks: (groups,) int64, number of the repeated structure that each group belongs to; empty where not known.
+        effects: for every decision (codes, its groups) int8: the precision that a code gives each of its groups.
+        members: for every decision (its groups,) int64, indices in `groups`.
+        fixed: (groups,) int8, the precision of groups without a decision; -1 for the others.
+        space: the search space of these decisions, in the order of `space.variables`.
+        blocks: (groups,) int64, number of the repeated structure of each group; empty if not known.
     """
 
     groups: tuple[str, ...]
@@ -84,12 +84,12 @@ class Layout:
 
     @cached_property
     def places(self) -> dict[Precision, int]:
-        """Place of each precision in play."""
+        """The index of each precision in use."""
         return {precision: place for place, precision in enumerate(self.palette)}
 
     @cached_property
     def entries(self) -> Entries:
-        """What every code of every decision gives its groups."""
+        """The precisions that every code of every decision gives its groups."""
         return Entries.of(self.members, self.effects)
 
     @cached_property
@@ -105,12 +105,12 @@ class Layout:
         return found
 
     def codes_of(self, assignment: Assignment) -> Codes:
-        """(decisions,) codes that give this assignment, or in a block the lowest precision of its groups."""
+        """(decisions,) codes of an assignment; a block takes the lowest precision of its groups."""
         named = self.space.codes(assignment)
         return np.array([named[variable.id] for variable in self.space.variables], dtype=np.int64)
 
     def precisions_of(self, assignments: Sequence[Mapping[str, Precision]]) -> Precisions:
-        """(n, groups) int8 of any assignments of these groups; KeyError for a precision that is not in play."""
+        """(n, groups) int8 of any assignments of these groups; raises KeyError for a precision that is not in use."""
         rows = [[self.places[assignment[group]] for group in self.groups] for assignment in assignments]
         return np.array(rows, dtype=np.int8).reshape(len(rows), len(self.groups))
 
@@ -128,7 +128,7 @@ class Layout:
         return np.asarray(total)
 
     def pairwise(self, costs: Costs) -> Pairwise:
-        """The same cost as one over decisions."""
+        """The same cost in terms of decisions."""
         ends, undecided = self._ends, np.flatnonzero(self.fixed >= 0)
         base = costs.base + float(costs.nodes[undecided, self.fixed[undecided]].sum())
         unary = self.entries.by_code(costs.nodes)
@@ -238,8 +238,8 @@ def make_layout(
     """The layout of a model's groups (ids in graph order) and edges in a space.
 
     Args:
-        blocks: of every group the repeated structure that it belongs to; empty where not known.
-        also: precisions in play that no group is offered here, say because another target of the study has them.
+        blocks: the repeated structure of every group; empty if not known.
+        also: further precisions in use that no group is offered here, for example because another target has them.
     """
     palette = tuple(sorted({Precision.FP32, *space.precisions, *also}))
     number = {precision: i for i, precision in enumerate(palette)}

@@ -13,7 +13,7 @@ from search.values import Ranges, TensorRange
 
 @dataclass(frozen=True)
 class RangeRule:
-    """`REGEX=LOW:HIGH`: tensors in whose name the pattern is found have that range in INT8."""
+    """A rule `REGEX=LOW:HIGH`: tensors whose name matches have that range in INT8."""
 
     pattern: str
     low: float
@@ -24,7 +24,7 @@ class RangeRule:
 
     @classmethod
     def parse(cls, text: str) -> RangeRule:
-        """Read `REGEX=-1:6`; ConfigError for another form, a bad pattern, or ends that are not in order."""
+        """Read `REGEX=-1:6`; raises ConfigError for another form, a wrong pattern, or ends in the wrong order."""
         pattern, equals, ends = text.rpartition("=")
         low, colon, high = ends.partition(":")
         if not equals or not pattern or not colon:
@@ -45,7 +45,7 @@ class RangeRule:
         return found
 
     def matches(self, names: Iterable[str]) -> list[str]:
-        """The names in which the pattern is found."""
+        """The names that the pattern matches."""
         return [name for name in names if re.search(self.pattern, name)]
 
 
@@ -53,7 +53,7 @@ def check_matches(rules: Sequence[RangeRule], names: Iterable[str]) -> None:
     """Refuse rules that match nothing.
 
     Raises:
-        ConfigError: naming the first.
+        ConfigError: a rule matches nothing; the message names the first.
     """
     known = list(names)
     for rule in rules:
@@ -66,7 +66,7 @@ def check_matches(rules: Sequence[RangeRule], names: Iterable[str]) -> None:
 
 
 def set_ranges(ranges: Ranges, rules: Sequence[RangeRule]) -> Ranges:
-    """The ranges with those of the rules; of several that match a tensor the last holds. They are `fixed` then.
+    """Set the ranges of the rules, and mark them as `fixed`. If several rules match a tensor, the last one counts.
 
     Raises:
         ConfigError: a rule matches no tensor.

@@ -1,6 +1,6 @@
-"""Stretches of a network that may only work as a whole: opaque to the audit, between cuts, repeated structures, stages.
+"""Regions of a network that engines may treat as a whole: opaque ones, parts between cuts, blocks, and stages.
 
-A division numbers the region of every group; what lies in no region has a number of its own.
+A division numbers the region of every group. A group outside of all regions has its own number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST = 0.5  # share of all groups that one region may have
 
 
 def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[Division]:
-    """Different ways to divide the groups into regions, each (groups,) int64, those that are surest first.
+    """Different divisions of the groups into regions, each (groups,) int64, the most certain first.
 
     Args:
         opaque: (groups,) whether a group runs inside a layer that shows none of its groups.
@@ -36,7 +36,7 @@ def divisions(layout: Layout, opaque: NDArray[np.bool_] | None = None) -> list[D
 
 
 def between_cuts(layout: Layout) -> Division:
-    """Groups between places where a single tensor crosses from all that is before to all that is behind."""
+    """Regions between places where a single tensor connects all groups before and all behind."""
     count = len(layout.groups)
     last = np.arange(count)
     for source, target in layout.edges.tolist():
@@ -50,7 +50,7 @@ def between_cuts(layout: Layout) -> Division:
 
 
 def stages(layout: Layout, stretches: Division) -> Division:
-    """Neighbouring stretches whose groups read tensors of one size."""
+    """Regions of neighbouring groups that read tensors of one size."""
     size = np.zeros(len(layout.groups))
     np.maximum.at(size, layout.edges[:, 1], layout.elements)
     largest = np.zeros(int(stretches.max(initial=0)) + 1)
@@ -59,7 +59,7 @@ def stages(layout: Layout, stretches: Division) -> Division:
 
 
 def _runs(values: NDArray[np.generic]) -> Division:
-    """(n,) number of the run of equal values that each belongs to."""
+    """(n,) number of the run of equal values to which each value belongs."""
     changes = np.ones(len(values), dtype=bool)
     changes[1:] = values[1:] != values[:-1]
     return np.asarray(np.cumsum(changes), dtype=np.int64)
@@ -70,7 +70,7 @@ def _numbered(owners: Division) -> Division:
 
 
 def _distinct(found: Sequence[Division]) -> list[Division]:
-    """Without repeats, and without those that divide into single groups only; regions that are too long fall apart."""
+    """The distinct divisions that have regions of several groups; regions that are too long are divided."""
     kept: dict[bytes, Division] = {}
     for owners in found:
         too_long = np.bincount(owners)[owners] > max(_LONGEST * len(owners), 2)

@@ -1,4 +1,4 @@
-"""The user's own rules about layers."""
+"""The user's rules about layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from search.values import Precision
 
 @dataclass(frozen=True)
 class KeepRule:
-    """`REGEX=precision`: groups whose ONNX node name the pattern is found in run in that precision."""
+    """A rule `REGEX=precision`: groups whose ONNX node name matches run in that precision."""
 
     pattern: str
     precision: Precision
@@ -21,7 +21,7 @@ class KeepRule:
 
     @classmethod
     def parse(cls, text: str) -> KeepRule:
-        """Read `REGEX=fp16`; raises ConfigError for a missing `=`, a bad pattern or an unknown precision."""
+        """Read `REGEX=fp16`; raises ConfigError for a missing `=`, a wrong pattern or an unknown precision."""
         pattern, equals, label = text.rpartition("=")
         if not equals or not pattern:
             raise ConfigError(f"--keep: expected REGEX=PRECISION, got {text!r}; write it like 'layer4.*=fp32'")

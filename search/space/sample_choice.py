@@ -1,4 +1,4 @@
-"""Which calibration samples a user wants."""
+"""The user's choice of calibration samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = ("confident", "diverse", "worst")
 
 @dataclass(frozen=True)
 class SampleChoice:
-    """`--calibration-select`: `all`, or how many samples of which kind.
+    """The value of `--calibration-select`: how many samples of which kind.
 
     Attributes:
         kind: `confident` are those with the largest margin between the first and the second class of the float model;

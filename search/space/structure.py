@@ -1,4 +1,4 @@
-"""What pairwise costs over the same decisions have in common, so that their numbers fit in one flat array each."""
+"""The common structure of pairwise costs over the same decisions, with which each cost is one flat array."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Terms = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Structure:
-    """How many codes every decision has, and which decisions share a table.
+    """The number of codes of every decision, and the pairs of decisions that share a table.
 
-    The terms of a cost, flat: the unary costs of decision 0, of decision 1, …, then the table of every pair row by
-    row, in the order of `pairs`. The base is no term.
+    The terms of a cost as a flat array are the unary costs of decision 0, of decision 1, …, then the table of every
+    pair row by row, in the order of `pairs`. The base is not a term.
 
     Attributes:
-        sizes: of every decision its number of codes.
+        sizes: the number of codes of every decision.
         pairs: (i, j) with i < j, sorted.
     """
 
@@ -32,7 +32,7 @@ class Structure:
 
     @classmethod
     def of(cls, *costs: Pairwise) -> Structure:
-        """The least structure that all these costs fit in.
+        """The smallest structure that fits all these costs.
 
         Raises:
             SolverError: they are not about the same decisions.
@@ -55,7 +55,7 @@ class Structure:
 
     @cached_property
     def length(self) -> int:
-        """How many terms there are."""
+        """The number of terms."""
         return sum(self.sizes) + sum(self.sizes[i] * self.sizes[j] for i, j in self.pairs)
 
     @cached_property
@@ -63,7 +63,7 @@ class Structure:
         return np.asarray(np.array(self.pairs, dtype=np.int64).reshape(len(self.pairs), 2).T)
 
     def terms(self, cost: Pairwise) -> Terms:
-        """(length,) the terms of a cost; 0 where it has none.
+        """(length,) terms of a cost; 0 for terms that it does not have.
 
         Raises:
             SolverError: a cost is NaN or -inf; +inf is allowed and forbids.
@@ -81,7 +81,7 @@ class Structure:
         return found
 
     def places(self, codes: Codes) -> Codes:
-        """(n, decisions) codes to (n, decisions + pairs) places of the terms that they add up."""
+        """(n, decisions) codes to (n, decisions + pairs) indices of their terms."""
         left, right = self._ends
         sizes = np.array(self.sizes, dtype=np.int64)
         tables = self.pair_starts + codes[:, left] * sizes[right] + codes[:, right]
@@ -92,7 +92,7 @@ class Structure:
         return np.asarray(terms[self.places(codes)].sum(axis=1))
 
     def restricted(self, terms: Terms, fixed: Mapping[int, int]) -> Terms:
-        """(…, length) terms with +inf for every other code of the decisions that are held fixed.
+        """(…, length) terms with +inf for all other codes of the fixed decisions.
 
         Raises:
             SolverError: there is no such decision or code.

@@ -1,4 +1,4 @@
-"""What an Optuna trial asks for: the codes of a space's variables, which another program may have enqueued wrongly."""
+"""Reading the codes of an Optuna trial, which another program may have enqueued wrongly."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def held(trial: FrozenTrial) -> dict[str, Any]:
-    """Parameters of a trial: those that it was enqueued with, and those that were settled since."""
+    """The parameters of a trial: those that it was enqueued with, and those that were suggested since."""
     return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
 
 
 def codes_in(params: Mapping[str, Any], space: Space) -> dict[str, int] | None:
-    """Variable id → code; None where a parameter is missing or no code. Parameters of no variable are passed over."""
+    """The codes by variable id; None if a parameter is missing or wrong. Parameters without a variable are ignored."""
     codes = {variable.id: _code(params.get(variable.id), variable) for variable in space.variables}
     known = {name: code for name, code in codes.items() if code is not None}
     return known if len(known) == len(codes) else None
 
 
 def refusal(params: Mapping[str, Any], space: Space) -> str:
-    """Why nothing can be built of such parameters, in words; empty where those that are there are codes."""
+    """The reason why nothing can be built from parameters; empty if all of them are codes."""
     wrong = [v for v in space.variables if v.id in params and _code(params[v.id], v) is None]
     if not wrong:
         return ""
@@ -42,7 +42,7 @@ def refusal(params: Mapping[str, Any], space: Space) -> str:
 
 
 def _code(value: object, variable: Variable) -> int | None:
-    """A whole float counts, for tables make floats of integers; a bool does not, for it names no precision."""
+    """The code of a value. A whole float counts, because tables turn integers into floats; a bool does not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     return next((code for code in range(len(variable.precisions)) if code == value), None)
