@@ -24,7 +24,7 @@ def pin_to_one_cpu() -> int | None:
     is done.
 
     Returns:
-        Number of the CPU chosen; None where nothing was done.
+        Number of the CPU chosen; None if nothing was done.
     """
     if sys.platform != "linux":
         return None

@@ -105,7 +105,7 @@ class Builder(Protocol):
     """Builds assignments of one model with one set of ranges. Kept for a whole study: caches live here."""
 
     opens_engines: bool
-    """Whether `probe` looks into the engine file itself; otherwise it builds the assignment anew."""
+    """Whether `probe` looks into the engine file itself; otherwise it builds the assignment again."""
 
     def lower(self, assignment: Assignment) -> Any:
         """The backend's own input form of the assignment. Deterministic."""
@@ -132,7 +132,7 @@ class Builder(Protocol):
         """Write the ONNX file that the engine of an assignment is built from."""
 
     def timing_cache(self) -> bytes | None:
-        """What is known of tactics' times, for other builders on this target; None where nothing of it can be kept."""
+        """What is known of tactics' times, for other builders on this target; None if nothing of it can be kept."""
 
     def profile(self, path: Path, inputs: Mapping[str, NDArray[Any]], count: int) -> tuple[LayerTime, ...]:
         """Time every layer of an engine file over `count` inferences, in the order they run."""
@@ -144,7 +144,7 @@ class Builder(Protocol):
             out: for the JSON of TensorRT's engine inspector, or an ONNX graph as it is run.
 
         Returns:
-            False where nothing tells them; nothing is written then.
+            False if nothing tells them; nothing is written then.
         """
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> Session:
@@ -182,14 +182,14 @@ class Backend(Protocol):
         """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
 
     def device_state(self) -> Mapping[str, Any]:
-        """Clocks, temperature, power, throttle reasons and other processes right now; empty where unknown.
+        """Clocks, temperature, power, throttle reasons and other processes right now; empty if unknown.
 
         Keys, each only where it can be read: `sm_clock_mhz`, `memory_clock_mhz`, `temperature_c`, `power_w`,
         `throttled` (reasons that cost speed, in words), `other_processes` (how many use the device).
         """
 
     def set_options(self, options: Mapping[str, Any]) -> None:
-        """Go on with other options, as far as they may change while the backend is open; the rest is as it was.
+        """Continue other options, as far as they may change while the backend is open; the rest is as it was.
 
         Args:
             options: all of them, as `BackendKind.open` took them.

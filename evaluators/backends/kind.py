@@ -135,7 +135,7 @@ class BackendKind(ABC):
     """One kind of backend. A subclass states the facts and opens the backend; the rest has defaults.
 
     A subclass outside this package is named `package.module:Class`, on the command line or by an entry point of the
-    group `bitfront.backends`. It is made without arguments, in every process anew.
+    group `bitfront.backends`. It is made without arguments, in every process again.
 
     Attributes:
         name: as `--backend` takes it and targets show it.
@@ -183,7 +183,7 @@ class BackendKind(ABC):
 
         Args:
             backend: that this kind opened.
-            batch: leading dimension of inputs that leave it open; None where it has to be fixed.
+            batch: leading dimension of inputs that leave it open; None if it has to be fixed.
 
         Raises:
             TargetError: engines of this backend cannot be run without their model, or the file is none of them.
@@ -203,13 +203,13 @@ class BackendKind(ABC):
         """
 
     def missing(self) -> str:
-        """Why it cannot run on this machine, as far as shows without importing it; empty where nothing is missing."""
+        """Why it cannot run on this machine, as far as shows without importing it; empty if nothing is missing."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return ""
         return "not installed" + (f", {install_command(self.extra)}" if self.extra else "")
 
     def gpu_of(self, device: str) -> int | None:
-        """CUDA's index of the GPU that a device is; None where it is none. Raises nothing."""
+        """CUDA's index of the GPU that a device is; None if it is none. Raises nothing."""
         return None
 
     def runs_on_gpu(self, device: str | None) -> bool:

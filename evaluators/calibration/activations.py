@@ -42,7 +42,7 @@ def collect(
     `percentile` (or `percentile:99.9`) leaves out that tail on each side by itself; `entropy` and `mse` choose one
     limit on |x|, so that [0, 6] stays one-sided. Limits are chosen for int8; exact zeros do not count, they are
     represented exactly whatever the scale. Of a tensor that may hold Inf, as masked scores do, it is the range of the
-    rest, and it has none where there is no rest.
+    rest, and it has none if there is no rest.
 
     Args:
         indices: the samples to use; runs are of the model's batch.

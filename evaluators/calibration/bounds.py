@@ -35,7 +35,7 @@ _WITHIN_INPUT = frozenset(
 
 
 def bounds_of_values(graph: ir.Graph) -> dict[str, Bounds]:
-    """Lowest and highest value that each output of a node can have, by name; infinite where nothing is known."""
+    """Lowest and highest value that each output of a node can have, by name; infinite if nothing is known."""
     found: dict[str, Bounds] = {}
     for node in graph:
         inputs = [found.get(value.name or "", UNBOUNDED) if value is not None else UNBOUNDED for value in node.inputs]

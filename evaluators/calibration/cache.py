@@ -66,7 +66,7 @@ def write(ranges: Ranges, tensorrt_version: str = DEFAULT_VERSION) -> str:
     line break cannot stand in this format and is left out.
 
     Args:
-        tensorrt_version: whose cache it is, say `8.6.0` or `10.16.1.11`.
+        tensorrt_version: whose cache it is, for example `8.6.0` or `10.16.1.11`.
     """
     lines = [f"TRT-{_version_digits(tensorrt_version)}-{ALGORITHM}"]
     for name, range_ in sorted(ranges.tensors.items()):
@@ -132,7 +132,7 @@ def take(magnitudes: Mapping[str, float], tensors: Iterable[str], calibrated: Ra
 
     Args:
         tensors: names of the model's float tensors.
-        calibrated: ranges of at least those tensors that the cache lacks; None where there are none.
+        calibrated: ranges of at least those tensors that the cache lacks; None if there are none.
     """
     known = dict.fromkeys(tensors)
     missing = tuple(name for name in known if name not in magnitudes)

@@ -22,7 +22,7 @@ class ChannelValues:
     """Of one tensor, arrays of its rank: of full size along the axes that are kept, 1 along the others.
 
     Attributes:
-        low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN where one of
+        low, high: (2, …) least and largest value in every other batch, and in the batches between; NaN if one of
             the values, or their sum of squares, is not finite. Both are of all samples where there is one batch alone.
         square: mean square over all samples.
         elements: values of each channel in a half.

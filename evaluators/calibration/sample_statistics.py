@@ -127,7 +127,7 @@ class _Watch:
         self.counts = np.zeros(BINS, np.int64)
 
     def add(self, array: NDArray[Any], batch: int, count: int) -> None:
-        """Look at one run; at nothing where the rows of the tensor are no samples."""
+        """Look at one run; at nothing if the rows of the tensor are no samples."""
         if array.size == 0 or (batch > 1 and (array.ndim == 0 or len(array) != batch)):
             return
         rows = array.reshape(batch, -1)[:count].astype(np.float32, copy=False)

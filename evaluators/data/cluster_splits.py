@@ -63,7 +63,7 @@ def _fill_up(parts: Integers, sizes: Integers, targets: Integers, least: Integer
 
 
 def _improve(parts: Integers, sizes: Integers, targets: Integers, least: Integers) -> bool:
-    """Make the one move or exchange that helps most; False where none helps.
+    """Make the one move or exchange that helps most; False if none helps.
 
     What is made smaller is the sum of the squares of the parts' surpluses.
     """

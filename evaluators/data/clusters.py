@@ -67,7 +67,7 @@ def read_cluster_file(folder: Path, images: Sequence[str]) -> Ids | None:
         images: paths inside the folder, with `/` between their parts.
 
     Returns:
-        One id per image, int64 where all are integers, else texts; None where there is no such file.
+        One id per image, int64 where all are integers, else texts; None if there is no such file.
 
     Raises:
         DataError: the file cannot be read, an image is missing or named twice, or a line names no image.
@@ -108,7 +108,7 @@ def check_apart(given: Mapping[str, Ids | None]) -> None:
     """Refuse data sets that were given apart and have a cluster in common.
 
     Args:
-        given: option that named the data → their ids; None where they have no clusters.
+        given: option that named the data → their ids; None if they have no clusters.
 
     Raises:
         DataError: naming the options and a cluster that both have.

@@ -25,7 +25,7 @@ class Dataset(Protocol):
 
     @property
     def clusters(self) -> NDArray[Any] | None:
-        """(samples,) int64 or text: the same for samples that belong together; None where the data do not say."""
+        """(samples,) int64 or text: the same for samples that belong together; None if the data do not say."""
 
     def __len__(self) -> int:
         """Number of samples."""

@@ -20,7 +20,7 @@ def limit(dataset: Dataset, most: int | None) -> Dataset:
 
 
 class LimitedDataset:
-    """Some samples of another data set, which are counted anew from 0.
+    """Some samples of another data set, which are counted again from 0.
 
     Args:
         whole: the other one.

@@ -37,9 +37,9 @@ class Difference:
 
     Attributes:
         max_abs, mean_abs: of the absolute difference, in the tensor's unit.
-        relative: `max_abs` over the reference's range (largest less smallest); infinite where that is zero.
+        relative: `max_abs` over the reference's range (largest less smallest); infinite if that is zero.
         cosine: similarity of all values as one vector.
-        sqnr_db: reference's power over the difference's; infinite where nothing differs, minus infinity where a
+        sqnr_db: reference's power over the difference's; infinite if nothing differs, minus infinity where a
             reference of zeros does not stay zero.
         agreement: share of rows whose largest column is the same; None for what has no rows of classes.
         non_finite, reference_non_finite: how many values are NaN or infinite.
@@ -82,9 +82,9 @@ class EngineComparison:
     Attributes:
         outputs: of the model, in its order; those that hold no numbers are left out.
         samples: that were compared.
-        groups: outputs of the groups, in the order of the graph; None where they were not asked for.
+        groups: outputs of the groups, in the order of the graph; None if they were not asked for.
         flips: samples whose class the engine changes against the float model; None where outputs are no classes.
-        opened: whether the groups are those of the engine file, or of the assignment built anew.
+        opened: whether the groups are those of the engine file, or of the assignment built again.
     """
 
     outputs: Sequence[TensorDifferences]
@@ -232,7 +232,7 @@ def held_in(assignment: Mapping[str, Precision], sources: Mapping[str, Sequence[
 
 
 def fall_db(level: float, inputs: float, precision: Precision) -> float:
-    """How far a level lies below what its inputs and its precision let expect; 0 where it does not."""
+    """How far a level lies below what its inputs and its precision let expect; 0 if it does not."""
     expected = min(inputs, precision.ceiling_db)
     if expected == -math.inf:
         return 0.0

@@ -82,7 +82,7 @@ class _Runs:
 
     Attributes:
         samples: that the last of them saw.
-        classes: what the float model and the engine took these for; None where the outputs are no classes.
+        classes: what the float model and the engine took these for; None if the outputs are no classes.
     """
 
     def __init__(self, batches: Batches, done: Callable[[int], None]) -> None:

@@ -180,7 +180,7 @@ def output_error(values: NDArray[Any], reference: NDArray[Any]) -> OutputError:
 
 
 def decibels(error: float) -> float | None:
-    """A relative noise power as signal-to-noise ratio, at most `HIGHEST_DB`; None where it is not finite."""
+    """A relative noise power as signal-to-noise ratio, at most `HIGHEST_DB`; None if it is not finite."""
     if not math.isfinite(error):
         return None
     return min(HIGHEST_DB, -10 * math.log10(error)) if error > 0 else HIGHEST_DB

@@ -14,15 +14,15 @@ class GroupError:
 
     Attributes:
         group: its id.
-        error: noise over power of the outputs; None where they are not finite.
-        flipped: share of samples whose class changes; None where it was not measured or outputs are no classes.
-        sqnr_db: of the group's own output; None where that is not finite.
-        kl, overlap, saturated: of the worst of its activations, `kl` in nats; None where none is rounded.
-        samples: that the error was measured on; 0 where it is an estimate.
-        mse: mean squared error of the group's own output, in its unit; None where it is not finite.
-        shift: share of that error which is one constant per channel; None where it is not finite.
-        weight_kl: divergence of its weights from the float ones, in nats; None where it has no constant weight.
-        tails: share of values beyond four standard deviations, of the worst of its activations; None where none is
+        error: noise over power of the outputs; None if they are not finite.
+        flipped: share of samples whose class changes; None if it was not measured or outputs are no classes.
+        sqnr_db: of the group's own output; None if that is not finite.
+        kl, overlap, saturated: of the worst of its activations, `kl` in nats; None if none is rounded.
+        samples: that the error was measured on; 0 if it is an estimate.
+        mse: mean squared error of the group's own output, in its unit; None if it is not finite.
+        shift: share of that error which is one constant per channel; None if it is not finite.
+        weight_kl: divergence of its weights from the float ones, in nats; None if it has no constant weight.
+        tails: share of values beyond four standard deviations, of the worst of its activations; None if none is
             rounded, as `peak` and `channel_ratio`.
         peak: farthest value from the mean in standard deviations, of the worst of its activations.
         channel_ratio: range of the widest channel over that of the median one, of the worst of its activations.

@@ -42,8 +42,8 @@ class Local:
 
     Attributes:
         error: of the group's output.
-        weight_kl: of its weights, see `weight_divergence`; None where it has no constant weight.
-        distance: of the worst tensor that is rounded; None where none is.
+        weight_kl: of its weights, see `weight_divergence`; None if it has no constant weight.
+        distance: of the worst tensor that is rounded; None if none is.
     """
 
     error: OutputError
@@ -52,7 +52,7 @@ class Local:
 
     @property
     def noise(self) -> float:
-        """The error relative to each channel's variance, mean over channels; infinite where it is not finite."""
+        """The error relative to each channel's variance, mean over channels; infinite if it is not finite."""
         return self.error.by_channel
 
 

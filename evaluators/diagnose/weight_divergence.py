@@ -28,7 +28,7 @@ def weight_divergence(exact: ir.Model, lowered: ir.Model, anchors: Sequence[str]
         anchors: names of the nodes whose weights are meant.
 
     Returns:
-        None where none of them has a constant weight that is rounded.
+        None if none of them has a constant weight that is rounded.
     """
     found = [
         _divergence(weight, read_constant(reader))

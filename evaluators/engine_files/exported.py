@@ -20,7 +20,7 @@ class KnownGroup:
 
     Attributes:
         nodes: names of its weighted ONNX nodes.
-        why_not_int8: in a sentence; empty where it was asked for in INT8.
+        why_not_int8: in a sentence; empty if it was asked for in INT8.
     """
 
     nodes: tuple[str, ...]

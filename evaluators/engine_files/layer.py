@@ -15,8 +15,8 @@ class Tensor:
 
     Attributes:
         type: of its elements, as the file words it: `Int8`, `float32`.
-        format: of its memory, as TensorRT words it; empty where the file does not say.
-        shape: None where the file does not say.
+        format: of its memory, as TensorRT words it; empty if the file does not say.
+        shape: None if the file does not say.
     """
 
     name: str
@@ -30,15 +30,15 @@ class Layer:
     """One layer.
 
     Attributes:
-        kind: its type, say `CaskConvolution` or `QLinearConv`.
-        precision: what it computes in; None where it computes nothing, or the file does not tell.
+        kind: its type, for example `CaskConvolution` or `QLinearConv`.
+        precision: what it computes in; None if it computes nothing, or the file does not tell.
         nodes: names of the ONNX nodes that it came from.
         moves: whether it only moves data or changes their type.
         weighted: whether it multiplies by weights, which is what INT8 is for.
         attributes: kernel, stride, padding, activation, weight type, bias type, sparsity, tactic: what the file tells.
-        macs: multiplications and additions of one inference; None where unknown.
-        ms: time of one inference; None where no profile was given.
-        why_not_int8: why it is not in INT8, in a sentence; empty where it is, or where it computes nothing.
+        macs: multiplications and additions of one inference; None if unknown.
+        ms: time of one inference; None if no profile was given.
+        why_not_int8: why it is not in INT8, in a sentence; empty if it is, or where it computes nothing.
     """
 
     name: str
@@ -76,7 +76,7 @@ class EngineFile:
     """A whole file.
 
     Attributes:
-        kind: what was read, say `TensorRT plan` or `ONNX with Q/DQ`.
+        kind: what was read, for example `TensorRT plan` or `ONNX with Q/DQ`.
         layers: in the order in which they run, as far as the file tells.
         notes: what the file does not tell, one sentence each.
     """

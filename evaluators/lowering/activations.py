@@ -108,7 +108,7 @@ class Activations:
 
 
 def _channels_read(node: ir.Node) -> int | None:
-    """How many channels a weighted op takes, by its weight alone; None where it does not show."""
+    """How many channels a weighted op takes, by its weight alone; None if it does not show."""
     weight = node.inputs[1]
     if weight is None or weight.const_value is None:
         return None

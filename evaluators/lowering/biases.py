@@ -24,7 +24,7 @@ class Bias:
 
 
 def find_bias(node: ir.Node, weight: NDArray[Any], owned: Container[str]) -> Bias | None:
-    """The bias to quantize: the third input, or what an Add right behind a MatMul adds. None where there is none such.
+    """The bias to quantize: the third input, or what an Add right behind a MatMul adds. None if there is none such.
 
     Args:
         weight: constant factor of the node, as stored.
@@ -44,7 +44,7 @@ def find_bias(node: ir.Node, weight: NDArray[Any], owned: Container[str]) -> Bia
 
 
 def _per_channel(node: ir.Node, bias: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any] | None:
-    """The bias with a number for each output channel, which is all that kernels take; None where it has no such form.
+    """The bias with a number for each output channel, which is all that kernels take; None if it has no such form.
 
     A Gemm's may have any shape that broadcasts, and of a MatMul of matrices with its Add ONNX Runtime makes a Gemm.
     """

@@ -33,7 +33,7 @@ class OpConstants:
         node: the op; its weight is input 1.
         channels: of its output.
         bias: node and input index of what is added to each channel, which need not exist yet as an input of `node`;
-            None where nothing is added, as behind a MatMul alone.
+            None if nothing is added, as behind a MatMul alone.
         beta: what the op multiplies its bias by.
     """
 
@@ -50,14 +50,14 @@ class OpConstants:
 
     @property
     def added(self) -> Array | None:
-        """The bias as stored; None where there is none."""
+        """The bias as stored; None if there is none."""
         node, index = self.bias or (self.node, len(self.node.inputs))
         value = node.inputs[index] if index < len(node.inputs) else None
         return None if value is None else array_of(value)
 
 
 def find_constants(node: ir.Node, members: Collection[str]) -> OpConstants | None:
-    """The constants of a weighted op that a correction can change; None where its weight or its bias is computed.
+    """The constants of a weighted op that a correction can change; None if its weight or its bias is computed.
 
     Args:
         members: names of the nodes of the op's group.
@@ -157,7 +157,7 @@ def scaled_weight(found: OpConstants, scale: Array) -> Array:
 
 
 def _corrected_bias(found: OpConstants, correction: Correction) -> Array | None:
-    """Scale times bias plus offset; None where there is nothing to add."""
+    """Scale times bias plus offset; None if there is nothing to add."""
     scale, offset, given = correction.scale, correction.offset, found.added
     if given is None and offset is None:
         return None

@@ -214,7 +214,7 @@ def _last_before_fused(node: ir.Node) -> ir.Node | None:
 
 
 def _added_in_gemm(node: ir.Node) -> ir.Node | None:
-    """The Add of which, with a MatMul of matrices, ONNX Runtime makes a Gemm; None where it does not."""
+    """The Add of which, with a MatMul of matrices, ONNX Runtime makes a Gemm; None if it does not."""
     user, made = _only_user(node), node.outputs[0].shape
     if node.op_type != "MatMul" or user is None or user.op_type != "Add" or made is None or len(made) != 2:
         return None

@@ -138,7 +138,7 @@ class Weights:
 
 
 def channel_axis(node: ir.Node, weight: NDArray[Any]) -> int | None:
-    """The axis of a weight that counts output channels; None where one scale must serve the whole weight."""
+    """The axis of a weight that counts output channels; None if one scale must serve the whole weight."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":

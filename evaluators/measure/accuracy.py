@@ -33,7 +33,7 @@ EXCERPT = "excerpt.npz"
 
 @dataclass(frozen=True)
 class Reference:
-    """What uniform FP32 gives on one split, in a folder, so that a process started anew need not run it again.
+    """What uniform FP32 gives on one split, in a folder, so that a process started again need not run it again.
 
     Attributes:
         metric: name of the metric.
@@ -56,7 +56,7 @@ class Reference:
         return sum(self.counts)
 
     def batch(self, index: int) -> Arrays | None:
-        """FP32's outputs on the real rows of one batch, mapped from disk; None where the metric does not need them."""
+        """FP32's outputs on the real rows of one batch, mapped from disk; None if the metric does not need them."""
         if not self.outputs:
             return None
         files = {name: _output_file(self.folder, index, place) for place, name in enumerate(self.outputs)}
@@ -110,7 +110,7 @@ def reference(
 
 
 def load_reference(folder: Path) -> Reference | None:
-    """The reference that `reference` finished in this folder, or None where there is none."""
+    """The reference that `reference` finished in this folder, or None if there is none."""
     try:
         stored = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         scores = np.load(folder / "scores.npy", allow_pickle=False)

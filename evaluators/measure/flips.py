@@ -59,7 +59,7 @@ class ClassRecorder:
         return outputs
 
     def classes(self, counts: Sequence[int]) -> NDArray[np.int64] | None:
-        """(samples,) classes of all rows so far; None where the outputs are no classes.
+        """(samples,) classes of all rows so far; None if the outputs are no classes.
 
         Args:
             counts: real rows of each run.
@@ -69,7 +69,7 @@ class ClassRecorder:
 
 
 def find_classes(outputs: Mapping[str, NDArray[Any]], rows: int) -> NDArray[np.int64] | None:
-    """(rows,) the largest class of the output that metrics over classes score; None where it is not (rows, classes)."""
+    """(rows,) the largest class of the output that metrics over classes score; None if it is not (rows, classes)."""
     _, scores = scored_output(outputs)
     if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2 or scores.dtype.kind != "f":
         return None

@@ -79,7 +79,7 @@ def measure(
     """Measure one engine, alternating with a baseline where one is given; a doubtful measurement is repeated.
 
     Doubtful is what never became stable, spreads, drifts, ran while the device was slowed down, or beside a baseline
-    that takes another time than usual. The last is judged anew whenever the measurement is read, so it is no warning.
+    that takes another time than usual. The last is judged again whenever the measurement is read, so it is no warning.
 
     Hold `device_lock` meanwhile; on CPUs call `cores.pin_to_one_cpu` first.
 
@@ -87,7 +87,7 @@ def measure(
         session: the candidate, with its inputs bound.
         statistic: `median` or `p20`, as the target names it.
         baseline: an engine measured in between, with its inputs bound.
-        reference_ms: what the baseline usually takes, by the same statistic; None where that is not known yet. With a
+        reference_ms: what the baseline usually takes, by the same statistic; None if that is not known yet. With a
             baseline, the value is scaled by `reference_ms` ÷ the baseline's time now.
         seconds: time that the candidate itself runs, at least; twice that when the measurement is repeated.
         max_seconds: time that both run, at most (the block under way is finished); a slow model gives few samples.
@@ -176,7 +176,7 @@ def measure_together(
 
 
 def conditions_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """`Latency.conditions` of two answers of `Backend.device_state`; empty where both are."""
+    """`Latency.conditions` of two answers of `Backend.device_state`; empty if both are."""
     if not before and not after:
         return {}
     throttled = dict.fromkeys([*before.get("throttled", ()), *after.get("throttled", ())])
@@ -191,7 +191,7 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
     when the process dies, however it dies. Not reentrant.
 
     Args:
-        device: name of the device with its index, say `cuda:0` or `cpu`.
+        device: name of the device with its index, for example `cuda:0` or `cpu`.
         timeout_s: how long to wait for another process; negative: for ever.
 
     Raises:

@@ -17,11 +17,11 @@ def reference_of(baseline_ms: ArrayLike, clean: ArrayLike) -> float | None:
     """What the baseline usually takes: the median over the clean measurements; over all where none is clean.
 
     Args:
-        baseline_ms: (n,) what it took beside each measurement, NaN where there was no baseline.
+        baseline_ms: (n,) what it took beside each measurement, NaN if there was no baseline.
         clean: (n,) bool, whether nothing is doubtful in that measurement.
 
     Returns:
-        Milliseconds; None where no measurement had a baseline.
+        Milliseconds; None if no measurement had a baseline.
     """
     times, good = np.asarray(baseline_ms, dtype=np.float64), np.asarray(clean, dtype=bool)
     known = np.isfinite(times)
@@ -53,7 +53,7 @@ def off_reference(baseline_ms: ArrayLike, reference_ms: float | None) -> NDArray
 
 
 def baseline_doubt(baseline_ms: float | None, reference_ms: float | None) -> str:
-    """The doubt about a baseline in words; empty where there is none."""
+    """The doubt about a baseline in words; empty if there is none."""
     if baseline_ms is None or reference_ms is None or not off_reference(baseline_ms, reference_ms):
         return ""
     off = baseline_ms / reference_ms - 1

@@ -71,7 +71,7 @@ class OutputNoise:
 
     @property
     def flipped(self) -> float | None:
-        """Share of the samples whose class changes; None where the outputs are no classes."""
+        """Share of the samples whose class changes; None if the outputs are no classes."""
         return self._flipped / self._classified if self._classified else None
 
 
@@ -93,7 +93,7 @@ def _row_sums(array: Floats) -> Floats:
 
 
 def relative(noise: float, power: float) -> float:
-    """Noise over power; infinite where there is noise without power, or it is not finite."""
+    """Noise over power; infinite if there is noise without power, or it is not finite."""
     if noise == 0:
         return 0.0
     return noise / power if power > 0 and math.isfinite(noise) else math.inf

@@ -81,7 +81,7 @@ def resemblance(reference: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDA
         outputs: the engine's, of as many samples or of the first of them.
 
     Returns:
-        From -1 to 1; None where nothing can be told: FP32's own outputs do not vary, or there are too few values.
+        From -1 to 1; None if nothing can be told: FP32's own outputs do not vary, or there are too few values.
     """
     found = []
     for name, mine in outputs.items():

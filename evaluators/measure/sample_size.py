@@ -45,7 +45,7 @@ class Spread:
         return (square + math.sqrt(square**2 + 4 * point**2 * more)) / (2 * more)
 
     def needed_samples(self, loss: float, samples: int, clusters: int | None = None) -> int | None:
-        """How many samples tell this loss from none, to two digits; None where no number of them does.
+        """How many samples tell this loss from none, to two digits; None if no number of them does.
 
         Args:
             loss: above 0.

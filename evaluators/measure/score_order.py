@@ -30,7 +30,7 @@ class ScoreOrder:
     clusters: NDArray[np.int64] | None = None
 
     def left_over(self, batch: int) -> int:
-        """Real samples of a batch that is not full; 0 where all are full."""
+        """Real samples of a batch that is not full; 0 if all are full."""
         sizes = self.sizes or (len(self.indices) % batch,)
         return next((size for size in sizes if size < batch), 0)
 

@@ -47,7 +47,7 @@ class Batch(Protocol):
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """Labels, `count` of them or more; None where the data have none."""
+        """Labels, `count` of them or more; None if the data have none."""
 
     @property
     def count(self) -> int:

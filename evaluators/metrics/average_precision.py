@@ -89,7 +89,7 @@ class AveragePrecision:
         self._objects += other._objects
 
     def compute(self) -> float:
-        """The mean over classes with objects; 0 where there is none, as in a batch without objects."""
+        """The mean over classes with objects; 0 if there is none, as in a batch without objects."""
         if not self._objects:
             return 0.0
         scores = np.concatenate([sample.scores for sample in self._detections])

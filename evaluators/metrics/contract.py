@@ -84,7 +84,7 @@ class Metric:
 
         Args:
             outputs: arrays whose first axis is the samples, by output name, in the model's order.
-            labels: labels of the same samples; None where the data have none.
+            labels: labels of the same samples; None if the data have none.
             reference: FP32's outputs on them, where `needs_reference`.
             count: how many samples there are.
             first: number of the first sample, for messages.

@@ -15,7 +15,7 @@ from search.graph.model import TensorSpec
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric, and in words why it is the default; `why` is empty where the labels speak for themselves."""
+    """A metric, and in words why it is the default; `why` is empty if the labels speak for themselves."""
 
     metric: Metric
     why: str
@@ -30,7 +30,7 @@ def default_metric(outputs: Sequence[TensorSpec], labels: NDArray[Any] | None) -
 
     Args:
         outputs: of the model, with the samples along the first axis.
-        labels: of one sample or more, (n, …); None where the data have none.
+        labels: of one sample or more, (n, …); None if the data have none.
     """
     floats = [spec for spec in outputs if is_float(spec)]
     classes = len(floats) == 1 and len(floats[0].shape) == 2 and floats[0].shape[1] >= 2

@@ -58,7 +58,7 @@ class EvaluatorProcess(Connection):
                 connect(self.request).setup.adopt(changes)
 
     def reopen(self, **changes: Any) -> None:
-        """Change what only a fresh process can take over, say `options`; the next request starts one.
+        """Change what only a fresh process can take over, for example `options`; the next request starts one.
 
         The target may become another with that; model, data and metric may not.
         """
@@ -171,7 +171,7 @@ class EvaluatorProcess(Connection):
             took_s: of the time of the evaluation.
 
         Returns:
-            The answer, None where there is none, and the deaths.
+            The answer, None if there is none, and the deaths.
         """
         deaths: list[Failure] = []
         bounds = Bounds(self.limits.timeout_s - took_s, renews=False)

@@ -68,7 +68,7 @@ class SetupRequests(Protocol):
         """
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
-        """Go on with a changed job: `ranges` that have been calibrated, an `optimization_level` in `options`."""
+        """Continue a changed job: `ranges` that have been calibrated, an `optimization_level` in `options`."""
 
     def knobs(self) -> dict[str, str]:
         """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
@@ -109,7 +109,7 @@ class BuildRequests(Protocol):
         """Write the float model with what exact recovery steps changed; the user's own, clean, where there are none."""
 
     def write_timing_cache(self, out: Path) -> bool:
-        """Write what the builder has learnt of tactics' times; False where it keeps nothing of the kind."""
+        """Write what the builder has learnt of tactics' times; False if it keeps nothing of the kind."""
 
 
 class CandidateRequests(Protocol):
@@ -321,7 +321,7 @@ class DiagnosisRequests(Protocol):
             count: inferences of the profiled run.
 
         Returns:
-            False where the backend tells no layers; nothing is written then.
+            False if the backend tells no layers; nothing is written then.
 
         Raises:
             EvaluatorError: the engine cannot be loaded or run here.

@@ -111,7 +111,7 @@ class FloatComparison:
 
     Attributes:
         equal: whether all are the same bit by bit.
-        error: noise over the outputs' power, mean over the outputs; None where it is not finite. Of outputs that are no
+        error: noise over the outputs' power, mean over the outputs; None if it is not finite. Of outputs that are no
             floats, the share of values that differ.
         floats: whether there are outputs of floats, of which alone the error is then.
     """
@@ -145,8 +145,8 @@ class EmulatedScore:
     """An assignment scored without an engine, written as Q/DQ and Cast, in ONNX Runtime.
 
     Attributes:
-        accuracy: on the search split; None where its outputs are not finite.
-        failure: why there is none; empty where there is.
+        accuracy: on the search split; None if its outputs are not finite.
+        failure: why there is none; empty if there is.
     """
 
     accuracy: Accuracy | None
@@ -177,7 +177,7 @@ class EngineScores:
         scores: label → (n,) float64: one score per sample, per batch for accumulating metrics.
         values: label → the metric over everything.
         counts: samples of each batch.
-        clusters: (n,) int64 codes, the same for scores that belong together; None where they are independent.
+        clusters: (n,) int64 codes, the same for scores that belong together; None if they are independent.
         failed: label → message, of engines that are not in `scores` because their outputs are not finite.
         data: digest of the data.
     """

@@ -60,7 +60,7 @@ class Watch:
 
 
 def tree(pid: int | None) -> list[psutil.Process]:
-    """A process and all that it has started; empty where it is gone."""
+    """A process and all that it has started; empty if it is gone."""
     if pid is None:
         return []
     with suppress(psutil.Error):

@@ -37,9 +37,9 @@ class Outcome:
     """What one INT8 does on the held-out samples.
 
     Attributes:
-        errors: (units,) noise over power of the outputs, infinite where they are not finite. A unit is a sample or,
+        errors: (units,) noise over power of the outputs, infinite if they are not finite. A unit is a sample or,
             where an output has no row per sample, a batch.
-        scored: by the metric, against FP32; None where it cannot be scored there.
+        scored: by the metric, against FP32; None if it cannot be scored there.
     """
 
     errors: Floats
@@ -77,7 +77,7 @@ class HeldOut:
         clusters: (samples,) the same number for samples that belong together; None where samples are independent.
 
     Attributes:
-        notes: why the metric cannot be scored on them; empty where it can.
+        notes: why the metric cannot be scored on them; empty if it can.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class HeldOut:
         return Comparison(True, ratio)
 
     def is_worse(self, before: Outcome, after: Outcome) -> bool:
-        """Whether the metric's loss is larger by more than chance; False where it cannot be scored."""
+        """Whether the metric's loss is larger by more than chance; False if it cannot be scored."""
         if before.scored is None or after.scored is None:
             return False
         metric = self._metric

@@ -58,7 +58,7 @@ class CalibrationSamples:
         return self.indices[~held_out], self.indices[held_out]
 
     def clusters(self, indices: Indices) -> Indices | None:
-        """(samples,) the same number for samples that belong together; None where they are independent."""
+        """(samples,) the same number for samples that belong together; None if they are independent."""
         if self.dataset.clusters is None:
             return None
         return np.unique(self.dataset.clusters[indices], return_inverse=True)[1].astype(np.int64)
@@ -147,8 +147,8 @@ def correct_mix(
 ) -> tuple[Ranges, RecoveryRecord]:
     """Correct biases and scales of channels for one mix, whose groups in float feed other values to those in INT8.
 
-    Both are fitted anew on the samples that all recovery steps fit to. The mix with and without them is emulated on the
-    held-out ones, which decide.
+    Both are fitted again on the samples that all recovery steps fit to. The mix with and without them is emulated on
+    the held-out ones, which decide.
 
     Args:
         ranges: of the study, with what was recovered for all INT8.

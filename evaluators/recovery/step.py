@@ -42,7 +42,7 @@ class RecoveryStep(ABC):
 
     @abstractmethod
     def propose(self, context: RecoveryContext, ranges: Ranges) -> Proposal | None:
-        """Offer ranges that go on from `ranges`; None where there is nothing for this step to do.
+        """Offer ranges that go on from `ranges`; None if there is nothing for this step to do.
 
         Args:
             ranges: of the model as it was recovered so far; `ranges.recovery` says how.

@@ -61,7 +61,7 @@ def _describe_layers(
 def propose_factors(
     context: RecoveryContext, ranges: Ranges, streams: Streams, exponents: Exponents, notes: Sequence[str] = ()
 ) -> Proposal | None:
-    """Ranges of the model with factors added to what is recovered already; None where none remains that FP16 holds."""
+    """Ranges of the model with factors added to what is recovered already; None if none remains that FP16 holds."""
     exponents = limit_exponents(context.model(ranges.recovery), streams, exponents)
     if not exponents.any():
         return None

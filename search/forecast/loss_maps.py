@@ -1,7 +1,7 @@
 """Monotone maps from noise to loss, with which the loss model describes a metric.
 
 Each has three positive parameters, of which the model fits the logarithms. `loss`: (n,) losses of (n,) noises.
-`noise`: the noise that gives a loss, infinite where none does. `slopes`: (n,) derivatives by the logarithms of slope,
+`noise`: the noise that gives a loss, infinite if none does. `slopes`: (n,) derivatives by the logarithms of slope,
 power, ceiling and noise. `start`: logarithms of the parameters for a loss of `worst` from a noise of 1. `per_noise`:
 (n,) about how much each loss changes with a relative change of its noise.
 """

@@ -195,7 +195,7 @@ class Ends:
         fixed: edges between groups that no decision is about.
         alone: (decision, edge) where one decision is at one end or at both.
         between: (edge, (i, j) with i < j, whether j is at the source) where two decisions are.
-        kinds: of every edge 0 where no decision is about its source, 1 about its target, 2 where one is about both.
+        kinds: of every edge 0 if no decision is about its source, 1 about its target, 2 where one is about both.
     """
 
     left: Precisions

@@ -109,9 +109,9 @@ class EngineSummary:
         moves: those of them that only change format or type (reformats, casts), or copy.
         opaque: regions whose inside does not show.
         sparse: layers that run on sparse weights.
-        moves_ms: what the moves take, from a profiled run; None where none was made.
+        moves_ms: what the moves take, from a profiled run; None if none was made.
         profiled_ms: what all layers take in that run.
-        build_threads: that the builder was allowed; None where it cannot be told, or was not used.
+        build_threads: that the builder was allowed; None if it cannot be told, or was not used.
         optimization_level: of TensorRT's builder; None on other backends.
     """
 
@@ -134,13 +134,13 @@ class Latency:
             `baseline_ms`. It is not stored: whoever reads the measurement derives it from all baselines known by then.
         raw_ms: the statistic of `samples_ms`, unscaled.
         spread: inter-quartile range of `samples_ms` over their median.
-        baseline_ms: the statistic of the baseline measured in between; None where none was.
+        baseline_ms: the statistic of the baseline measured in between; None if none was.
         samples_ms: (n,) float64 milliseconds of one inference each.
-        baseline_samples_ms: (m,) float64, empty where no baseline was measured.
+        baseline_samples_ms: (m,) float64, empty if no baseline was measured.
         warnings: what makes the number doubtful, in words.
         around_ms: what surrounds an inference and is not in it: `host_to_device`, `device_to_host`, `enqueue` (host
-            time to hand over its kernels one by one), `launch` (as one graph); empty where there is no such thing.
-        conditions: state of the device `before` and `after`, and `throttled` (reasons); empty where unknown.
+            time to hand over its kernels one by one), `launch` (as one graph); empty if there is no such thing.
+        conditions: state of the device `before` and `after`, and `throttled` (reasons); empty if unknown.
     """
 
     value_ms: float
@@ -166,7 +166,7 @@ class Accuracy:
         samples, total: samples seen and in the split; `samples < total` when stopped early.
         scores: (samples,) float64 per-sample scores; per batch for metrics of the update/compute kind.
         resemblance: least correlation of its float outputs with FP32's on some samples of the split, whatever the
-            metric; 0 for an engine that gives the same on every sample; None where it cannot be told.
+            metric; 0 for an engine that gives the same on every sample; None if it cannot be told.
         run_s, score_s: seconds that the engine's runs with their transfers took, and scoring that they did not cover.
         flips: samples whose class differs from FP32's; None where outputs are no classes, or nobody counted them.
     """

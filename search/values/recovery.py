@@ -25,9 +25,9 @@ class Correction:
     channel. `rounding` is added to the codes that rounding `scale · W` to the nearest gives.
 
     Attributes:
-        scale: (channels,) float32, positive; None where it is 1.
-        offset: (channels,) float32, in the unit of the op's output; None where it is 0.
-        rounding: int8, of the shape of the weight, mostly 0 and else 1 or −1; None where all go to the nearest code.
+        scale: (channels,) float32, positive; None if it is 1.
+        offset: (channels,) float32, in the unit of the op's output; None if it is 0.
+        rounding: int8, of the shape of the weight, mostly 0 and else 1 or −1; None if all go to the nearest code.
     """
 
     scale: Array | None = None

@@ -32,9 +32,9 @@ class StepRecord:
         kept: whether what it proposed is part of the result.
         reason: why it was kept or not, in words.
         error_before, error_after: of the outputs of all INT8 on held-out calibration samples, without and with it:
-            noise over power of the float outputs; None where they are not finite or were not measured.
-        loss_before, loss_after: the metric's loss on the same samples; None where it cannot be scored there.
-        final: the loss of all INT8 on the final samples with this step and those kept before it; None where the step
+            noise over power of the float outputs; None if they are not finite or were not measured.
+        loss_before, loss_after: the metric's loss on the same samples; None if it cannot be scored there.
+        final: the loss of all INT8 on the final samples with this step and those kept before it; None if the step
             was not kept or they were not scored.
         seconds: that proposing and measuring took.
         notes: the step's own, one sentence each.
@@ -59,7 +59,7 @@ class RecoveryRecord:
 
     Attributes:
         asked: as `--recover` was given.
-        plain: the loss of plain INT8 on the final samples; None where it was not scored.
+        plain: the loss of plain INT8 on the final samples; None if it was not scored.
         notes: what holds for all of it, one sentence each.
     """
 
@@ -90,7 +90,7 @@ class MixBias:
         step: the correction on held-out calibration samples, where the mix without and with it was emulated.
         kept: whether the engine has it now.
         reason: why it was kept or not, in words.
-        before, after: loss of the engine without and with it on the same search samples; `after` is None where no
+        before, after: loss of the engine without and with it on the same search samples; `after` is None if no
             engine was built with it.
     """
 

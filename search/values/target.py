@@ -33,7 +33,7 @@ class Capability:
         return tuple(p for p in sorted(Precision) if p is Precision.FP32 or p in self.ops)
 
     def why_not(self, precision: Precision, op: str) -> str:
-        """Why an op type cannot run in a precision; empty where it can."""
+        """Why an op type cannot run in a precision; empty if it can."""
         if precision is Precision.FP32 or op in self.ops.get(precision, ()):
             return ""
         if op in self.withheld.get(precision, ()):
@@ -74,8 +74,8 @@ class Target:
     """Where engines run. Numbers of two targets never mix.
 
     Attributes:
-        backend: name of the backend, say `onnxruntime`.
-        device: model of the device, say `AMD EPYC` or `NVIDIA H200`; no host name, no index.
+        backend: name of the backend, for example `onnxruntime`.
+        device: model of the device, for example `AMD EPYC` or `NVIDIA H200`; no host name, no index.
         versions: what changes speed with its version: runtime, driver major, compute capability.
         options: backend options that change speed or results: threads, graph level, TF32.
         statistic: which statistic of the samples is the latency: `median` or `p20`.

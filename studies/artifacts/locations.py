@@ -31,7 +31,7 @@ def cache_home() -> Path:
 
 
 def bucket_of(config: SearchConfig) -> Bucket | None:
-    """Where in an object store artifacts lie; None where they lie in a folder."""
+    """Where in an object store artifacts lie; None if they lie in a folder."""
     found = parse_place(config.artifacts) if config.artifacts else None
     return found if isinstance(found, Bucket) else None
 

@@ -69,7 +69,7 @@ def put(artifacts: Artifacts, config: SearchConfig, progress: Events) -> tuple[F
 
 
 def keep(store: Store, study: StudyRecord, config: SearchConfig, progress: Events) -> None:
-    """Put what is not there yet, or was named anew, once a host's files were found to be the study's."""
+    """Put what is not there yet, or was named again, once a host's files were found to be the study's."""
     known = {file.role for file in store.files.inputs(study.id)}
     sources = {role: getattr(config, field) for role, field in ROLES.items() if getattr(config, field) is not None}
     lacking = {role for role, source in sources.items() if role not in known and Path(source).is_file()}

@@ -80,10 +80,10 @@ def progress_for(quiet: bool) -> Iterator[SearchEvents]:
 
 @contextmanager
 def resumable(study: str, storage: str | None, verb: str = "resume", more: Sequence[str] = ()) -> Iterator[None]:
-    """Say how to go on with a run that is interrupted or cannot go on.
+    """Say how to continue a run that is interrupted or cannot go on.
 
     Args:
-        verb: that goes on with it.
+        verb: that continues it.
         more: options to repeat, ready for the shell.
     """
 

@@ -173,7 +173,7 @@ def _watch(study: str, storage: str | None, *, as_json: bool) -> None:
 
 
 def _gist(now: StudyStatus) -> object:
-    """What is worth printing anew when it changes: not the time that passes."""
+    """What is worth printing again when it changes: not the time that passes."""
     return now.study.state, [
         (target.tally.finished, [(worker.name, worker.state) for worker in target.alive], len(target.lost))
         for target in now.targets

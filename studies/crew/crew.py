@@ -61,7 +61,7 @@ class Crew(Protocol):
         """Wait a moment for other workers, and say so."""
 
     def give_up_lost(self) -> None:
-        """Remove the evaluations that are known to be lost with their workers; nobody goes on with them."""
+        """Remove the evaluations that are known to be lost with their workers; nobody continues them."""
 
     def take_over(self, held: Collection[int]) -> Taken | None:
         """An evaluation of a worker that was lost in the middle of it, which is this worker's from now on.

@@ -102,7 +102,7 @@ def check_latency(keeper: EvaluatorProcess, measured: MeasuredEngine, written: P
 
 
 def moved_text(check: Mapping[str, Any], measured: MeasuredEngine) -> str:
-    """That an engine's latency is far from what the study measured; empty where it is not."""
+    """That an engine's latency is far from what the study measured; empty if it is not."""
     now_ms, then_ms = check["latency_now_ms"], measured.latency_ms
     if abs(now_ms / then_ms - 1) <= _FAR_OFF * check["tolerance"]:
         return ""
@@ -113,7 +113,7 @@ def moved_text(check: Mapping[str, Any], measured: MeasuredEngine) -> str:
 
 
 def failure_text(check: Mapping[str, Any]) -> str:
-    """What to tell of a latency check that failed; empty where it held."""
+    """What to tell of a latency check that failed; empty if it held."""
     if check["holds"]:
         return ""
     shown = ", ".join(f"{ratio:.3f}" for ratio in check["latency_ratios"])

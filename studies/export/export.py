@@ -46,9 +46,9 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and whether the limits hold on the final split (None where there are none).
+    """What was written, and whether the limits hold on the final split (None if there are none).
 
-    `warning` says that the latency check failed, which leaves the export in place; empty where it held.
+    `warning` says that the latency check failed, which leaves the export in place; empty if it held.
     """
 
     folder: Path
@@ -161,7 +161,7 @@ def export_evaluation(work: Work, now: Standing, row: int, request: Request, fol
 
 
 def _mix_to_hand_over(work: Work, chosen: _Confirmed, request: Request) -> Mix | None:
-    """The mix for other tools; None where it is for none.
+    """The mix for other tools; None if it is for none.
 
     Raises:
         ConfigError: it has nothing for one of them.

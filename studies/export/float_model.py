@@ -20,7 +20,7 @@ def write_float_model(folder: Path, keeper: EvaluatorProcess, record: RecoveryRe
     """Write `model.float.onnx` and run it beside the user's file.
 
     Args:
-        record: of the recovery under whose ranges the process works; None where there was none.
+        record: of the recovery under whose ranges the process works; None if there was none.
 
     Returns:
         What a manifest says of it.

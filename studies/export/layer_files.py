@@ -13,7 +13,7 @@ _INFERENCES = 20
 
 
 def write_layer_files(folder: Path, work: Work, engine: Path, assignment: Assignment) -> None:
-    """Write both files; none where the backend tells no layers.
+    """Write both files; none if the backend tells no layers.
 
     Args:
         engine: the file that was written.

@@ -106,7 +106,7 @@ def _latency(now: Standing, point: Point, record: EvaluationRecord) -> dict[str,
 
 
 def _levels(now: Standing, point: Point, trial: int, record: EvaluationRecord) -> dict[str, Any]:
-    """Figures at the exported engine's level and of its trial at the search's; None where the levels are the same."""
+    """Figures at the exported engine's level and of its trial at the search's; None if the levels are the same."""
     engine, level = record.evaluation.engine, now.target.optimization_level
     final = None if engine is None else engine.optimization_level
     if level is None or final is None or final == level:
@@ -121,7 +121,7 @@ def _figures(point: Point, level: int) -> dict[str, Any]:
 
 
 def _mix_bias(ledger: Ledger, assignment: Assignment) -> dict[str, Any] | None:
-    """What came of correcting the biases of a mix for itself, in whatever evaluation of it; None where not tried."""
+    """What came of correcting the biases of a mix for itself, in whatever evaluation of it; None if not tried."""
     found = ledger.store.evaluations.mix_biases(ledger.target.id)
     return next((record.bias.to_json() for record in found if record.assignment == assignment), None)
 

@@ -35,7 +35,7 @@ def readme_text(found: Mapping[str, Any], now: Standing, engine_file: str, names
         now: the study, for its metric.
         engine_file: name of the engine.
         names: what else lies in the folder.
-        batch: that the batch is frozen, as a sentence; empty where it is not.
+        batch: that the batch is frozen, as a sentence; empty if it is not.
     """
     title = f"# {_plain(found['study'])}: trial {found['trial']}"
     chosen = found["pick"] if found["pick"].startswith("trial") else f"the pick `{found['pick']}`"

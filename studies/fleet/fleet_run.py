@@ -57,7 +57,7 @@ def run_fleet(name: str, url: str, slots: Sequence[Slot], progress: SearchEvents
 
 
 def crew_of(config: SearchConfig) -> tuple[SearchConfig, tuple[Slot, ...]]:
-    """The slots that a configuration asks for, none where this process is to work itself; and what workers are told.
+    """The slots that a configuration asks for, none if this process is to work itself; and what workers are told.
 
     Raises:
         ConfigError: options do not go together, there are not so many GPUs or cores, or the metric is a function of

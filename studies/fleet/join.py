@@ -39,7 +39,7 @@ class Wanted:
     new: bool = False
 
     def of(self, store: Store, study: StudyRecord) -> TargetRecord | None:
-        """Whose options the run starts from; None where the study has no target yet."""
+        """Whose options the run starts from; None if the study has no target yet."""
         if self.new and self.target is not None:
             raise ConfigError(
                 "joining a study: --target and --new-target were both given. Give --target to work for a target that "

@@ -31,9 +31,9 @@ class Check:
         name: `loss` or `latency`.
         verdict: holds where the upper bound is within the limit, fails where the lower bound is beyond it.
         limit: the most that is allowed: a drop in the unit of the metric, or a slowdown relative to the baseline.
-        estimate, low, high: of the same; None where nothing could be measured.
+        estimate, low, high: of the same; None if nothing could be measured.
         level: error probability of each of the two bounds, of which only one can mislead.
-        smallest: what would be found to exceed the limit in nine of ten cases; None where that cannot be told.
+        smallest: what would be found to exceed the limit in nine of ten cases; None if that cannot be told.
         test: how the bounds were found, in words.
         units: how many samples, clusters, batches or processes they come from.
         reason: why the verdict is what it is, one sentence.

@@ -52,7 +52,7 @@ def judge_latency(times: Sequence[ProcessTimes], limit: float, level: float, kno
         times: of each process, at least three.
         limit: the most slowdown that is allowed, relative: 0.03.
         level: of each bound.
-        known_band: the tie band that a study measured on this target, relative; 0 where there is none.
+        known_band: the tie band that a study measured on this target, relative; 0 if there is none.
 
     Raises:
         ValueError: fewer than three processes.

@@ -13,7 +13,7 @@ PROCESSES = 6  # in which all orders of three engines come once
 
 @dataclass(frozen=True)
 class GateLimits:
-    """What a candidate may be worse by; None where it is not asked.
+    """What a candidate may be worse by; None if it is not asked.
 
     Attributes:
         max_drop: most loss against the baseline, in the unit of the metric: 0.01 of a share.

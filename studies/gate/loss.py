@@ -28,7 +28,7 @@ class PairedScores:
         candidate, baseline: (n,) float64, one per sample; per batch for a metric that gathers over many samples.
         ratio: whether scores are shares of one.
         higher_is_better: the direction of goodness.
-        clusters: (n,) codes, the same for scores that belong together; None where they are independent.
+        clusters: (n,) codes, the same for scores that belong together; None if they are independent.
         counts: (n,) samples of each batch, for a metric that gathers; None for one that scores samples.
         whole_drop: of such a metric, its drop over all samples, which is no mean over batches.
     """

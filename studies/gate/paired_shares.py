@@ -55,7 +55,7 @@ def drop_bounds(lost: int, won: int, samples: int, level: float) -> tuple[float,
 
 
 def detectable_drop(won: int, samples: int, limit: float, level: float) -> float | None:
-    """The smallest true drop that is found to exceed `limit` in nine of ten such samples; None where none is.
+    """The smallest true drop that is found to exceed `limit` in nine of ten such samples; None if none is.
 
     Args:
         won: samples that the candidate won. As many, by a bound that holds in nine of ten cases, are taken to change

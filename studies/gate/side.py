@@ -30,8 +30,8 @@ class Side:
         name: as the user gave it, with the trial that it means.
         engine: its file.
         backend: that runs it.
-        target: what it was made for; None where the file does not say.
-        band: tie band of latency that was measured on that target, relative; 0 where none was.
+        target: what it was made for; None if the file does not say.
+        band: tie band of latency that was measured on that target, relative; 0 if none was.
     """
 
     name: str

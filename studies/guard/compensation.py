@@ -26,7 +26,7 @@ class Compensation:
         self._mean: dict[str, NDArray[Any]] = {}
 
     def add(self, fast: Arrays, safe: Arrays) -> None:
-        """Take one more compared sample into account; one of another shape than those before begins anew."""
+        """Take one more compared sample into account; one of another shape than those before begins again."""
         error = {n: safe[n] - fast[n] for n in safe if safe[n].dtype.kind == "f" and safe[n].shape == fast[n].shape}
         if not all(np.isfinite(array).all() for array in error.values()):
             return

@@ -55,8 +55,8 @@ class Guard:
         policy: given the guard's state, names the engine that is to answer: `fast`, `safe` or one of `engines`. Asked
             beside the requests. The breaker outranks it.
         engines: further engines by name, compared with the safe one like the fast one.
-        sensor: gives what `GuardState.sensors` holds, say `temperature_c`; asked every `policy_every_s`, before the
-            policy.
+        sensor: gives what `GuardState.sensors` holds, for example `temperature_c`; asked every `policy_every_s`, before
+            the policy.
         tell: told in a sentence what happens; None to log it as a warning of the logger `bitfront.guard`.
         seed: of the choice of samples.
         reservoir: keeps some requests of every hour as fresh data; None to keep none. The guard closes it.

@@ -124,7 +124,7 @@ class Reservoir:
         self._last_kept(chosen.hour)
 
     def _last_kept(self, hour: str) -> str:
-        """The name that a new one of a full hour has to come before; empty where the hour is not full yet."""
+        """The name that a new one of a full hour has to come before; empty if the hour is not full yet."""
         names = sorted(name for name in self._names() if name.startswith(f"{hour}-"))
         if len(names) < self._per_hour:
             return ""

@@ -51,12 +51,12 @@ class GuardState:
 
     Attributes:
         breaker: state of the circuit breaker.
-        reason: why the fast engine was left last; empty where it was not.
+        reason: why the fast engine was left last; empty if it was not.
         engine: name of the engine that answers.
         requests, compared, dropped: requests answered; samples compared; samples that were left out, because the
             comparison did not keep up.
         agreement: mean of the last full window; None before there was one.
-        sensors: what the sensor said, say `temperature_c`.
+        sensors: what the sensor said, for example `temperature_c`.
     """
 
     breaker: BreakerState

@@ -28,7 +28,7 @@ class StateKeeper:
 
     Args:
         path: of the file; None to keep it in memory.
-        tell: told in one sentence that the file cannot be read or written; the guard goes on with what it knows.
+        tell: told in one sentence that the file cannot be read or written; the guard continues what it knows.
 
     Raises:
         GuardError: the file is there and is no state of a guard.

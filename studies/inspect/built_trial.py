@@ -18,7 +18,7 @@ def load_built(
     """The evaluation of a trial, if it has an engine.
 
     Args:
-        verb: what the engine is wanted for, say `profile`.
+        verb: what the engine is wanted for, for example `profile`.
         but: stages at which the evaluation may have failed nevertheless.
 
     Raises:

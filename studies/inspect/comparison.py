@@ -62,11 +62,11 @@ class Comparison:
     """What `bitfront compare` found.
 
     Attributes:
-        groups: in graph order; None where they were not asked for.
+        groups: in graph order; None if they were not asked for.
         warnings: what is not as it was recorded.
         notes: what was compared, where that is not the engine of the search.
         flips: samples whose class the engine changes against FP32; None where outputs are no classes.
-        wrapper: outputs of the user's own program; None where none were given.
+        wrapper: outputs of the user's own program; None if none were given.
     """
 
     study: str
@@ -173,7 +173,7 @@ class Comparison:
 
 
 def db_text(value: float) -> str:
-    """`45.2 dB`; infinite where nothing differs."""
+    """`45.2 dB`; infinite if nothing differs."""
     if math.isinf(value):
         return "equal" if value > 0 else "none"
     return f"{value:.1f} dB"

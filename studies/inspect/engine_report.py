@@ -38,7 +38,7 @@ class EngineReport:
 def precision_rows(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """A row per precision, finest first, then layers that only move data and those whose precision is not told.
 
-    Shares are of all layers, of all MACs and of all time that is known; None where nothing is.
+    Shares are of all layers, of all MACs and of all time that is known; None if nothing is.
     """
     kinds = [_kind_of(layer) for layer in layers]
     order = [*(precision.label for precision in sorted(Precision, key=lambda p: p.rank)), MOVES, UNKNOWN]

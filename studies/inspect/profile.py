@@ -20,7 +20,7 @@ class Profile:
 
     Attributes:
         layers: in the order they run; a profiled run's own milliseconds.
-        latency_ms: the engine's measured latency, the latest word on it; None where there is none.
+        latency_ms: the engine's measured latency, the latest word on it; None if there is none.
         again: whether it was profiled just now; otherwise the times were stored before.
         notes: what is noteworthy of the engine that was profiled.
     """
@@ -41,7 +41,7 @@ class Profile:
 
     @property
     def scale(self) -> float | None:
-        """Brings the layers' times to the sum that is the measured latency; None where that is not known."""
+        """Brings the layers' times to the sum that is the measured latency; None if that is not known."""
         return self.latency_ms / self.sum_ms if self.latency_ms is not None and self.sum_ms > 0 else None
 
     def layer_rows(self, order: str = "order") -> list[dict[str, Any]]:

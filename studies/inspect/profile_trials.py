@@ -36,7 +36,7 @@ def profile_trials(
         url: of the study's database.
         now: where the study stands.
         count: inferences of a profiled run.
-        again: make all of them anew.
+        again: make all of them again.
         changes: `model` and `data`, where files have moved.
 
     Raises:

@@ -36,7 +36,7 @@ class FailureSummary:
 
 
 def summarize_failures(store: Store, table: EvaluationTable) -> FailureSummary | None:
-    """What went wrong where nothing went right; None where any evaluation came through or none is finished."""
+    """What went wrong where nothing went right; None if any evaluation came through or none is finished."""
     failed = np.flatnonzero(table.status == FAILED)
     if not len(failed) or bool(np.isin(table.status, (FAILED, RUNNING), invert=True).any()):
         return None

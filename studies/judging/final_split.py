@@ -47,13 +47,13 @@ class FinalSplit:
         return int((self.scores.samples > 0).sum())
 
     def column(self, name: str) -> Floats:
-        """(n,) a column of the scores, NaN where there is nothing."""
+        """(n,) a column of the scores, NaN if there is nothing."""
         column = np.append(np.asarray(getattr(self.scores, name), np.float64), np.nan)
         result: Floats = column[self._places]
         return result
 
     def place(self, row: int) -> int | None:
-        """Where in `scores` a row stands; None where it was not tried."""
+        """Where in `scores` a row stands; None if it was not tried."""
         place = int(self._places[row])
         return place if place >= 0 else None
 

@@ -66,12 +66,12 @@ class Measures:
         return [int(row) for row in np.flatnonzero(roles != "") if roles[row].startswith("baseline:")]
 
     def row_of(self, role: str) -> int | None:
-        """The first row of this role, as `baseline:fp32`, that went well; None where there is none."""
+        """The first row of this role, as `baseline:fp32`, that went well; None if there is none."""
         rows = self.baselines if role.startswith("baseline:") else np.flatnonzero(self.table.role == role)
         return next((int(row) for row in rows if self.table.role[row] == role and self.table.status[row] == OK), None)
 
     def speedup(self, row: int) -> float | None:
-        """How many times faster than uniform FP32; None where that was not measured."""
+        """How many times faster than uniform FP32; None if that was not measured."""
         base = self.row_of(FP32)
         return float(self.latency_ms[base] / self.latency_ms[row]) if base is not None else None
 

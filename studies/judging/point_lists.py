@@ -44,7 +44,7 @@ def table_rows(now: Standing) -> list[int]:
 
 
 def best_point(now: Standing) -> Point | None:
-    """The recommended evaluation; None where there is none."""
+    """The recommended evaluation; None if there is none."""
     return None if now.picks.best is None else now.point(now.picks.best)
 
 

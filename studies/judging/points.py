@@ -16,14 +16,14 @@ UNRELATED_BELOW = 0.2
 
 @dataclass(frozen=True)
 class FinalScore:
-    """What the final split says of an evaluation; NaN where it was not `scored` there.
+    """What the final split says of an evaluation; NaN if it was not `scored` there.
 
     Attributes:
         value: of the metric.
         loss: against FP32, in the metric's unit.
         low, high: 95 % interval of the loss that allows for how many were tried.
         tries: how many were looked at there until this one was taken, itself included.
-        failure: why it could not be scored there; empty where it was, or was not tried.
+        failure: why it could not be scored there; empty if it was, or was not tried.
         disagreement: with the loss of the search, where chance does not explain it.
     """
 
@@ -49,7 +49,7 @@ class Point:
         latency_ms: the latest word on it.
         search_ms: what the search itself measured.
         spread: inter-quartile range of the latency samples over their median.
-        speedup: against uniform FP32; None where that was not measured.
+        speedup: against uniform FP32; None if that was not measured.
         value: of the metric.
         loss_low, loss_high: 95 % interval of the loss.
         complete: whether it was scored on all samples.

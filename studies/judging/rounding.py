@@ -45,7 +45,7 @@ def value_text(value: float | None, half: float, metric: MetricScale, *, missing
     """A value of the metric: `95.9 %`; it ends in the same digit as the interval of its loss.
 
     Args:
-        half: half of the interval of its loss; NaN where that is not known: then three significant digits.
+        half: half of the interval of its loss; NaN if that is not known: then three significant digits.
         missing: the text for a value that is not known.
     """
     if not _finite(value):
@@ -60,7 +60,7 @@ def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = 
     """A latency with the digits that two measurements of it share, two at least: `0.83 ms`.
 
     Args:
-        band: the share by which two latencies may differ and still count as equal; 0 where it is not known: then three
+        band: the share by which two latencies may differ and still count as equal; 0 if it is not known: then three
             significant digits.
         missing: the text for a latency that is not known.
     """
@@ -74,19 +74,19 @@ def latency_text(latency_ms: float | None, band: float = 0.0, *, missing: str = 
 
 
 def speedup_text(speedup: float | None) -> str:
-    """How many times as fast as FP32: `2.65`; empty where that is not known."""
+    """How many times as fast as FP32: `2.65`; empty if that is not known."""
     return f"{speedup:.2f}" if _finite(speedup) else ""
 
 
 def half_width(low: float | None, high: float | None) -> float:
-    """Half of an interval; NaN where an end of it is not known."""
+    """Half of an interval; NaN if an end of it is not known."""
     return (high - low) / 2 if _finite(low) and _finite(high) else math.nan
 
 
 def decimals_of(half: float) -> int | None:
     """The decimals that show an uncertainty: two digits of it where it begins with 1 or 2, otherwise one.
 
-    None where there is no uncertainty: half is 0, negative or not finite.
+    None if there is no uncertainty: half is 0, negative or not finite.
     """
     if not math.isfinite(half) or half <= 0:
         return None

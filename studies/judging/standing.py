@@ -37,7 +37,7 @@ class Details:
 
     Attributes:
         number: place of the target in the study, from 1.
-        target_name: what tells it from the study's other targets; empty where there is no other.
+        target_name: what tells it from the study's other targets; empty if there is no other.
         failures: what went wrong, where all evaluations that are finished failed.
         doubts: evaluation id → what is doubtful in its latency.
         mismatches: evaluation id → which groups did not run as asked, in words.
@@ -63,7 +63,7 @@ class Details:
 class Standing:
     """One target's evaluations, judged by limits. Row numbers index `table`.
 
-    With other limits, `dataclasses.replace` judges the same evaluations anew.
+    With other limits, `dataclasses.replace` judges the same evaluations again.
 
     Attributes:
         scored_picks: `score:0.6,0.4` and the like, which are picked beside the usual ones.

@@ -76,15 +76,15 @@ class Limit:
         name: of its bound in `Limits`, in configurations and in JSON; it ends in the unit, where that is fixed.
         option: what it is called on the command line and in TOML.
         column: the measure, by the name of its column in a table of evaluations.
-        measure: the same measure of one evaluation; None where it was not reached.
+        measure: the same measure of one evaluation; None if it was not reached.
         word: what messages call the measure.
         help, metavar: for help and reference.
         kind: how its bound is read and written.
         unit: one of `UNITS`, or `metric` for that of the study's metric.
-        least: True where the bound is the least that is allowed, False where it is the most, None where the direction
+        least: True if the bound is the least that is allowed, False if it is the most, None if the direction
             of the metric decides.
         subject: how a limit begins in words; `{metric}` is the metric's name.
-        early: the field of the evaluator's limits by which it stops early; empty where it does not.
+        early: the field of the evaluator's limits by which it stops early; empty if it does not.
         difference: whether it bounds how far a metric is from FP32, and not the metric itself.
     """
 
@@ -127,14 +127,14 @@ class Limit:
         """The loss that the bound allows, where it bounds the accuracy.
 
         Args:
-            reference: the metric of uniform FP32; None where it was not measured yet.
+            reference: the metric of uniform FP32; None if it was not measured yet.
         """
         if not self.bounds_accuracy or (reference is None and not self.difference):
             return None
         return bound if reference is None or self.difference else self.sign(higher_is_better) * (bound - reference)
 
     def misfit(self, amount: Amount, metric: MetricScale) -> str:
-        """Why an amount is no bound for this metric; empty where it is one."""
+        """Why an amount is no bound for this metric; empty if it is one."""
         ratio, example = metric.ratio, f"{30 if metric.unit else 0.5}{metric.unit}"
         if amount.percent and not ratio:
             plain = metric.unit or "plain numbers"
@@ -327,7 +327,7 @@ class Limits(Mapping[str, float]):
         return any(limit.bounds_accuracy and not limit.difference for limit, _ in self.rows())
 
     def most(self, column: str) -> float | None:
-        """The narrowest upper bound of a measure; None where it has none."""
+        """The narrowest upper bound of a measure; None if it has none."""
         bounds = (bound for limit, bound in self.rows() if limit.column == column and limit.least is False)
         return min(bounds, default=None)
 
@@ -339,7 +339,7 @@ class Limits(Mapping[str, float]):
         """The losses that the limits allow, as far as they can be told.
 
         Args:
-            reference: the metric of uniform FP32; None where it was not measured yet.
+            reference: the metric of uniform FP32; None if it was not measured yet.
         """
         losses = (limit.as_loss(bound, reference, higher_is_better) for limit, bound in self.rows())
         return [loss for loss in losses if loss is not None]
@@ -354,7 +354,7 @@ class Limits(Mapping[str, float]):
         return found
 
     def to_json(self) -> dict[str, float | None]:
-        """Every limit of the table by name, None where it is not set."""
+        """Every limit of the table by name, None if it is not set."""
         return {name: self._bounds.get(name) for name in LIMITS}
 
 

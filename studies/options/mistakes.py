@@ -31,7 +31,7 @@ def _refusal_of(check: Callable[[], object]) -> InputError | None:
 
 
 def raise_mistakes(problems: Sequence[str]) -> None:
-    """Raise one ConfigError that lists the problems, each of one or more lines; nothing where there are none."""
+    """Raise one ConfigError that lists the problems, each of one or more lines; nothing if there are none."""
     lines = [line for problem in problems for line in problem.split("\n")]
     if len(lines) == 1:
         raise ConfigError(lines[0])

@@ -60,7 +60,7 @@ class Option:
         default_text: what help says of the default, where that is not the value itself.
         panel: the heading that it stands under in help and reference.
         helps: by verb, where it means something else there.
-        item: its key in the field, where that is a mapping; empty where the option fills the whole field.
+        item: its key in the field, where that is a mapping; empty if the option fills the whole field.
         argument: the verbs that take it by its place and not by its name.
         many: it may be repeated; the value is a tuple.
         flag: it takes no value.
@@ -101,7 +101,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """The default as help and reference show it; empty where nothing is taken."""
+        """The default as help and reference show it; empty if nothing is taken."""
         if self.default_text:
             return self.default_text
         if self.default is None or self.flag or self.many:

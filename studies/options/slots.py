@@ -23,7 +23,7 @@ class Slot:
 
     Attributes:
         name: for people: `gpu 0`, `cpu 3`.
-        cpus: processors that it is bound to; empty where it is not bound.
+        cpus: processors that it is bound to; empty if it is not bound.
         environment: variables that it gets beside those of its parent.
     """
 
@@ -33,7 +33,7 @@ class Slot:
 
 
 def slots_of(config: SearchConfig, kind: BackendKind, *, nvml: Any = None) -> tuple[Slot, ...]:
-    """The slots that `--gpus` or `--workers` ask for; empty where this process is to work itself.
+    """The slots that `--gpus` or `--workers` ask for; empty if this process is to work itself.
 
     Args:
         kind: of the backend that `config.backend` stands for here.

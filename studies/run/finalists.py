@@ -72,7 +72,7 @@ def trial_text(now: Standing, row: int) -> str:
 
 
 def why_lacking(artifacts: Artifacts, digest: str | None) -> str:
-    """Why an engine has to be built again; empty where it is kept as it was built. A damaged one is let go of."""
+    """Why an engine has to be built again; empty if it is kept as it was built. A damaged one is let go of."""
     if not digest or digest not in artifacts:
         return "its engine was not kept"
     return "" if artifacts.is_whole(digest) else DAMAGED

@@ -114,7 +114,7 @@ def _proposals(work: Work, database: RDBStorage) -> Proposals:
 
 
 def _leave(work: Work, state: str | None) -> None:
-    """End the worker and say what becomes of the study: of one that others go on with, nothing."""
+    """End the worker and say what becomes of the study: of one that others continue, nothing."""
     work.crew.end(sys.exc_info()[1])
     at_it = {live.target_id for live in at_work(work.ledger.store, work.ledger.study)}
     if state == "done":

@@ -36,7 +36,7 @@ class Pace:
         splits: samples of the splits `search` and `final`.
 
     Attributes:
-        pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None where none is corrected.
+        pick_s: seconds that correcting the biases of a pick takes beside evaluating it; None if none is corrected.
     """
 
     def __init__(

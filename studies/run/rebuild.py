@@ -36,7 +36,7 @@ def find_or_rebuild(work: Work, now: Standing, row: int, *, other_level: bool) -
         other_level: whether `work` builds at another optimization level than the search did.
 
     Returns:
-        Its id, and what to tell the user; empty where it is the row's own.
+        Its id, and what to tell the user; empty if it is the row's own.
 
     Raises:
         ArtifactError: building, auditing or measuring it again failed.

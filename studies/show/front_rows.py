@@ -30,7 +30,7 @@ def front_rows(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def front_csv(now: Standing, mixes: Mapping[int, str]) -> list[dict[str, Any]]:
-    """As `front_rows`, with columns of their own for other optimization levels, none where no export is at one."""
+    """As `front_rows`, with columns of their own for other optimization levels, none if no export is at one."""
     return points_csv(now, ordered_points(now), mixes)
 
 

@@ -15,7 +15,7 @@ def write_page(page: str, path: Path, what: str) -> None:
     """Write a page; `path` is either the old file or the whole new one, never a part.
 
     Args:
-        what: names it in messages, say `the report`.
+        what: names it in messages, for example `the report`.
 
     Raises:
         ConfigError: the folder is not there or cannot be written, or the path is a folder, device or pipe.

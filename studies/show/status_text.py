@@ -102,7 +102,7 @@ def drawing(now: StudyStatus, width: int) -> Text:
 
 
 def styled_lines(now: StudyStatus, width: int | None) -> Iterator[Text]:
-    """All lines, within so many characters; None where any width will do."""
+    """All lines, within so many characters; None if any width will do."""
     for block in blocks(now):
         if isinstance(block, str):
             yield from (Text(line) for line in wrapped(block, width))

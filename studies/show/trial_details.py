@@ -20,7 +20,7 @@ class TrialDetails:
 
     Attributes:
         refused: the evaluations of its proposal that the builder refused, where it is a repair.
-        forecast: what was predicted of it; None where nothing was.
+        forecast: what was predicted of it; None if nothing was.
         final_levels: the newest exports of it at other optimization levels.
     """
 

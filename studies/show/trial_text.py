@@ -285,7 +285,7 @@ def _accuracy_line(name: str, accuracy: Accuracy, study: StudyRecord) -> str:
 
 
 def _unrelated(shown: TrialDetails) -> str:
-    """What is wrong with its outputs as a whole; empty where nothing is known to be."""
+    """What is wrong with its outputs as a whole; empty if nothing is known to be."""
     now = shown.standing
     return "".join(unrelated_text(now, now.point(int(row))) for row in np.flatnonzero(now.table.id == shown.record.id))
 

@@ -86,7 +86,7 @@ def rows(targets: Sequence[TargetRecord]) -> list[dict[str, Any]]:
 
 
 def own(targets: Sequence[TargetRecord], here: Target) -> TargetRecord | None:
-    """The study's target that this host is; None where it is none of them."""
+    """The study's target that this host is; None if it is none of them."""
     return next((record for record in targets if record.target.fingerprint == here.fingerprint), None)
 
 

@@ -20,7 +20,7 @@ def config_of(study: StudyRecord, target: TargetRecord | None, url: str | None =
     """What runs of a study on a target were asked to do: the study's options with the target's own over them.
 
     Args:
-        target: None where the study has none yet.
+        target: None if the study has none yet.
         url: of its database.
     """
     stored = {**study.config, **((target.options if target is not None else None) or {})}

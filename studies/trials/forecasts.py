@@ -26,7 +26,7 @@ class Compared:
     Attributes:
         trial: (n,) int64, ascending.
         predicted, std, measured: (n,) float64, all in the same unit.
-        scale: what errors are relative to, 0 where there is nothing; None for each measurement itself.
+        scale: what errors are relative to, 0 if there is nothing; None for each measurement itself.
         band: what two measurements that count as a tie may differ by, relative as errors are.
     """
 
@@ -67,7 +67,7 @@ class Forecasts:
                 yield name, f"the last {RECENT}", part.quality(RECENT)
 
     def verdict(self) -> str:
-        """What is predicted poorly, judged by the last trials, as sentences; empty where nothing is."""
+        """What is predicted poorly, judged by the last trials, as sentences; empty if nothing is."""
         latency, loss = self.latency.quality(RECENT), self.loss.quality(RECENT)
         judged = Judged(latency, loss, self.latency.band, self.loss.band)
         names = poor_names(judged)
@@ -77,7 +77,7 @@ class Forecasts:
 
 
 def compared(store: Store, now: Standing) -> Forecasts | None:
-    """Every forecast of the standing's target with what the search measured; None where there is none.
+    """Every forecast of the standing's target with what the search measured; None if there is none.
 
     Latencies are those of the search, which the sampler was told, also where they were measured again later.
     """

@@ -58,7 +58,7 @@ class Ledger:
         return evaluation_digest(assignment, self.target.ranges_digest or "", self.knobs)
 
     def find(self, assignment: Assignment) -> EvaluationRecord | None:
-        """The evaluation of an assignment as it is built now, running or finished; None where there is none."""
+        """The evaluation of an assignment as it is built now, running or finished; None if there is none."""
         return self.store.evaluations.find(self.target.id, self.digest(assignment))
 
     def ranges(self) -> Ranges:

@@ -45,7 +45,7 @@ class OpenTrials:
                 self._tell_open(other, record)
 
     def answer(self, trial: optuna.Trial, asked: Assignment, known: EvaluationRecord) -> bool:
-        """Let an evaluation that is there answer a trial, at once or when it is finished; False where it is gone."""
+        """Let an evaluation that is there answer a trial, at once or when it is finished; False if it is gone."""
         store = self._ledger.store
         try:
             store.trials.link(self._ledger.target.id, trial.number, known.id, asked=asked_unless_built(asked, known))

@@ -155,7 +155,7 @@ class Proposals:
 
     @time_spent("sampler")
     def least_ms(self, guidance: Callable[[], Guidance]) -> float | None:
-        """The least latency in ms that the guided sampler's forecasts call reachable; None where they say nothing.
+        """The least latency in ms that the guided sampler's forecasts call reachable; None if they say nothing.
 
         Args:
             guidance: for the forecasts where another sampler proposes.
@@ -239,7 +239,7 @@ class Proposals:
         return self.reopened(self.study.get_trials(deepcopy=False)[number])
 
     def asked_by(self, trial: FrozenTrial | optuna.Trial) -> Assignment | None:
-        """What a trial proposes; None where that is no mix, or it was cut off before all of that was settled."""
+        """What a trial proposes; None if that is no mix, or it was cut off before all of that was settled."""
         codes = codes_in(self._held(trial), self.space)
         return None if codes is None else self.space.assignment(codes)
 
@@ -250,7 +250,7 @@ class Proposals:
         return held(trial if isinstance(trial, FrozenTrial) else trial.storage.get_trial(trial._trial_id))
 
     def _refusal(self, trial: FrozenTrial | optuna.Trial) -> str:
-        """Why a trial can never be evaluated; empty where it can."""
+        """Why a trial can never be evaluated; empty if it can."""
         return refusal(self._held(trial), self.space)
 
     def give_up(self, trial: FrozenTrial | optuna.Trial) -> None:

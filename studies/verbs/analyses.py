@@ -61,7 +61,7 @@ def profile(
 
     Args:
         count: inferences of a profiled run.
-        again: measure anew what is stored.
+        again: measure again what is stored.
         against: another trial of the study, which is profiled too.
         changes: `model`, `data` where files have moved.
 
@@ -102,7 +102,7 @@ def remeasure(
         changes: `model`, `data` where files have moved.
 
     Returns:
-        What changed, in order of the evaluations; empty where nothing was to be measured.
+        What changed, in order of the evaluations; empty if nothing was to be measured.
 
     Raises:
         ConfigError: `trials` and `every` are both given.
@@ -186,7 +186,7 @@ def sensitivity(
         subject: the name of a study, whose stored pass is read or which is given one; or what to look at without a
             study, of which nothing is stored.
         thresholds: beyond which a group is sensitive.
-        again: measure anew what is stored.
+        again: measure again what is stored.
         changes: of a study: `sensitivity_time_s`, and `model`, `data` where files have moved.
         storage, target: of a study; None for the default database and the study's first target.
         events: told what happens.

@@ -125,7 +125,7 @@ def renew(
             another one.
         DataError: the fresh data cannot be used, or lack the labels that the metric needs.
         ConfigError: a limit means nothing for the metric, or the folder cannot be written.
-        RunError: the run could not go on; the same call goes on with it.
+        RunError: the run could not go on; the same call continues it.
     """
     if not data:
         raise ConfigError("renewing a study: expected fresh data to calibrate on. Add --data DATA.")

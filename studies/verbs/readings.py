@@ -91,7 +91,7 @@ def show(
 
 
 def exists(name: str, *, storage: str | None = None) -> bool:
-    """Whether there is a study of this name to go on with."""
+    """Whether there is a study of this name to continue."""
     try:
         with Store.open(storage or default_url(), write=False) as store:
             return any(summary.name == name for summary in store.studies.summaries())

@@ -36,7 +36,7 @@ class RecoveredModel:
         rows: of the rescue table.
         notes: what goes with it, one sentence each.
         metric: as a study's row has it.
-        folder: where the model and its ranges were written; None where that was not asked for.
+        folder: where the model and its ranges were written; None if that was not asked for.
     """
 
     record: RecoveryRecord

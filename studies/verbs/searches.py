@@ -85,7 +85,7 @@ def resume(
     new_target: bool = False,
     events: SearchEvents | None = None,
 ) -> SearchResult:
-    """Go on with a study, to its total of trials or a new one, as `bitfront resume`.
+    """Continue a study, to its total of trials or a new one, as `bitfront resume`.
 
     Args:
         changes: `trials`, limits, `time_limit_s`, and `model`, `data` where files have moved: by the names and with the
@@ -132,7 +132,7 @@ def worker(
 
 @contextmanager
 def _nothing_to_resume(inputs: AbstractContextManager[Checked]) -> Iterator[Checked]:
-    """Inputs of a study that is yet to be made: where they cannot even be tried, there is no run to go on with."""
+    """Inputs of a study that is yet to be made: where they cannot even be tried, there is no run to continue."""
     with ExitStack() as stack:
         try:
             good = stack.enter_context(inputs)

@@ -51,13 +51,13 @@ class Fault:
             ) from error
 
     def find(self, groups: Sequence[Group], assignment: Assignment) -> Group | None:
-        """The first group that it hits; None where there is none."""
+        """The first group that it hits; None if there is none."""
         pattern = re.compile(self.pattern)
         hit = (g for g in groups if pattern.search(g.name) or pattern.fullmatch(g.id))
         return next((group for group in hit if assignment[group.id] is self.precision), None)
 
     def happen(self, group: Group) -> None:
-        """Do what it does to a build; nothing where it happens at another time."""
+        """Do what it does to a build; nothing if it happens at another time."""
         act = ACTIONS[self.action][1]
         if act is not None:
             act(group, f"an invented fault: {group.name} in {self.precision.label}")

@@ -39,7 +39,7 @@ def cuda_index(device: str) -> int | None:
 
 
 def gpu_uuid(index: int) -> str | None:
-    """The UUID of a GPU as NVML and nvidia-smi spell it, `GPU-…`; None where the driver does not tell.
+    """The UUID of a GPU as NVML and nvidia-smi spell it, `GPU-…`; None if the driver does not tell.
 
     Args:
         index: CUDA's.
@@ -50,7 +50,7 @@ def gpu_uuid(index: int) -> str | None:
 
 
 def gpu_name(index: int) -> str | None:
-    """The model of a GPU, say `NVIDIA H200`; None where the driver does not tell.
+    """The model of a GPU, for example `NVIDIA H200`; None if the driver does not tell.
 
     Args:
         index: CUDA's.
@@ -82,7 +82,7 @@ def _ask_driver(index: int, function: str, arguments: Any) -> bool:
 
 
 def driver_version() -> str | None:
-    """The newest CUDA that the installed driver knows, say `13.0`; None without a driver."""
+    """The newest CUDA that the installed driver knows, for example `13.0`; None without a driver."""
     with suppress(OSError, AttributeError):
         driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
         if driver.cuDriverGetVersion(ctypes.byref(version)) == 0:
@@ -159,7 +159,7 @@ def _text(value: str | bytes) -> str:
 
 
 def visible_text() -> str:
-    """`CUDA_VISIBLE_DEVICES='…'` as it is set, for messages; empty where it is not set."""
+    """`CUDA_VISIBLE_DEVICES='…'` as it is set, for messages; empty if it is not set."""
     visible = os.environ.get(VISIBLE)
     return "" if visible is None else f"{VISIBLE}={visible!r}"
 

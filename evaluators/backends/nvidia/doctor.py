@@ -18,7 +18,7 @@ def gpu_checks(machine: Machine, needed_by: str = "") -> list[Check]:
     """The GPUs, what they compute natively, the CUDA of the driver, and whether their state can be read.
 
     Args:
-        needed_by: name of the backend that runs on a GPU alone; empty where none does.
+        needed_by: name of the backend that runs on a GPU alone; empty if none does.
     """
     if not machine.gpus:
         return [_no_gpu_check(needed_by)]
@@ -54,7 +54,7 @@ def _gpu_text(gpu: Mapping[str, str]) -> str:
 
 
 def precisions_text(compute_capability: str) -> str:
-    """What a GPU computes each precision in, by its compute capability, say `9.0`."""
+    """What a GPU computes each precision in, by its compute capability, for example `9.0`."""
     parts = [int(part) for part in compute_capability.split(".") if part.isdigit()]
     if not parts:
         return f"unknown compute capability {compute_capability!r}"

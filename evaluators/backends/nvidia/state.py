@@ -32,7 +32,7 @@ class GpuState:
         nvml: the pynvml module; imported where it is not given.
 
     Attributes:
-        note: why nothing can be read; empty where it can.
+        note: why nothing can be read; empty if it can.
     """
 
     def __init__(self, device: str | int, nvml: Any = None) -> None:
@@ -100,7 +100,7 @@ def slowdowns(reasons: int) -> list[str]:
 
 
 def others(running: set[int], own: Iterable[int]) -> int | None:
-    """How many of the processes on a device that we hold are not ours; None where that cannot be known."""
+    """How many of the processes on a device that we hold are not ours; None if that cannot be known."""
     if not running:
         return None
     foreign = running.difference(own)

@@ -88,7 +88,7 @@ def advice(version: str, built_for: str | None) -> str:
 
     Args:
         version: of onnxruntime-gpu.
-        built_for: the CUDA that it was built with, say `13.0`; None or empty where it does not tell.
+        built_for: the CUDA that it was built with, for example `13.0`; None or empty if it does not tell.
     """
     driver = discovery.driver_version()
     if driver is None:
@@ -105,6 +105,6 @@ def advice(version: str, built_for: str | None) -> str:
 
 
 def _major(version: str) -> int:
-    """0 where there is none."""
+    """0 if there is none."""
     first = version.partition(".")[0]
     return int(first) if first.isdigit() else 0

@@ -94,7 +94,7 @@ def import_onnxruntime() -> Any:
 
 
 def cpu_model() -> str:
-    """The processor's name, say `AMD EPYC 9754`; without clock or core count."""
+    """The processor's name, for example `AMD EPYC 9754`; without clock or core count."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

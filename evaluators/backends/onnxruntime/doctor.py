@@ -9,7 +9,7 @@ from search.installation import install_command
 
 
 def package_checks(machine: Machine, packages: Sequence[str]) -> list[Check]:
-    """What is wrong with the packages; empty where nothing is.
+    """What is wrong with the packages; empty if nothing is.
 
     Args:
         packages: names of those that install the module.

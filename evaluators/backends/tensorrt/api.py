@@ -126,7 +126,7 @@ def keeps_timing_cache(trt: Any) -> bool:
 
 
 def set_threads(builder: Any, count: int) -> int | None:
-    """Let a builder use so many threads, one unless it is told; how many, None where this version cannot be told."""
+    """Let a builder use so many threads, one unless it is told; how many, None if this version cannot be told."""
     if not hasattr(builder, "max_threads"):
         return None
     builder.max_threads = count
@@ -253,7 +253,7 @@ def first_error(errors: Sequence[str]) -> str:
 
 
 def named_group(message: str, groups: Sequence[Group], asked: Mapping[str, Precision] | None = None) -> str | None:
-    """Id of the group whose node, tensor or weight is named first in a message; None where none is.
+    """Id of the group whose node, tensor or weight is named first in a message; None if none is.
 
     Lowering names what it adds after what it serves, so such names count too. Of a fused region a message names the
     two ends, `{ForeignNode[first...last]}`: of these it is the one that was asked for the lower precision.

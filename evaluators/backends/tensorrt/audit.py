@@ -48,8 +48,8 @@ class EngineTensor:
 
     Attributes:
         words: its format and type, as TensorRT words them.
-        precision: None where it is of another type.
-        axes: how many of its sizes are more than 1; None where they are not told.
+        precision: None if it is of another type.
+        axes: how many of its sizes are more than 1; None if they are not told.
     """
 
     name: str
@@ -112,7 +112,7 @@ class EngineLayer:
             constants: names of tensors that are; those with more than one axis are weights, and tell.
 
         Returns:
-            None where it cannot be told.
+            None if it cannot be told.
         """
         if self.weights is not None:
             return self.weights
@@ -313,7 +313,7 @@ def _is_beside(tensor: EngineTensor, constants: Collection[str]) -> bool:
 
 
 def _told_by(tactic: str) -> Precision | None:
-    """What all of a tactic's name says that it reads and multiplies in; None where it says several, or nothing."""
+    """What all of a tactic's name says that it reads and multiplies in; None if it says several, or nothing."""
     types = {_TACTIC_TYPES.get(read) for read in _IN_TACTIC.findall(tactic.lower())}
     return types.pop() if len(types) == 1 else None
 

@@ -266,7 +266,7 @@ class TensorRTBuilder:
         return True
 
     def timing_cache(self) -> bytes | None:
-        """What the builder has measured so far, for other builds on this device; None where it cannot be used again."""
+        """What the builder has measured so far, for other builds on this device; None if it cannot be used again."""
         return self.timing.serialized()
 
     def _session(self, engine: Any, plan_bytes: int) -> TensorRTSession:

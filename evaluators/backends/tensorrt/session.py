@@ -230,7 +230,7 @@ class TensorRTSession:
             self.notes = ("launches could not be captured in a CUDA graph, so the latency includes their overhead",)
 
     def _instantiated(self, graph: Any) -> tuple[Any, Any]:
-        """CUDA's error, and the graph that can be launched, None where there is one."""
+        """CUDA's error, and the graph that can be launched, None if there is one."""
         error, *made = result = self._cuda.cudaGraphInstantiate(graph, 0)
         if int(error) == OUT_OF_MEMORY:
             checked(result)

@@ -19,7 +19,7 @@ class TimingCache:
 
     TensorRT 8.6 refuses a cache that was serialized in between, so there it lives in memory only.
 
-    The file only saves time. Once it cannot be read or written, builds go on with what is in memory, `notes` say why,
+    The file only saves time. Once it cannot be read or written, builds continue what is in memory, `notes` say why,
     and this process leaves the file alone: trying again may take long, and one that cannot be read may hold more than
     would be written over it.
     """
@@ -57,7 +57,7 @@ class TimingCache:
             self._give_up("kept", error)
 
     def _stored(self) -> bytes:
-        """What the file holds; nothing where there is none or it cannot be read."""
+        """What the file holds; nothing if there is none or it cannot be read."""
         try:
             return self._file.read_bytes() if self._file is not None else b""
         except FileNotFoundError:

@@ -128,7 +128,7 @@ class _Neighbours:
                 self._readers.setdefault(tensor.name, []).append(layer)
 
     def bound(self, layer: Any, index: int, reaches: Sequence[float]) -> float:
-        """Of one of the layer's outputs; 0 where nothing is known.
+        """Of one of the layer's outputs; 0 if nothing is known.
 
         Args:
             reaches: magnitudes of the layer's inputs.

@@ -109,7 +109,7 @@ def write_batches(
 
     Args:
         what: is read, for messages.
-        expected: how many batches there will be; None where nobody knows.
+        expected: how many batches there will be; None if nobody knows.
         most: samples that are taken; None for all.
 
     Raises:

@@ -122,7 +122,7 @@ def read_npy(path: Path) -> StoredArray:
 
 
 def map_npz(path: Path) -> dict[str, StoredArray] | None:
-    """The arrays of an `.npz` file where they lie; None where they are compressed or in another way not to be mapped.
+    """The arrays of an `.npz` file where they lie; None if they are compressed or in another way not to be mapped.
 
     Checksums are compared, which reads the file once.
 

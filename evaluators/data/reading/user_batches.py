@@ -40,7 +40,7 @@ def batches_of(data: Any, names: Sequence[str], what: str = "the data") -> Itera
 
 
 def count_batches(data: Any) -> int | None:
-    """How many batches there will be; None where nobody knows before they are read."""
+    """How many batches there will be; None if nobody knows before they are read."""
     if isinstance(data, Mapping):
         return 1
     try:

@@ -40,7 +40,7 @@ class Fault:
         after_db: the same with the fault mended, on samples that it was not found on where something was fitted.
         whole_db: SQNR of the whole output with the fault mended.
         axis: of a permutation, or of the scales and offsets; None for one number over the whole output.
-        size: of that axis; 0 where there is none.
+        size: of that axis; 0 if there is none.
         channels: indices on the axis that are wrong.
         order: of a permutation: what stands at each of `channels` belongs to this index. Of a layout: the axes of the
             expected array, in the order in which the output holds them.
@@ -68,7 +68,7 @@ def level_db(values: NDArray[Any], reference: NDArray[Any]) -> float:
 
 
 def ratio_db(power: float, noise: float) -> float:
-    """Power over noise in dB; infinite where there is no noise, minus infinity where it is no number."""
+    """Power over noise in dB; infinite if there is no noise, minus infinity where it is no number."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(power / noise) if power > 0 and math.isfinite(noise) else -math.inf

@@ -28,7 +28,7 @@ class WrapperOutput:
         to_evaluation_db, to_float_db: its SQNR against the evaluation's engine and against FP32; minus infinity where
             its shape is another.
         evaluation_to_float_db: SQNR of the engine against FP32, which says what quantization alone does.
-        fault: what explains the difference; None where there is none to explain, or nothing does.
+        fault: what explains the difference; None if there is none to explain, or nothing does.
     """
 
     name: str

@@ -15,7 +15,7 @@ _MOST_AXES = 5  # of which all orders are tried
 
 
 def find_layout(values: NDArray[Any], expected: NDArray[Any], before_db: float, threshold_db: float) -> Fault | None:
-    """The order of axes in which an output holds what is expected; None where no order explains it.
+    """The order of axes in which an output holds what is expected; None if no order explains it.
 
     Args:
         values: (samples, …) in the shape of `expected`, or in one with the same axes in another order.

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def find_permutation(values: NDArray[Any], expected: NDArray[Any], threshold_db: float) -> Fault | None:
-    """The axis whose entries stand in another order, and that order; None where no order explains the difference.
+    """The axis whose entries stand in another order, and that order; None if no order explains the difference.
 
     The order is found on every second sample and checked on the others; that of the samples themselves, axis 0, on
     every second entry of the next axis.

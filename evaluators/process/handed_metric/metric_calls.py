@@ -46,7 +46,7 @@ class SharedBatch:
     Attributes:
         file: that both processes map.
         outputs: name of an output → where it lies.
-        labels: where the labels lie; None where the data have none.
+        labels: where the labels lie; None if the data have none.
         count: how many samples there are.
         first: number of the first of them, for messages.
     """

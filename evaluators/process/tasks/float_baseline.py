@@ -84,7 +84,7 @@ class FloatBaseline:
             np.save(folder / _CLASSES, classes, allow_pickle=False)
 
     def classes(self, reference: accuracy.Reference) -> Classes | None:
-        """(samples,) the class that FP32 gives each sample of a reference; None where its outputs are no classes."""
+        """(samples,) the class that FP32 gives each sample of a reference; None if its outputs are no classes."""
         file = reference.folder / _CLASSES
         return np.load(file, allow_pickle=False) if file.exists() else None
 

@@ -168,7 +168,7 @@ class OpenData:
         )
 
     def _count_clusters(self) -> dict[str, int]:
-        """How many clusters each part has; empty where the data have no clusters."""
+        """How many clusters each part has; empty if the data have no clusters."""
         parts = {
             "calibration": (self.calibration_data, self.calibration_indices),
             "search": (self.data, self.search_indices),

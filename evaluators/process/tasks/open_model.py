@@ -79,7 +79,7 @@ class OpenModel:
         return Ranges.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
 
     def adopt(self, changes: Mapping[str, Any]) -> None:
-        """Go on with a changed job: `ranges`, or an `optimization_level` in `options`."""
+        """Continue a changed job: `ranges`, or an `optimization_level` in `options`."""
         self.job = replace(self.job, **changes)
         if "ranges" in changes:
             self._builder = None

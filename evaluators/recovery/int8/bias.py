@@ -68,7 +68,7 @@ class _Op:
 
 
 def correct_means(context: RecoveryContext, ranges: Ranges, assignment: Assignment) -> Proposal:
-    """Correct the ops that an assignment runs in INT8, anew: earlier scales and offsets of all ops are dropped.
+    """Correct the ops that an assignment runs in INT8, again: earlier scales and offsets of all ops are dropped.
 
     Args:
         ranges: whose roundings are kept.
@@ -207,7 +207,7 @@ def _maker(graph: ir.Graph, op: _Op) -> str:
 
 
 def _best(op: _Op, rows: Sequence[Array], reference: Sequence[Array], weights: Sequence[Floats]) -> Correction | None:
-    """The correction that leaves the least error on held-out batches; None where none helps.
+    """The correction that leaves the least error on held-out batches; None if none helps.
 
     Args:
         weights: of the samples of the first batches, which are fitted to; those behind them are held out.

@@ -37,7 +37,8 @@ class RoundStep(RecoveryStep):
     """Rounds weights by second moments of their inputs, as GPTQ does: see `second_moments.round_by_moments`.
 
     The largest weights of each channel keep their codes, so that the scale stays. What rounding takes from
-    a mean goes into the bias. Where means were corrected before, they are corrected anew: they made up for other codes.
+    a mean goes into the bias. Where means were corrected before, they are corrected again: they made up for other
+    codes.
     """
 
     name = "round"
@@ -139,7 +140,7 @@ class _Rounding:
         return found[0], found[1]
 
     def _codes(self, constants: OpConstants, known: Correction) -> _Codes | None:
-        """None where one scale serves several channels, or the op is none that rounding takes apart."""
+        """None if one scale serves several channels, or the op is none that rounding takes apart."""
         node, weight = constants.node, constants.weight
         axis = channel_axis(node, weight)
         if axis is None or node.op_type == "ConvTranspose":
@@ -155,7 +156,7 @@ class _Rounding:
 
 
 def _rounded(constants: OpConstants, known: Correction, codes: _Codes, rows: Array, others: Array) -> Correction | None:
-    """The correction with a rounding; None where the nearest codes lose little, or others lose hardly less.
+    """The correction with a rounding; None if the nearest codes lose little, or others lose hardly less.
 
     Args:
         rows: (parts, rows, inputs) to fit to; `others` judge.

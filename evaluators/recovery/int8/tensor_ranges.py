@@ -128,7 +128,7 @@ class _Choice:
         return replace(self._ranges, tensors={**self._ranges.tensors, **chosen})
 
     def uniform(self, method: str) -> Ranges | None:
-        """The ranges by one method for all tensors but those that a user set; None where the time is over."""
+        """The ranges by one method for all tensors but those that a user set; None if the time is over."""
         if self._context.seconds_left() <= 0:
             return None
         self._context.alive()
@@ -201,7 +201,7 @@ class _Choice:
         return self._context.emulator.open(ir.Model(extract(graph.graph, inputs, outputs), ir_version=graph.ir_version))
 
     def _tensor(self, name: str, full: Sequence[Arrays], piece: Piece) -> _Tensor | None:
-        """The scale that a tensor has; None where it is not quantized, or its range is not ours to choose."""
+        """The scale that a tensor has; None if it is not quantized, or its range is not ours to choose."""
         root = self._roots.get(name)
         seen = self._ranges.tensors.get(root or "")
         if root is None or seen is None or root in self._ranges.infinite or root in self._ranges.fixed:

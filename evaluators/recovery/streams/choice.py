@@ -123,7 +123,7 @@ def choose_exponents(stream: Stream, count: int, error: Callable[[Exponents, int
 
 
 def magnitudes_of(tensors: Mapping[str, Slot], values: Mapping[str, ChannelValues], count: int) -> Floats:
-    """(count,) largest value of every slot in any tensor; NaN where a tensor holds one."""
+    """(count,) largest value of every slot in any tensor; NaN if a tensor holds one."""
     found = np.zeros(count)
     for name, seen in values.items():
         slots = tensors[name]

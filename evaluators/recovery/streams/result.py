@@ -21,7 +21,7 @@ class Scaling:
 
     Attributes:
         constant: its name in the clean model; no other node reads it.
-        read, written: slots that broadcast to its shape; None where it has no such side.
+        read, written: slots that broadcast to its shape; None if it has no such side.
         is_weight: whether sums of its products make the output, so that it should not become too small for FP16.
     """
 

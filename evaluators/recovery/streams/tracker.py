@@ -149,7 +149,7 @@ def text(node: ir.Node, name: str, default: str) -> str:
 
 
 def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
-    """A list given by an attribute or, in newer opsets, by a constant input; None where it is not given."""
+    """A list given by an attribute or, in newer opsets, by a constant input; None if it is not given."""
     attribute = node.attributes.get(name)
     if attribute is not None:
         return [int(number) for number in attribute.as_ints()]

@@ -126,7 +126,7 @@ def lost_text(mix: Mix) -> str:
 
 
 def rescaled_text(mix: Mix) -> str:
-    """Which file the ranges belong to, where that is not the user's; empty where it is."""
+    """Which file the ranges belong to, where that is not the user's; empty if it is."""
     if not mix.source.rescaled:
         return ""
     return (

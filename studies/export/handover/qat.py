@@ -136,7 +136,7 @@ def _array(value: ir.Value | None) -> np.ndarray[Any, Any]:
 
 
 def module_name(node: str, weight: str | None) -> str | None:
-    """The PyTorch module that a layer comes from, as far as names tell; None where they do not.
+    """The PyTorch module that a layer comes from, as far as names tell; None if they do not.
 
     A weight that the exporter left as it is bears the module's name, `features.0.conv.weight`. Where BatchNorm was
     folded into it, the node's scopes do: `/features/features.0/conv/Conv` is `features.0.conv`.

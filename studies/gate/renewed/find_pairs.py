@@ -44,7 +44,7 @@ def gate_renewal(
 
 
 def resolve_drop(limits: GateLimits, metric: MetricScale) -> float:
-    """The drop that is allowed in the unit of the metric; none where nothing was said.
+    """The drop that is allowed in the unit of the metric; none if nothing was said.
 
     Raises:
         ConfigError: it means nothing for this metric.

@@ -29,9 +29,9 @@ class MixPair:
     """The engines of one mix before and after it was renewed.
 
     Attributes:
-        trial: of the study before; `again` of the renewed one, None where it has none.
-        before, now: their engines; `now` is None where the mix could not be evaluated again.
-        reason: why it could not be; empty where it was.
+        trial: of the study before; `again` of the renewed one, None if it has none.
+        before, now: their engines; `now` is None if the mix could not be evaluated again.
+        reason: why it could not be; empty if it was.
         best: whether these are the picks `best` of the two studies.
     """
 
@@ -48,7 +48,7 @@ class RenewedMix:
     """What the gate says of one mix.
 
     Attributes:
-        before, now: on the final split of the fresh data; None where an engine cannot be scored there.
+        before, now: on the final split of the fresh data; None if an engine cannot be scored there.
         check: whether it loses no more than it did, within what is allowed.
     """
 

@@ -21,8 +21,8 @@ class Renewal:
     Attributes:
         study: the new study; `renewed_from` the one before, which stays as it is.
         data: the fresh data.
-        best: trial of the new study's pick `best`; None where no mix keeps the limits on the fresh data.
-        folder: where that was exported; None where it was not asked for or did not pass.
+        best: trial of the new study's pick `best`; None if no mix keeps the limits on the fresh data.
+        folder: where that was exported; None if it was not asked for or did not pass.
     """
 
     study: str

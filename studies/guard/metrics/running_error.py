@@ -26,7 +26,7 @@ class RunningError:
         self._sums.setdefault(name, deque(maxlen=self._samples)).append(_squares(values, reference))
 
     def errors(self) -> dict[str, float]:
-        """Name → noise over power, at least 0; infinite where there is noise without power, or it is not finite."""
+        """Name → noise over power, at least 0; infinite if there is noise without power, or it is not finite."""
         return {name: _ratio(list(sums)) for name, sums in list(self._sums.items())}
 
 

@@ -110,7 +110,7 @@ class _FreshRun:
         return self._good.keeper.ask("looking at the fresh samples", progress).calibrations.observe_samples()
 
     def compare_loss(self, scored: bool) -> LossShift | None:
-        """The loss of the pick `best` on the fresh data beside that on the final split; None where there is none."""
+        """The loss of the pick `best` on the fresh data beside that on the final split; None if there is none."""
         best, why = self._now.picks.best, ""
         if not scored:
             why = f"the metric {self._now.metric.name} needs labels, and the fresh data have none"

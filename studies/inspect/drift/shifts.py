@@ -67,7 +67,7 @@ class LossShift:
         trial: that was scored.
         p: chance of as much more loss where nothing has changed.
         value: of the metric on the fresh samples; `fp32_value` that of FP32.
-        failure: why it could not be scored on them, say because its outputs are not finite; empty where it was.
+        failure: why it could not be scored on them, say because its outputs are not finite; empty if it was.
         drifted: whether it loses more than it did, beyond chance.
     """
 
@@ -96,7 +96,7 @@ class Judged:
 
     Attributes:
         shifts: every statistic of every tensor, the least likely by chance first.
-        loss: None where it was not compared.
+        loss: None if it was not compared.
         smallest: the least distance that is told from chance with so many samples and comparisons.
     """
 

@@ -29,8 +29,8 @@ class Trial:
     Attributes:
         name: of the groups kept, in words.
         kept: their ids, in the order of the graph.
-        accuracy: of the mix then; None where it could not be scored.
-        failure: why it could not; empty where it could.
+        accuracy: of the mix then; None if it could not be scored.
+        failure: why it could not; empty if it could.
         undone: whether the loss is gone.
     """
 
@@ -47,7 +47,7 @@ class Bisection:
 
     Attributes:
         trials: in the order in which they were made.
-        found: the fewest groups that undo the loss; None where there is no loss, or even float in all of them does not
+        found: the fewest groups that undo the loss; None if there is no loss, or even float in all of them does not
             undo it.
         kind, stretch: of the kinds of ops and of the stretches that undo it, the one with the fewest groups.
     """
@@ -73,7 +73,7 @@ def bisect(
 
     Args:
         lowered: ids of the groups that could be kept in float, in the order of the graph.
-        ranked: the same groups, the most sensitive first; empty where that is not known.
+        ranked: the same groups, the most sensitive first; empty if that is not known.
         kinds: name of a kind of ops → those of these groups that are of it.
         attempt: makes one trial from a name and the groups to keep in float.
     """

@@ -147,7 +147,7 @@ class _MixRun:
         return Trial(name, kept, found.accuracy, found.failure, undone)
 
     def _allowed_loss(self) -> float | None:
-        """What loss the limits allow; None where there are none."""
+        """What loss the limits allow; None if there are none."""
         fp32 = self._engines.evaluation("fp32").accuracy
         value = None if fp32 is None else fp32.value
         return min(self._good.limits.allowed_losses(value, self._metric.higher_is_better), default=None)

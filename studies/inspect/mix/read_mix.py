@@ -153,7 +153,7 @@ def _find_mapping(content: Any, path: str) -> Mapping[str, Any]:
 
 
 def _why_not(group: str, precision: Precision, space: Space) -> str:
-    """Why a group is not offered a precision; empty where it is."""
+    """Why a group is not offered a precision; empty if it is."""
     for choice in space.choices[group]:
         if choice.precision is precision:
             return choice.reason

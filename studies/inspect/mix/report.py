@@ -33,9 +33,9 @@ class EngineResult:
 
     Attributes:
         evaluation: as it was built, timed and scored on the search split.
-        latency: in turn with the other engines; None where there is no engine.
-        final: on the final split; None where it was not scored there.
-        final_failure: why not; empty where it was, or where there is no engine.
+        latency: in turn with the other engines; None if there is no engine.
+        final: on the final split; None if it was not scored there.
+        final_failure: why not; empty if it was, or where there is no engine.
         speedup: against uniform FP32.
     """
 
@@ -80,7 +80,7 @@ class LossExplanation:
     """What explains the loss of a mix, and the engine that confirms it.
 
     Attributes:
-        engine: the mix with what explains its loss in float; None where nothing does.
+        engine: the mix with what explains its loss in float; None if nothing does.
         confirmed: whether the loss of that engine is gone on the final split.
     """
 
@@ -111,9 +111,9 @@ class MixReport:
         fp32, mix: both engines.
         kept: ids of the groups that are in float because they are sensitive, and not as the mix says.
         sensitivities: of all groups alone.
-        explanation: None where it was not asked for, or the mix has no engine.
+        explanation: None if it was not asked for, or the mix has no engine.
         notes: what is noteworthy, one sentence each.
-        recovery: what was tried to make INT8 lose less; None where nothing was to be tried.
+        recovery: what was tried to make INT8 lose less; None if nothing was to be tried.
     """
 
     model: str
@@ -195,7 +195,7 @@ class MixReport:
         return [self._engine_text(name, engine) for name, engine in engines.items()]
 
     def rescue_cells(self) -> list[tuple[str, ...]]:
-        """The rescue table below `rescue_table.HEADER`; empty where no recovery was tried."""
+        """The rescue table below `rescue_table.HEADER`; empty if no recovery was tried."""
         return [] if self.recovery is None else rescue_cells(rescue_rows(self.recovery), self.metric)
 
     def _engine_text(self, name: str, engine: EngineResult) -> dict[str, str]:

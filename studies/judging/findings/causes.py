@@ -17,7 +17,7 @@ class Cause:
 
     Attributes:
         name: a few words, for tables.
-        evidence: the numbers that show it, in words; empty where the cause does not show in a row.
+        evidence: the numbers that show it, in words; empty if the cause does not show in a row.
         words: what goes on, one sentence.
         remedy: what to do about it, one sentence.
         steps: names of the recovery steps that do it, the likeliest first.

@@ -28,13 +28,13 @@ class DeviceRow:
     Attributes:
         number: place of the target in the study, from 1.
         name: of the target.
-        fp32_ms, int8_ms: latencies of the uniform engines; None where they were not measured.
+        fp32_ms, int8_ms: latencies of the uniform engines; None if they were not measured.
         int8_loss: of plain INT8 on the final samples where recovery measured it, otherwise of the uniform INT8 engine
-            on the search samples; None where neither is known.
-        trial: of the pick `best`, whose facts follow; None where nothing is picked.
+            on the search samples; None if neither is known.
+        trial: of the pick `best`, whose facts follow; None if nothing is picked.
         scheme: how many groups of it run in what; empty without a pick.
         latency_ms: of its engine.
-        final_value, final_loss: its metric and loss on the final samples; None where it was not scored there.
+        final_value, final_loss: its metric and loss on the final samples; None if it was not scored there.
         won_back: share of `int8_loss` that the pick does not lose, on the same split of the data; None where INT8 shows
             no loss beyond chance, or one of both losses is not known.
     """

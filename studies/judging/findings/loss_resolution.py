@@ -44,7 +44,7 @@ class Resolution:
 
 
 def find_resolutions(store: Store, now: Standing) -> tuple[Resolution, ...]:
-    """How finely the search and the final split tell losses apart; empty where that is not known yet.
+    """How finely the search and the final split tell losses apart; empty if that is not known yet.
 
     For shares without clusters the number of samples tells. Otherwise a uniform assignment below FP32 has to be scored
     first, whose loss shows how much samples vary, or how alike those of a cluster are.

@@ -78,7 +78,7 @@ def final_levels_json(found: Sequence[FinalLevel]) -> dict[str, Any]:
 
 
 def final_levels_csv(found: Sequence[FinalLevel], levels: Sequence[int]) -> dict[str, Any]:
-    """Three columns for each of some levels, empty where there is no export at it."""
+    """Three columns for each of some levels, empty if there is no export at it."""
     known = {each.level: each.to_json() for each in found}
     return {
         f"level_{level}_{name}": known.get(level, {}).get(name)
@@ -103,7 +103,7 @@ def final_level_text(found: FinalLevel) -> str:
 
 
 def compared_levels_text(manifest: Mapping[str, Any]) -> str:
-    """What an exported engine takes at its level, and its trial at the search's; empty where the level is the same."""
+    """What an exported engine takes at its level, and its trial at the search's; empty if the level is the same."""
     final, search = manifest["final_level"], manifest["search_level"]
     if final is None:
         return ""

@@ -59,7 +59,7 @@ def results_of(cause: Cause, record: RecoveryRecord | None) -> tuple[StepResult,
     """What the steps that do a cause's remedy did on a target, in the order of the cause.
 
     Args:
-        record: what was tried there; None where nothing was.
+        record: what was tried there; None if nothing was.
     """
     tried = {} if record is None else {step.name: step for step in record.steps}
     shares = {} if record is None else _shares(record)

@@ -21,9 +21,9 @@ class RescueRow:
 
     Attributes:
         step: name of a kept step, `PLAIN`, or what the last row is called.
-        before, after: losses on the final samples; None where they are not known.
-        won_back: share of plain INT8's loss that is gone; None where that shows no loss.
-        latency_ms: of the engine; None where it was not measured.
+        before, after: losses on the final samples; None if they are not known.
+        won_back: share of plain INT8's loss that is gone; None if that shows no loss.
+        latency_ms: of the engine; None if it was not measured.
         seconds: that the step took; None of what is no step.
     """
 
@@ -58,7 +58,7 @@ def rescue_rows(
     """Plain INT8, every step that was kept, and the mix of a search.
 
     Args:
-        plain_ms, recovered_ms: latency of plain INT8 and of INT8 with all that was kept; None where not measured.
+        plain_ms, recovered_ms: latency of plain INT8 and of INT8 with all that was kept; None if not measured.
     """
     rows = [RescueRow(PLAIN, None, record.plain, latency_ms=plain_ms)]
     for place, step in enumerate(record.kept):
@@ -101,7 +101,7 @@ def rescue_notes(record: RecoveryRecord, final_samples: int | None = None) -> li
     """What the table does not show: how it was scored, which steps were not kept, and notes; one sentence each.
 
     Args:
-        final_samples: of the whole split; None where that is not known.
+        final_samples: of the whole split; None if that is not known.
     """
     notes = []
     if record.plain is not None:

@@ -54,7 +54,7 @@ class Sensitivities:
         return {precision: sum(some) / len(some) for precision, some in errors.items()}
 
     def reasons(self, row: SensitivityRecord) -> tuple[str, ...]:
-        """Why a group is sensitive in a precision; empty where it is not."""
+        """Why a group is sensitive in a precision; empty if it is not."""
         limits, found = self.thresholds, []
         if row.error is None or row.sqnr_db is None:
             found.append("not finite")
@@ -77,7 +77,7 @@ class Sensitivities:
         return row.sqnr_db is not None and row.sqnr_db < self.thresholds.min_sqnr_db
 
     def verdict(self, row: SensitivityRecord) -> str:
-        """`sensitive`, else `truncated`, else `coarse`; empty where a group is none of them."""
+        """`sensitive`, else `truncated`, else `coarse`; empty if a group is none of them."""
         if self.reasons(row):
             return SENSITIVE
         return TRUNCATED if self.is_truncated(row) else COARSE if self.is_coarse(row) else ""

@@ -14,7 +14,7 @@ _INT8 = "baseline:int8"
 
 
 def study_rescue(now: Standing) -> list[RescueRow]:
-    """What INT8 lost and won back, and the best mix; empty where nothing was tried on the target."""
+    """What INT8 lost and won back, and the best mix; empty if nothing was tried on the target."""
     record = now.target.recovery
     if record is None or not record.steps:
         return []
@@ -49,7 +49,7 @@ def _mix(now: Standing, best: Point) -> Mix:
 
 
 def _int8_ms(now: Standing) -> float | None:
-    """Latency of uniform INT8, which has all that was kept; None where it was not measured."""
+    """Latency of uniform INT8, which has all that was kept; None if it was not measured."""
     rows = np.flatnonzero(now.table.role == _INT8)
     latency_ms = now.point(int(rows[0])).latency_ms if len(rows) else float("nan")
     return None if np.isnan(latency_ms) else latency_ms

@@ -49,14 +49,14 @@ class Candidates:
         loss: (n,) on the search split.
         loss_error: (n,) standard error of the loss.
         loss_band: (n,) half of its 95 % interval.
-        margin: (n,) standard errors from the estimate to the nearest accuracy limit; infinite where there is none.
+        margin: (n,) standard errors from the estimate to the nearest accuracy limit; infinite if there is none.
         latency_band: relative tie band of latency.
         eligible: (n,) bool: keep all limits by what the search measured.
         fails: (n,) bool: do not keep them on the final split.
         holds: (n,) bool: keep them there.
-        final_margin: (n,) as `margin`, of the final split; NaN where nothing was scored there.
+        final_margin: (n,) as `margin`, of the final split; NaN if nothing was scored there.
         on_front: (n,) bool: of the eligible ones.
-        fp32: row of the uniform FP32 baseline; None where it was not measured.
+        fp32: row of the uniform FP32 baseline; None if it was not measured.
         loss_unit: the loss that counts 1 in a score, see `search.values.score`.
     """
 

@@ -1,7 +1,7 @@
 """Which evaluations keep the limits, and how far the others are from them.
 
 Arrays are columns of evaluations of one target: latency in milliseconds, loss against FP32 in the metric's unit
-(≥ 0 when worse), NaN where a stage was not reached.
+(≥ 0 when worse), NaN if a stage was not reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Columns = Mapping[str, ArrayLike]  # column of a table of evaluations → (n,) v
 
 
 def overshoots(measures: Columns, limits: Limits, *, higher_is_better: bool) -> dict[str, Floats]:
-    """How far each row is beyond each limit that is set, relative to the limit; ≤ 0 where it is kept.
+    """How far each row is beyond each limit that is set, relative to the limit; ≤ 0 if it is kept.
 
     A limit of zero has no scale: the overshoot is then the plain difference. Missing measures (NaN) give NaN.
 
@@ -67,7 +67,7 @@ def keeps_limits(measures: Columns, limits: Limits, *, higher_is_better: bool) -
 
 
 def _beyond(measures: Columns, limit: Limit, bound: float, higher_is_better: bool) -> Floats:
-    """(n,) how far each row is beyond a limit, in its unit; NaN where the measure is missing."""
+    """(n,) how far each row is beyond a limit, in its unit; NaN if the measure is missing."""
     values = np.asarray(measures[limit.column], float)
     # Integer columns of the store hold negative numbers where nothing is known; losses and metrics may be negative.
     known = values if limit.bounds_accuracy else np.where(values < 0, np.nan, values)
@@ -104,7 +104,7 @@ def nearest(over: dict[str, Floats], eligible: ArrayLike, count: int = 3) -> lis
 
 
 def misses_only(over: dict[str, Floats], name: str) -> Bools:
-    """(n,) bool: rows beyond this one limit that keep all others; none where it is not set."""
+    """(n,) bool: rows beyond this one limit that keep all others; none if it is not set."""
     if name not in over:
         return np.zeros(len(next(iter(over.values()), ())), bool)
     result: Bools = over[name] > 0

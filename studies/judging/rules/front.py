@@ -1,7 +1,7 @@
 """The front: evaluations that no other beats by more than measurement noise.
 
 Arrays are columns of evaluations of one target: latency in milliseconds, loss against FP32 in the metric's unit
-(≥ 0 when worse), NaN where a stage was not reached.
+(≥ 0 when worse), NaN if a stage was not reached.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _plainly_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band:
 
 
 def _maybe_beaten_in_loss(lat: Floats, los: Floats, latency_band: float, band: Floats) -> Bools:
-    """What `_beaten_in_loss` asks of one row, asked of any two: False where that cannot be True."""
+    """What `_beaten_in_loss` asks of one row, asked of any two: False if that cannot be True."""
     end = np.searchsorted(lat, lat * (1 + latency_band), side="right")
     result: Bools = (_prefix_minima(los + band)[end] < los) & (_prefix_minima(los)[end] + band < los)
     return result

@@ -1,7 +1,7 @@
 """The hypervolume of a front over the uniform baselines, and its growth.
 
 Arrays are columns of evaluations of one target: latency in milliseconds, loss against FP32 in the metric's unit
-(≥ 0 when worse), NaN where a stage was not reached.
+(≥ 0 when worse), NaN if a stage was not reached.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def hypervolume_history(latency_ms: ArrayLike, loss: ArrayLike, eligible: ArrayL
 
 
 def _gains(latency_ms: ArrayLike, loss: ArrayLike, reference: Reference) -> tuple[Floats, Floats]:
-    """(n,) gains over the reference in log latency and in loss; zero where a measure is missing."""
+    """(n,) gains over the reference in log latency and in loss; zero if a measure is missing."""
     lat, los = np.asarray(latency_ms, float), np.asarray(loss, float)
     valid = np.isfinite(lat) & (lat > 0) & np.isfinite(los)
     x = np.log(reference.latency_ms) - np.log(np.where(valid, lat, reference.latency_ms))

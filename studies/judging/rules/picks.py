@@ -33,7 +33,7 @@ _SCORE = "score:"
 
 @dataclass(frozen=True)
 class Picks:
-    """Row numbers of the picks; None where no row keeps the limits.
+    """Row numbers of the picks; None if no row keeps the limits.
 
     Attributes:
         best: the one recommended pick.

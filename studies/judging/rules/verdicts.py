@@ -26,7 +26,7 @@ class Verdict(Enum):
 
     @property
     def holds(self) -> bool | None:
-        """None where nothing is known, or where there is nothing to hold."""
+        """None if nothing is known, or where there is nothing to hold."""
         return {Verdict.SURELY: True, Verdict.HOLDS: True, Verdict.FAILS: False}.get(self)
 
 
@@ -61,7 +61,7 @@ def margins(
         loss_error, value_error: (n,) standard errors of loss and metric value.
 
     Returns:
-        (n,) float64; infinite where no accuracy limit is set, NaN where a measure is missing.
+        (n,) float64; infinite if no accuracy limit is set, NaN if a measure is missing.
     """
     estimates = {LOSS: (loss, loss_error), METRIC_VALUE: (value, value_error)}
     found: Floats = np.full(np.shape(loss), np.inf)

@@ -7,5 +7,5 @@ from search.values import Target
 
 
 def caution_text(target: Target) -> str:
-    """The caution of a target's backend; empty where its numbers were measured, or where it is not known here."""
+    """The caution of a target's backend; empty if its numbers were measured, or where it is not known here."""
     return kind_named(target.backend).caution if target.backend in BACKENDS.shipped else ""

@@ -11,7 +11,7 @@ _MOST_NAMED = 3
 
 
 def final_text(now: Standing, point: Point) -> str:
-    """Loss on the final split with its interval, and what it says of the limits; empty where it was not scored."""
+    """Loss on the final split with its interval, and what it says of the limits; empty if it was not scored."""
     final = point.final
     if now.final.unscorable[point.row]:
         return "NaN or infinity"
@@ -51,7 +51,7 @@ def _disagreements(now: Standing) -> list[str]:
 
 
 def disagreement_text(now: Standing, point: Point) -> str:
-    """Two losses that differ by more than chance explains, and what both say together; empty where they do not."""
+    """Two losses that differ by more than chance explains, and what both say together; empty if they do not."""
     found = point.final.disagreement
     if found is None:
         return ""

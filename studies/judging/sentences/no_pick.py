@@ -13,7 +13,7 @@ from studies.store.records import FAILED
 
 
 def all_failed_text(now: Standing) -> str:
-    """How many evaluations failed, mostly with what, and the command that shows one; empty where not all did."""
+    """How many evaluations failed, mostly with what, and the command that shows one; empty if not all did."""
     found = now.details.failures
     if found is None:
         return ""
@@ -33,7 +33,7 @@ def nobody_text(now: Standing) -> str:
 
 
 def nothing_text(now: Standing) -> str:
-    """Why nothing keeps the limits or comes near; empty where there is no finished evaluation."""
+    """Why nothing keeps the limits or comes near; empty if there is no finished evaluation."""
     if now.details.failures is not None:
         return all_failed_text(now)
     ok = now.table.status == "ok"

@@ -38,7 +38,7 @@ def numbers_text(now: Standing, point: Point) -> str:
 
 
 def ties_text(now: Standing, point: Point, name: str) -> str:
-    """What a pick beats by noise alone: `ties with trial 7`; empty where it beats all others clearly."""
+    """What a pick beats by noise alone: `ties with trial 7`; empty if it beats all others clearly."""
     rows = point.ties.get(name, ())
     if not rows:
         return ""

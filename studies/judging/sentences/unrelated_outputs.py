@@ -14,7 +14,7 @@ MARK = "UNRELATED TO FP32"
 
 
 def unrelated_text(now: Standing, point: Point) -> str:
-    """What is wrong with the outputs of an evaluation, and what to do; empty where nothing is known to be."""
+    """What is wrong with the outputs of an evaluation, and what to do; empty if nothing is known to be."""
     if not point.unrelated:
         return ""
     named = f"trial {point.trial}" if point.trial >= 0 else "the engine built again for this export"

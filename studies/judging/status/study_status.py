@@ -90,7 +90,7 @@ class TargetStatus:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the last evaluation at the recent rate; None where nobody works or nothing was finished yet."""
+        """Seconds to the last evaluation at the recent rate; None if nobody works or nothing was finished yet."""
         left = self.wanted - self.tally.finished
         if not self.alive or left <= 0 or not self.tally.recent:
             return None

@@ -24,7 +24,7 @@ class TimeTable:
             absent. Their sum is the busy time.
         wall_s: seconds in which at least one worker was at it, from the start of its command to its last word.
         workers: how many there were.
-        began: of the first one's command, by the database's clock; None where there was none.
+        began: of the first one's command, by the database's clock; None if there was none.
     """
 
     seconds: Mapping[str, float]

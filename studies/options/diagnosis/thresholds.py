@@ -123,7 +123,7 @@ def split_thresholds(options: Mapping[str, Any]) -> tuple[Thresholds, dict[str, 
     """The thresholds among the options of a command line, and the other options.
 
     Args:
-        options: name → list of texts; an empty list or None where it was not given.
+        options: name → list of texts; an empty list or None if it was not given.
 
     Raises:
         ConfigError: a value cannot be read, or is given twice.

@@ -36,14 +36,14 @@ class ClaimSource(Protocol):
     """Where claims come from, and what becomes of their results."""
 
     def claim_next(self, now: Standing, *, searching: bool) -> Claim | None:
-        """Begin the next evaluation; None where there is nothing to begin now.
+        """Begin the next evaluation; None if there is nothing to begin now.
 
         Args:
             searching: whether new evaluations are wanted; otherwise only what is owed to those that were begun.
         """
 
     def settle(self, claim: Claim, evaluation: Evaluation) -> EvaluationRecord | None:
-        """Record the result of a claim and tell Optuna; the new evaluation, None where it is none."""
+        """Record the result of a claim and tell Optuna; the new evaluation, None if it is none."""
 
     def wait(self, now: Standing) -> bool:
         """Wait a moment for what other workers are at, where the search cannot end before; whether it was waited."""

@@ -84,7 +84,7 @@ class RegainedClaims:
             return _Held(record, task.pop_all())
 
     def _claim(self, record: EvaluationRecord) -> Claim:
-        """It is evaluated anew: where its engine was not kept another build need not be as fast, nor run as asked."""
+        """It is evaluated again: where its engine was not kept another build need not be as fast, nor run as asked."""
         trial = -1 if record.trial is None else record.trial
         since_s = self._work.pace.passed_s
         return Claim(record.id, record.evaluation.assignment, trial, since_s, bool(record.role), stoppable=False)

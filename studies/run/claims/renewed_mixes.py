@@ -15,7 +15,7 @@ from studies.store.target_options import config_of
 
 
 def renewed_mixes(work: Work) -> list[Assignment]:
-    """The front of the study that this one renews, as this target offers it; empty where it renews none."""
+    """The front of the study that this one renews, as this target offers it; empty if it renews none."""
     store, study = work.ledger.store, work.ledger.study
     name = store.studies.name_renewed(study)
     if name is None:

@@ -22,7 +22,7 @@ class Repairs:
         note: told what is built no more.
 
     Attributes:
-        unbuildable: (group id, precision) that was refused and is built no more; none where that is not heeded.
+        unbuildable: (group id, precision) that was refused and is built no more; none if that is not heeded.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, note: Callable[[str], None]) -> None:

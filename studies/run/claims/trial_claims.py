@@ -103,7 +103,7 @@ class TrialClaims:
         return None
 
     def _room(self) -> int:
-        """How many more evaluations may be begun; none where all that can be built are there."""
+        """How many more evaluations may be begun; none if all that can be built are there."""
         counts = self._work.ledger.counts()
         there = counts.finished + counts.running
         return 0 if self._repairs.all_built(there) else self._stop.wanted(there) - there
@@ -124,7 +124,7 @@ class TrialClaims:
         return _Wanted(trial, asked, self._repairs.buildable(asked), left, since_s)
 
     def _begin(self, wanted: _Wanted) -> Claim | None:
-        """A claim of a new evaluation; None where one that is there answers the trial, or no more are wanted."""
+        """A claim of a new evaluation; None if one that is there answers the trial, or no more are wanted."""
         store, target = self._work.ledger.store, self._work.ledger.target.id
         digest, known = self._work.ledger.digest(wanted.built), self._work.ledger.find(wanted.built)
         if known is None:

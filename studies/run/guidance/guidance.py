@@ -76,7 +76,7 @@ def _measured_noise(ledger: Ledger, layout: Layout) -> NoisePrior | None:
 
 
 def _errors(layout: Layout, found: sensitivities.Errors) -> NDArray[np.float64]:
-    """(groups, precisions) relative output error, NaN where not measured."""
+    """(groups, precisions) relative output error, NaN if not measured."""
     errors = np.full((len(layout.groups), len(layout.palette)), np.nan)
     errors[:, layout.places[Precision.FP32]] = 0.0
     finite = [error for error in found.values() if np.isfinite(error)]

@@ -33,7 +33,7 @@ def rounding(target: Target) -> tuple[str, str, str]:
 
 
 def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
-    """Sensitivities that another target of the study has and that hold here; empty where they have to be measured.
+    """Sensitivities that another target of the study has and that hold here; empty if they have to be measured.
 
     They hold where ranges and rounding are the same and the other target was offered all that this one is.
     """
@@ -54,7 +54,7 @@ def known_sensitivities(work: Work) -> tuple[SensitivityRecord, ...]:
 
 
 def elsewhere(work: Work, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
-    """The evaluations of that other target which says most of this one; None where no other has enough.
+    """The evaluations of that other target which says most of this one; None if no other has enough.
 
     Args:
         multiply_adds: (groups,) to share latencies by where profiles say nothing.
@@ -88,7 +88,7 @@ def _likeness(here: Target, other: TargetRecord, rows: Elsewhere) -> tuple[bool,
 
 
 def _rows(ledger: Ledger, other: TargetRecord, layout: Layout, multiply_adds: NDArray[np.float64]) -> Elsewhere | None:
-    """What was measured on another target; None where that is too little."""
+    """What was measured on another target; None if that is too little."""
     now = standing(ledger.store, ledger.study, other, ledger.limits)
     rows = [int(row) for row in np.flatnonzero(now.measures.complete & np.isfinite(now.table.loss))]
     uniform = [row for row in now.measures.baselines if row in rows]

@@ -123,7 +123,7 @@ def seconds_for(config: SearchConfig, expected_s: float | None) -> float:
     """How long the pass may take: as asked for, else a share of the study, 60 s at most.
 
     Args:
-        expected_s: how long the study will take; None where nothing is known of that.
+        expected_s: how long the study will take; None if nothing is known of that.
     """
     if config.sensitivity_time_s is not None:
         return config.sensitivity_time_s

@@ -60,7 +60,7 @@ class BackgroundCall:
         return self._answer
 
     def failure(self) -> str:
-        """Why there is no answer, in words; empty where there is one."""
+        """Why there is no answer, in words; empty if there is one."""
         return "" if self._error is None else str(self._error)
 
     def close(self) -> None:

@@ -38,10 +38,10 @@ class Remeasured:
     """What measuring again changed of one evaluation.
 
     Attributes:
-        trial: lowest Optuna trial that it answers; None where no trial asked for it.
+        trial: lowest Optuna trial that it answers; None if no trial asked for it.
         before_ms, after_ms: the latency that counted before and counts now.
         tries: how often it was measured now.
-        doubts_before, doubts: what was doubtful in the one and is in the other; empty where nothing is.
+        doubts_before, doubts: what was doubtful in the one and is in the other; empty if nothing is.
     """
 
     trial: int | None

@@ -28,7 +28,7 @@ def measure_drift(work: Work, now: Standing, row: int) -> float:
 
 @time_spent("tie band")
 def time_rebuild(bench: Bench, assignment: Assignment, reference_ms: float | None = None) -> Latency:
-    """Build an assignment anew in the process that is warm, and measure its latency alone.
+    """Build an assignment again in the process that is warm, and measure its latency alone.
 
     Args:
         reference_ms: what the baseline usually takes on a relative target.

@@ -115,7 +115,7 @@ class TieBand(Hook):
     # -- one repetition --------------------------------------------------------------------------------------------
 
     def _one_more(self, now: Standing) -> bool:
-        """Take the next repetition and store it; False where none is left."""
+        """Take the next repetition and store it; False if none is left."""
         repeats = self._work.ledger.store.targets.repeats(self._work.ledger.target.id)
         row = self._row(now, repeats)
         kind = next_kind(self._first(now, row), repeats)
@@ -133,7 +133,7 @@ class TieBand(Hook):
         return True
 
     def _rebuilt(self, now: Standing, row: int) -> Latency:
-        """Build a baseline anew in the process that is warm, and time it."""
+        """Build a baseline again in the process that is warm, and time it."""
         return repeatability.time_rebuild(self._work.bench, repeatability.assignment_of(self._work.ledger, now, row))
 
     def _first(self, now: Standing, row: int) -> float:

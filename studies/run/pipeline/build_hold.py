@@ -17,7 +17,7 @@ LONGEST_S = 60.0  # that builds stand still: a latency takes a few seconds
 class BuildHold:
     """Stops the processes that build, from entering the context to leaving it; may be entered again meanwhile.
 
-    A process that is stopped in the middle of a build goes on with it later as if nothing had been. None is stopped for
+    A process that is stopped in the middle of a build continues it later as if nothing had been. None is stopped for
     longer than a minute: it may hold something that the measurement waits for. Safe to use from several threads.
     """
 

@@ -28,7 +28,7 @@ class Pipeline(Protocol):
         """Begin to evaluate a claim."""
 
     def wait_finished(self) -> Sequence[Result]:
-        """Wait until claims are evaluated, at once where none is; none where nothing was started.
+        """Wait until claims are evaluated, at once where none is; none if nothing was started.
 
         Raises:
             MetricError, ArtifactError, InputError: what no other candidate would survive either.

@@ -1,7 +1,7 @@
 """Correcting the biases of the picks, each for its own mix, before they are confirmed.
 
 The corrections of a study are fitted to all INT8. In a mix the groups in float feed other values to those in INT8, so
-the picks, and they alone, are corrected anew.
+the picks, and they alone, are corrected again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PickBiases:
 
     @cached_property
     def _has_means(self) -> bool:
-        """Whether all INT8 has corrected means, without which there is nothing to correct anew."""
+        """Whether all INT8 has corrected means, without which there is nothing to correct again."""
         ledger = self._work.ledger
         record = ledger.target.recovery
         if record is None or all(step.exact for step in record.kept):
@@ -109,7 +109,7 @@ class PickBiases:
         return bool(narrow) and narrow != offered
 
     def _seconds(self, now: Standing, count: int) -> float | None:
-        """For one of so many picks, which share what recovery may take; None where the time limit leaves too few."""
+        """For one of so many picks, which share what recovery may take; None if the time limit leaves too few."""
         pace = self._work.pace
         spare_s = pace.left_s - pace.evaluation_s(now) - pace.finalists_s(now, len(finalist_rows(now)))
         if spare_s < max(_LEAST_S, self._took_s):
@@ -191,7 +191,7 @@ def _loss_of(accuracy: Accuracy | None) -> LossEstimate:
 
 
 def find_harm(before: Evaluation, after: Evaluation, most_ms: float) -> str:
-    """Why a corrected engine does not take the place of the one before, in words; empty where it does.
+    """Why a corrected engine does not take the place of the one before, in words; empty if it does.
 
     Args:
         most_ms: that it may take.

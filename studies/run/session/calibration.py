@@ -30,7 +30,7 @@ def calibrated(
     """What a target is calibrated with; the ranges are among the artifacts then.
 
     Raises:
-        StudyError: the study's ranges are gone, and those calibrated anew are not the same.
+        StudyError: the study's ranges are gone, and those calibrated again are not the same.
         EvaluatorError: the evaluator process dies over it, or a step that was named fails.
     """
     if target.ranges_digest is not None and target.ranges_digest in artifacts:
@@ -147,7 +147,7 @@ def calibrate_recovered(good: Checked, progress: Events) -> tuple[Ranges, Recove
     """Ranges with what recovery changed, of inputs that no study keeps them for, and what it tried.
 
     Returns:
-        The record is None where nothing was to be tried.
+        The record is None if nothing was to be tried.
 
     Raises:
         EvaluatorError: the evaluator process dies over it, or a step that was named fails.

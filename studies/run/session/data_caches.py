@@ -28,7 +28,7 @@ def function_sources(config: SearchConfig) -> tuple[str, ...]:
 
 
 def study_cache(config: SearchConfig) -> Path | None:
-    """Where a study keeps the samples that functions give; None where it is to keep none."""
+    """Where a study keeps the samples that functions give; None if it is to keep none."""
     return None if config.no_cache else inputs_folder(config.study, config.storage)
 
 

@@ -13,7 +13,7 @@ from studies.options.quantities import ShapeSpec
 
 
 def with_shapes_of_data(config: SearchConfig) -> SearchConfig:
-    """The configuration with a shape for each dynamic input that has none, where the data tell it.
+    """The configuration with a shape for each dynamic input that has none, if the data tell it.
 
     The batch is never that of the data: it is what `--batch` says.
 

@@ -9,7 +9,7 @@ _MOST = 2  # times the measured batch: what the advice names as the largest
 
 
 def frozen_batch_text(model: Model, config: SearchConfig) -> str:
-    """That engines take exactly one batch size, why, and what keeps it open; empty where it is open."""
+    """That engines take exactly one batch size, why, and what keeps it open; empty if it is open."""
     frozen = [spec for spec in model.inputs if not _is_open(model, spec.name)]
     if not frozen:
         return ""

@@ -224,7 +224,7 @@ def calibrate(good: Checked, method: str) -> Ranges:
 
 
 def adopt_ranges(keeper: EvaluatorProcess, folder: Path, ranges: Ranges) -> None:
-    """Let an evaluator process go on with ranges.
+    """Let an evaluator process continue ranges.
 
     Args:
         folder: where the process reads them from, as long as it lives.
@@ -254,7 +254,7 @@ def check_searchable(good: Checked) -> None:
 
 
 def calibration_cache_of(config: SearchConfig) -> dict[str, float] | None:
-    """What `--calibration-cache` holds, magnitude by tensor; None where it was not given.
+    """What `--calibration-cache` holds, magnitude by tensor; None if it was not given.
 
     Raises:
         ConfigError: the file cannot be read.

@@ -107,10 +107,10 @@ def given_options(config: SearchConfig) -> dict[str, Any]:
 
 
 def check_unchanged(good: Checked, study: StudyRecord, target: TargetRecord | None) -> None:
-    """Refuse to go on with other inputs than the study was made of.
+    """Refuse to continue other inputs than the study was made of.
 
     Args:
-        target: that it has to be; None where the study has none yet, or any.
+        target: that it has to be; None if the study has none yet, or any.
 
     Raises:
         StudyError: naming all that changed, or how this host differs from the target.

@@ -103,7 +103,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
 def _reasons(
     store: Store, now: Standing, assignments: Mapping[int, Assignment], diagnosis: Sensitivities | None
 ) -> list[LayerReason]:
-    """Why layers of the recommended mix stayed in a higher precision; empty where nothing is recommended."""
+    """Why layers of the recommended mix stayed in a higher precision; empty if nothing is recommended."""
     best = best_point(now)
     if best is None:
         return []

@@ -27,7 +27,7 @@ class View:
     Attributes:
         latency: in milliseconds.
         near: losses of the front, the picks and the limit, on the metric's axis.
-        far: losses beyond them, in a strip above on a scale of its own; None where one scale shows all.
+        far: losses beyond them, in a strip above on a scale of its own; None if one scale shows all.
     """
 
     latency: Range

@@ -90,7 +90,7 @@ def layer_reasons(
 
     Args:
         choices: what each group may take on the target.
-        found: what groups do alone in lower precisions; None where that was not measured.
+        found: what groups do alone in lower precisions; None if that was not measured.
     """
     offered = [choice.precision for choice in choices if choice.offered]
     if not offered:

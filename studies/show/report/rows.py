@@ -31,20 +31,20 @@ class Metric(MetricScale):
         return 100.0 if self.ratio else 1.0
 
     def axis_value(self, loss: float | None) -> float | None:
-        """Where a loss lies on an axis; None where it is missing or not finite."""
+        """Where a loss lies on an axis; None if it is missing or not finite."""
         return None if loss is None or not math.isfinite(loss) else self.axis_factor * loss
 
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One evaluation; None or NaN where a stage was not reached.
+    """One evaluation; None or NaN if a stage was not reached.
 
     Attributes:
         trial: the number that users know it by; -1 where no trial asked for it.
         loss_low, loss_high: 95 % interval of the loss.
         role: `baseline:fp32` and the like; empty for a candidate.
         spread: inter-quartile range of the latency samples over their median.
-        label: short name, say `all INT8` or `12 int8, 4 fp16`.
+        label: short name, for example `all INT8` or `12 int8, 4 fp16`.
         picked: whether it is one of the picks, which need not be on the front.
         complete: whether all samples were seen, not stopped early.
         text: further lines about it for the hover box.
@@ -92,7 +92,7 @@ class PickRow:
         search_low, search_high: 95 % interval of the loss of the search.
         final_low, final_high: 95 % interval that allows for how many were tried there.
         holds: whether the limits hold there; None when not scored, or where there are no limits.
-        verdict: the same in words, say `holds surely`.
+        verdict: the same in words, for example `holds surely`.
         tries: how many were looked at there until this one was taken.
         not_sure: the search alone is not sure that it keeps the accuracy limits.
         ties: what it beats by noise alone, in words.
@@ -200,7 +200,7 @@ class ReportData:
     """Everything that a report shows.
 
     Attributes:
-        target: the target in words, say `onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile`.
+        target: the target in words, for example `onnxruntime 1.31 on AMD EPYC, 1 thread, 20th percentile`.
         samples: how many calibrate, are searched on and are final, with their clusters.
         evaluations: in order of trial; failed ones included.
         precisions: trial of each front evaluation → precision label per group, in the order of `groups`;
@@ -209,17 +209,17 @@ class ReportData:
         unbuildable: (group id, name, precision label) that the engine's builder refused on this target.
         audited: (obeyed, not obeyed, opaque) groups, summed over all audited evaluations.
         hypervolume: (trial, volume) after each finished evaluation, in order.
-        forecasts: predicted against measured; None where nothing was predicted.
+        forecasts: predicted against measured; None if nothing was predicted.
         environment: name → value, flat.
         notes: further sentences about the study.
-        beside: this target beside others of the study; None where it is shown alone.
-        diagnosis: what groups do alone in lower precisions, and why; None where it was not measured.
+        beside: this target beside others of the study; None if it is shown alone.
+        diagnosis: what groups do alone in lower precisions, and why; None if it was not measured.
         rescue: plain INT8, each recovery step that was kept, and the best mix; empty where recovery tried nothing.
         rescue_notes: what goes with it, one sentence each.
         story: what was found, at a glance.
         warnings: what a reader has to know before all else, one sentence each.
         reasons: why layers of the recommended mix are in a higher precision than others, in the order of the graph.
-        deployment: how the recommended mix is exported and run; None where there is none.
+        deployment: how the recommended mix is exported and run; None if there is none.
         time_spent: seconds, share and what they were spent on, in words, the most first.
         time_text: whose time that is, in words.
         seconds: kind of work → seconds, the most first; for the figure.

@@ -93,7 +93,7 @@ def _value(now: Standing, name: str, point: Point) -> str:
 
 
 def _final_sentence(now: Standing) -> str:
-    """What the data that the search never saw say of the best; empty where there is none, or it was not scored."""
+    """What the data that the search never saw say of the best; empty if there is none, or it was not scored."""
     best = best_point(now)
     if best is None or not best.final.scored:
         return ""

@@ -70,7 +70,7 @@ def points_table(
 
 
 def limits_legend(table: TextTable) -> str:
-    """What the words in the column `limits` mean; empty where there is none."""
+    """What the words in the column `limits` mean; empty if there is none."""
     if "limits" not in table.header:
         return ""
     place = table.header.index("limits")
@@ -80,7 +80,7 @@ def limits_legend(table: TextTable) -> str:
 
 
 def limits_word(now: Standing, point: Point) -> str:
-    """Whether an evaluation keeps the limits, in one word; empty where nothing is known or asked."""
+    """Whether an evaluation keeps the limits, in one word; empty if nothing is known or asked."""
     if not now.limits or point.status != OK:
         return ""
     verdict = point.final.verdict
@@ -201,7 +201,7 @@ def _shorten_mixes(header: str, cells: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _mix_counts(text: str) -> dict[str, int]:
-    """Label → groups, 0 for all of them; empty where the text is no mix."""
+    """Label → groups, 0 for all of them; empty if the text is no mix."""
     found = {}
     for part in text.split(", "):
         count, _, label = part.partition(" ")

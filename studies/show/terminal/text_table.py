@@ -20,7 +20,7 @@ class Column:
         header: its heading.
         right: whether cells stand at the right, as numbers do.
         drop: columns with a higher number are left out first where there is no room; 0 is never left out.
-        least: cells may lose their middle down to this width; 0 where they may not.
+        least: cells may lose their middle down to this width; 0 if they may not.
         note: where there is no room, its texts are told below the table, each with the rows that it is said of.
         shorten: (header, cells) → shorter ones, where there is no room.
         told_whole: cells that were shortened are told whole below the table.
@@ -64,7 +64,7 @@ class TextTable:
         return replace(self, columns=columns, rows=rows)
 
     def fit(self, width: int | None) -> FittedTable:
-        """The table within so many characters; None where any width will do.
+        """The table within so many characters; None if any width will do.
 
         What has no room is given up in this order: notes go below the table, headers and cells are shortened, long
         cells lose their middle, columns are left out.

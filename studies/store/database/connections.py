@@ -99,7 +99,7 @@ def hold_longer(connection: Connection) -> None:
 
 
 def no_way_to(url: URL) -> str:
-    """Why the network does not get to the server's host; empty where it does, also where nothing answers there.
+    """Why the network does not get to the server's host; empty if it does, also where nothing answers there.
 
     psycopg says of an unreachable host what it says of a server that is going down: that it closed the connection.
     """

@@ -57,7 +57,7 @@ def read_evaluation(connection: Connection, evaluation_id: int) -> records.Evalu
 
 
 def final_failure(notes: Sequence[str] | None) -> str:
-    """Why an evaluation could not be scored on the final split; empty where nothing says so."""
+    """Why an evaluation could not be scored on the final split; empty if nothing says so."""
     return next((note.removeprefix(records.OF_FINAL) for note in notes or () if note.startswith(records.OF_FINAL)), "")
 
 

@@ -10,7 +10,7 @@ from studies.store.records import EvaluationTable, RoundTable
 
 
 def confirmed_ms(table: EvaluationTable) -> NDArray[np.float64]:
-    """(n,) latency in ms of the round that counts of each evaluation; NaN where that is the search's own."""
+    """(n,) latency in ms of the round that counts of each evaluation; NaN if that is the search's own."""
     return confirmed(table.id, table.baseline_ms, table.doubts, table.again, table.reference_ms)
 
 

@@ -19,7 +19,7 @@ several processes on a CPU by 2.3 %."""
 
 
 def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
-    """Which repetition comes next: builds and fresh processes in turn, as many as it takes; None where all are there.
+    """Which repetition comes next: builds and fresh processes in turn, as many as it takes; None if all are there.
 
     Args:
         first: what the baseline itself took in the search, on the scale of `scaled`.
@@ -32,7 +32,7 @@ def next_kind(first: float, repeats: Sequence[RepeatRecord]) -> str | None:
 
 
 def spreads(first: float, repeats: Sequence[RepeatRecord]) -> dict[str, float]:
-    """`rebuild` and `repeatability`: the relative ranges of engines built anew, and of one in fresh processes."""
+    """`rebuild` and `repeatability`: the relative ranges of engines built again, and of one in fresh processes."""
     rebuilt, loaded = _values(first, repeats)
     return {"repeatability": band_of(loaded) if loaded else 0.0, "rebuild": band_of(rebuilt)}
 
@@ -58,7 +58,7 @@ def band_of(values_ms: Sequence[float]) -> float:
 
 
 def _values(first: float, repeats: Sequence[RepeatRecord]) -> tuple[list[float], list[float]]:
-    """Of engines built anew, the first one included, and of one engine in fresh processes."""
+    """Of engines built again, the first one included, and of one engine in fresh processes."""
     of = {kind: [scaled(r.raw_ms, r.baseline_ms) for r in repeats if r.kind == kind] for kind in (REBUILD, PROCESS)}
     return [first, *of[REBUILD]], of[PROCESS]
 

@@ -49,7 +49,7 @@ def usual_baseline(
 
 
 def read_reference_ms(connection: Connection, study_target_id: int) -> float | None:
-    """What the baseline usually takes on a target; None where it has no baseline."""
+    """What the baseline usually takes on a target; None if it has no baseline."""
     e = tables.Evaluation
     searched = e.role != records.EXPORT
     known = (e.study_target_id == study_target_id, e.baseline_ms.is_not(None), searched)

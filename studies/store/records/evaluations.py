@@ -57,9 +57,9 @@ class EvaluationRecord:
             `evaluation.artifact` is None, `evaluation.profile` empty (`engines.profile` reads it), and scores and
             samples have passed through float32.
         rounds: every measurement; round 0 is `evaluation.latency`.
-        final: accuracy on the final split; None where it was not scored, or could not be.
-        final_failure: why it could not be scored there; empty where it was, or was not tried.
-        mix_bias: what came of correcting its biases for this mix; None where that was not tried.
+        final: accuracy on the final split; None if it was not scored, or could not be.
+        final_failure: why it could not be scored there; empty if it was, or was not tried.
+        mix_bias: what came of correcting its biases for this mix; None if that was not tried.
     """
 
     id: int
@@ -86,7 +86,7 @@ class MixBiasRecord:
     """What came of correcting the biases of one evaluation for its own mix.
 
     Attributes:
-        means: scales and offsets by op that its engine has in place of those of all INT8; None where it has those.
+        means: scales and offsets by op that its engine has in place of those of all INT8; None if it has those.
     """
 
     evaluation_id: int

@@ -25,7 +25,7 @@ class Tally:
         finished, running: how many.
         failures: (stage, kind) → how many.
         recent: finished since the moment that was asked for.
-        first_started, last_finished: of any evaluation; None where there is none.
+        first_started, last_finished: of any evaluation; None if there is none.
         now: when this was counted.
     """
 

@@ -18,7 +18,7 @@ class NewStudy:
         metric: `name`, `unit`, `higher_is_better`, `ratio`, `relative`, `kind` (`per_sample` or `accumulating`), and
             `notes`: how it was chosen where nobody named it, and which outputs it does not score.
         model: `inputs`, `outputs` and what is needed to name its nodes.
-        renewed_from: id of the study whose mixes it tries again on fresh data; None where it is no renewal, or that
+        renewed_from: id of the study whose mixes it tries again on fresh data; None if it is no renewal, or that
             study was deleted.
     """
 
@@ -52,13 +52,13 @@ class StudyRecord:
     renewed_from: int | None = None
 
     def clusters(self, split: str) -> int | None:
-        """How many clusters the samples of a split are in; None where the data say nothing of clusters."""
+        """How many clusters the samples of a split are in; None if the data say nothing of clusters."""
         count: int | None = self.data.get("clusters", {}).get(split)
         return count
 
     @property
     def samples_text(self) -> str:
-        """How many samples calibrate, are searched on and are final, with their clusters; empty where not known."""
+        """How many samples calibrate, are searched on and are final, with their clusters; empty if not known."""
         parts = (("calibration", "calibrate"), ("search", "to search on"), ("final", "final"))
         return ", ".join(
             f"{self.data[split]:,} {use}" + (f" ({found:,} clusters)" if (found := self.clusters(split)) else "")

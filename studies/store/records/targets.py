@@ -62,7 +62,7 @@ class CalibrationRecord:
     Attributes:
         ranges_digest: of the artifact with the ranges.
         recovery: as in `TargetRecord`.
-        recovery_key: names what recovery came from by content, for other studies; None where there was none.
+        recovery_key: names what recovery came from by content, for other studies; None if there was none.
         statistics_digest: as in `TargetRecord`.
     """
 
@@ -77,7 +77,7 @@ class Choice:
     """One precision of one group on one target.
 
     Attributes:
-        code: index in the group's frozen code list, None where the precision never stood in it.
+        code: index in the group's frozen code list, None if the precision never stood in it.
         offered: whether the samplers may propose it.
         reason: why it is not offered; empty when it is.
         buildable: False once the engine's builder has refused it here, which does not change what is offered.
@@ -96,19 +96,19 @@ class SensitivityRecord:
     """What one group alone in one precision does, all other groups in FP32.
 
     Attributes:
-        error: noise over power of the network's outputs; None where they are not finite.
-        flipped: share of samples whose class changes; None where not measured, or the outputs are no classes.
-        sqnr_db: of the group's own output; None where it is not finite.
-        kl: divergence of the rounded from the float activations, in nats; None where none is rounded.
-        overlap: of their histograms, 0 to 1; None where none is rounded.
-        saturated: share of values outside what the precision can hold; None where none is rounded.
-        samples: that the error was measured on; 0 where it is an estimate.
-        mse: mean squared error of the group's own output, in its unit; None where it is not finite.
-        shift: share of that error which is one constant per channel; None where it is not finite.
+        error: noise over power of the network's outputs; None if they are not finite.
+        flipped: share of samples whose class changes; None if not measured, or the outputs are no classes.
+        sqnr_db: of the group's own output; None if it is not finite.
+        kl: divergence of the rounded from the float activations, in nats; None if none is rounded.
+        overlap: of their histograms, 0 to 1; None if none is rounded.
+        saturated: share of values outside what the precision can hold; None if none is rounded.
+        samples: that the error was measured on; 0 if it is an estimate.
+        mse: mean squared error of the group's own output, in its unit; None if it is not finite.
+        shift: share of that error which is one constant per channel; None if it is not finite.
         weight_kl: divergence of the rounded from the float weights, in nats; None without constant weights.
-        tails: share of activations beyond four standard deviations; None where none is rounded.
-        peak: farthest activation from the mean, in standard deviations; None where none is rounded.
-        channel_ratio: range of the widest channel over that of the median one; None where none is rounded.
+        tails: share of activations beyond four standard deviations; None if none is rounded.
+        peak: farthest activation from the mean, in standard deviations; None if none is rounded.
+        channel_ratio: range of the widest channel over that of the median one; None if none is rounded.
     """
 
     group: str
@@ -130,7 +130,7 @@ class SensitivityRecord:
 
 @dataclass(frozen=True)
 class RepeatRecord:
-    """A uniform baseline measured again for the tie band: built anew (`rebuild`), or its engine in a fresh `process`.
+    """A uniform baseline measured again for the tie band: built again (`rebuild`), or its engine in a fresh `process`.
 
     Attributes:
         raw_ms: latency on the clock.

@@ -264,7 +264,7 @@ class Claims:
 
     @staticmethod
     def _set_untried(connection: Connection, evaluation_id: int, values: dict[str, Any]) -> bool:
-        """Set columns of an evaluation whose biases were not tried; False where a transaction cut off has done so."""
+        """Set columns of an evaluation whose biases were not tried; False if a transaction cut off has done so."""
         e = tables.Evaluation
         untried = (e.id == evaluation_id, e.status == records.OK, e.mix_bias.is_(None))
         if table_rows.meets_row(connection, update(e).where(*untried).values(values)):

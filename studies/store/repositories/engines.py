@@ -22,7 +22,7 @@ class Engines:
         self._database = database
 
     def profile(self, evaluation_id: int) -> tuple[LayerTime, ...]:
-        """What each layer of an evaluation's engine takes, in the order they run; empty where none was stored."""
+        """What each layer of an evaluation's engine takes, in the order they run; empty if none was stored."""
         p = tables.Profile
         rows = self._database.rows(table_rows.select_all(p, p.evaluation_id == evaluation_id).order_by(p.position))
         return tuple(LayerTime(row.name, row.kind, row.group, row.moves, row.ms) for row in rows)

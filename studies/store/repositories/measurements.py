@@ -62,6 +62,6 @@ class Measurements:
 
     @retried
     def reference_ms(self, study_target_id: int) -> float | None:
-        """What the baseline usually takes on a target, from all clean measurements; None where it has no baseline."""
+        """What the baseline usually takes on a target, from all clean measurements; None if it has no baseline."""
         with self._database.reading("read the baselines") as connection:
             return read_reference_ms(connection, study_target_id)

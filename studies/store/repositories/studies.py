@@ -57,7 +57,7 @@ class Studies:
         return records.StudyRecord(**rows[0]._mapping)
 
     def name_renewed(self, study: records.StudyRecord) -> str | None:
-        """The name of the study that one renews; None where it renews none, or that one was deleted."""
+        """The name of the study that one renews; None if it renews none, or that one was deleted."""
         s = tables.Study
         rows = self._database.rows(select(s.name).where(s.id == study.renewed_from)) if study.renewed_from else []
         return rows[0].name if rows else None
@@ -77,7 +77,7 @@ class Studies:
 
         Args:
             clusters: `search` and `final` → one integer code per score, the same for scores that belong together;
-                empty where the data have no clusters.
+                empty if the data have no clusters.
         """
         if not new.name.strip() or len(new.name) > MAX_NAME:
             raise StudyError(f"The study name {new.name[:40]!r} cannot be used: expected 1 to {MAX_NAME} characters.")

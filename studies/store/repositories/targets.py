@@ -39,7 +39,7 @@ class Targets:
         return provisional_band(self.repeats(target.id)) if target.latency_band is None else 0.0
 
     def find_recovery(self, key: str) -> records.CalibrationRecord | None:
-        """What a target of any study is calibrated with that recovered the same from the same; None where none is."""
+        """What a target of any study is calibrated with that recovered the same from the same; None if none is."""
         t = tables.StudyTarget
         query = select(t.ranges_digest, t.recovery).where(t.recovery_key == key, t.ranges_digest.is_not(None)).limit(1)
         row = next(iter(self._database.rows(query)), None)

@@ -56,7 +56,7 @@ class Trials:
 
     @retried
     def find(self, study_target_id: int, trial: int) -> records.EvaluationRecord | None:
-        """As `evaluation`, and None where no evaluation answers the trial."""
+        """As `evaluation`, and None if no evaluation answers the trial."""
         t = tables.Trial
         with self._database.reading("read a trial") as connection:
             query = table_rows.select_all(t, t.study_target_id == study_target_id, t.number == trial)

@@ -184,7 +184,7 @@ class Tasks:
 
 
 def _spent(spent: Mapping[str, float] | None) -> dict[str, Any]:
-    """The columns of a worker that say where its time went; none where nothing is known of it."""
+    """The columns of a worker that say where its time went; none if nothing is known of it."""
     seconds = {kind: round(each, 3) for kind, each in (spent or {}).items()}
     return {"spent": seconds, "spent_at": column_types.utc_now()} if seconds else {}
 
