@@ -19,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class RefusedError(BitfrontError):
-    """The engine's builder said no, with its own first error line; final, not tried again.
+    """The engine's builder refused an assignment, with its own first error line. It is not tried again.
 
     `group` is the group that the builder names, where it names one.
     """
@@ -39,7 +39,7 @@ class OutOfMemoryError(BitfrontError):
 
 @dataclass(frozen=True)
 class Engine:
-    """What a build left: a file that `Builder.load` opens, in this process or any later one on the same target."""
+    """The result of a build: a file that `Builder.load` opens, in this or any later process on the same target."""
 
     path: Path
     size_bytes: int
@@ -61,7 +61,7 @@ class OpenEngine:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an engine runs: a row per group, and what it is made of as a whole."""
+    """What an engine runs: one row for each group, and a summary of the whole engine."""
 
     rows: tuple[AuditRow, ...]
     summary: EngineSummary
@@ -89,26 +89,26 @@ class Session(Runner, Protocol):
     """What is noteworthy of how it runs; complete once it has run."""
 
     def bind(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        """Place the inputs that `time` runs on where the device reads them."""
+        """Copy the inputs for `time` to where the device reads them."""
 
     def time(self, count: int) -> NDArray[np.float64]:
         """Run `count` inferences on the bound inputs; (count,) milliseconds, one each, transfers left out."""
 
     def around(self) -> Mapping[str, float]:
-        """What surrounds an inference on the bound inputs: see `Latency.around_ms`."""
+        """The times around an inference on the bound inputs, see `Latency.around_ms`."""
 
     def close(self) -> None:
-        """Give back device memory; the session is unusable afterwards."""
+        """Release device memory; the session cannot be used afterwards."""
 
 
 class Builder(Protocol):
-    """Builds assignments of one model with one set of ranges. Kept for a whole study: caches live here."""
+    """Builds assignments of one model with one set of ranges. It is kept for a whole study, because it has caches."""
 
     opens_engines: bool
     """Whether `probe` looks into the engine file itself; otherwise it builds the assignment again."""
 
     def lower(self, assignment: Assignment) -> Any:
-        """The backend's own input form of the assignment. Deterministic."""
+        """The assignment in the form that the backend builds from. It is deterministic."""
 
     def build(self, lowered: Any, out: Path) -> Engine:
         """Write an engine file at `out`; `size_bytes` is what it takes on the device's storage.
@@ -148,7 +148,7 @@ class Builder(Protocol):
         """
 
     def probe(self, assignment: Assignment, engine: Path | None = None) -> Session:
-        """A session whose outputs are those of every group (named by group id), for finding where values go wrong.
+        """Open a session whose outputs are those of all groups, named by group id, to find where values go wrong.
 
         Exposing them breaks fusions. Where `opens_engines`, they are those of the engine file, if one is given.
         """
@@ -170,16 +170,16 @@ class Backend(Protocol):
 
     @property
     def lock_name(self) -> str:
-        """Names the device for the lock that keeps two processes from measuring on it at once."""
+        """The name of the device in the lock that keeps two processes from measuring on it at the same time."""
 
     def target(self) -> Target:
-        """What numbers measured here are comparable with."""
+        """The target, which says what measurements made here can be compared with."""
 
     def capability(self) -> Capability:
         """Which precisions this target runs natively, per op type."""
 
     def knobs(self) -> Mapping[str, str]:
-        """What decides, beside assignment and ranges, what is built; part of an evaluation's digest."""
+        """The settings that affect what is built, beside assignment and ranges; part of an evaluation's digest."""
 
     def device_state(self) -> Mapping[str, Any]:
         """Clocks, temperature, power, throttle reasons and other processes right now; empty if unknown.

@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Events(Protocol):
-    """Told what a command is doing. Its methods must not raise and must return at once."""
+    """Receives the events of a command. Its methods must not raise errors and must return at once."""
 
     def note(self, text: str) -> None:
-        """Say something that is worth a line of its own."""
+        """Report something that deserves a line of its own."""
 
     def detail(self, text: str) -> None:
-        """Say something that explains what happens and that most people can do without."""
+        """Report a detail, which most users do not need."""
 
     def step(self, text: str, done: int, total: int) -> None:
-        """Say how far a long step is that comes before the first candidate."""
+        """Report the progress of a long step before the first candidate."""
 
 
 class Quiet:
-    """Says nothing, whatever a command or a search tells."""
+    """Ignores all events of a command or a search."""
 
     def note(self, text: str) -> None: ...
 

@@ -32,20 +32,20 @@ class BackendOption:
     """One option that only one backend has: a row of the table that command line, files, help and docs are read from.
 
     Attributes:
-        keyword: what the backend takes it as: `optimization_level`.
+        keyword: the name of the backend's parameter: `optimization_level`.
         type: of its text, and with that of the value that the backend gets: `choice` of `choices` (str); `count`, a
             whole number from `least` to `most` (int); `duration` with a unit (float, seconds); `file` that is there
             (str, absolute path); `flag`, which takes no value (bool); `folder`, made when needed, or `none` (str,
             absolute path, or None); `size` with a unit (int, bytes); `switch`, on or off (bool); `text` (str).
-        default: the value where it is not given.
-        help: one line; says what the default does where that is not plain.
-        metavar: stands for the value in help.
-        name: on the command line and in files: `optimization-level`; empty for the keyword with hyphens.
-        many: may be repeated; the value is a list then.
-        auto: the word `auto` may be given, for which the default stands.
-        final: an export may be built with another value, given as `final-NAME`.
-        verbs: that take it beside `search`: those that decide the target, or look at what it may run.
-        default_text: what help says of the default, where that is not the value itself.
+        default: the value if the option is not given.
+        help: one line, which explains the default if that is not obvious.
+        metavar: the placeholder for the value in help.
+        name: the name on the command line and in files: `optimization-level`; empty for the keyword with hyphens.
+        many: whether it may be repeated; the value is then a list.
+        auto: whether the word `auto` may be given, which means the default.
+        final: whether an export may be built with another value, given as `final-NAME`.
+        verbs: the verbs beside `search` that take it, because they choose the target or show what it can run.
+        default_text: the text for the default in help, if that is not the value itself.
     """
 
     keyword: str
@@ -65,7 +65,7 @@ class BackendOption:
 
     @property
     def option(self) -> str:
-        """As it is typed: `--optimization-level`."""
+        """The option as it is typed: `--optimization-level`."""
         return f"--{self.name or self.keyword.replace('_', '-')}"
 
 
@@ -75,7 +75,7 @@ def option(type: OptionType, default: Any, help: str, **facts: Any) -> Any:  # n
 
 
 def rows_of(options: type) -> tuple[BackendOption, ...]:
-    """The rows of a dataclass whose fields were made by `option`; other fields have none."""
+    """The rows of a dataclass, for its fields that were made by `option`."""
     found = [(each, each.metadata["option"]) for each in fields(options) if "option" in each.metadata]
     return tuple(
         BackendOption(each.name, default=None if each.default is MISSING else each.default, **facts)
@@ -95,10 +95,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the doctor has found here before it asks the backends.
+    """The facts about this machine that the doctor finds before it asks the backends.
 
     Attributes:
-        packages: installed distributions that matter, by name → version.
+        packages: versions of relevant installed distributions by name.
         gpus: as `nvidia.discovery.list_gpus` gives them.
     """
 
@@ -108,17 +108,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an exported engine was built from.
+    """The inputs from which an exported engine was built.
 
     Attributes:
-        versions: of its target.
-        knobs: of its builder, as they stand in an evaluation's digest.
-        options: of its backend, by keyword.
-        layers: ONNX node of each weighted op → precision.
-        profiles: MIN, OPT, MAX of dynamic inputs.
-        inputs: at the measured shapes.
-        device: where it was measured, in the backend's spelling.
-        timing_cache: whether `TIMING_FILE` lies beside it.
+        versions: the versions of its target.
+        knobs: the settings of its builder, as in an evaluation's digest.
+        options: the options of its backend, by keyword.
+        layers: the precision of each weighted op, by ONNX node.
+        profiles: MIN, OPT and MAX shapes of dynamic inputs.
+        inputs: the inputs at the measured shapes.
+        device: the device where it was measured, in the backend's spelling.
+        timing_cache: whether `TIMING_FILE` is beside it.
     """
 
     versions: Mapping[str, str]
@@ -132,10 +132,10 @@ class Recipe:
 
 
 class BackendKind(ABC):
-    """One kind of backend. A subclass states the facts and opens the backend; the rest has defaults.
+    """One kind of backend. A subclass defines its facts and opens the backend; everything else has defaults.
 
-    A subclass outside this package is named `package.module:Class`, on the command line or by an entry point of the
-    group `bitfront.backends`. It is made without arguments, in every process again.
+    A subclass outside this package is given as `package.module:Class`, on the command line or by an entry point of the
+    group `bitfront.backends`. Every process makes its own instance, without arguments.
 
     Attributes:
         name: as `--backend` takes it and targets show it.
@@ -166,16 +166,16 @@ class BackendKind(ABC):
         """Open it on a device.
 
         Args:
-            device: in its own spelling.
-            options: by keyword, plain JSON values: `threads`, and those of `self.options` that were settled.
+            device: the device in the backend's spelling.
+            options: plain JSON values by keyword: `threads`, and the settled values of `self.options`.
 
         Raises:
-            TargetError: it is not installed, or there is no such device.
-            ConfigError: an option does not fit.
+            TargetError: the backend is not installed, or there is no such device.
+            ConfigError: the value of an option is not allowed.
         """
 
     def open_symmetric(self, device: str, options: Mapping[str, Any]) -> Backend:
-        """Open it so that INT8 activations have the zero point 0, where it can be told so; otherwise as `open` does."""
+        """Open it so that INT8 activations have the zero point 0, if it has a choice; otherwise the same as `open`."""
         return self.open(device, options)
 
     def open_engine(self, backend: Backend, path: Path, batch: int | None) -> OpenEngine:
@@ -196,14 +196,14 @@ class BackendKind(ABC):
         )
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing that takes long
-        """Import what takes seconds to import and needs no device.
+        """Import modules that take seconds to import and need no device.
 
         Raises:
-            TargetError: a package is not installed or does not load.
+            TargetError: a package is not installed or cannot be loaded.
         """
 
     def missing(self) -> str:
-        """Why it cannot run on this machine, as far as shows without importing it; empty if nothing is missing."""
+        """The reason why it cannot run on this machine, as far as known without importing it; empty if it can."""
         if not self.module or importlib.util.find_spec(self.module) is not None:
             return ""
         return "not installed" + (f", {install_command(self.extra)}" if self.extra else "")
@@ -217,17 +217,17 @@ class BackendKind(ABC):
         return self.gpu_of(device or self.default_device) is not None
 
     def devices(self, machine: Machine) -> tuple[str, ...]:
-        """The devices that the doctor is to open it on."""
+        """The devices on which the doctor opens it."""
         return (self.default_device,)
 
     def checks(self, machine: Machine) -> Sequence[Check]:
-        """Lines of the doctor about what it needs; whether it opens is checked apart."""
+        """The doctor's checks of what it needs; whether it can be opened is checked separately."""
         return ()
 
     def copy_engine(self, engine: Path, out: Path) -> None:
-        """Write an engine file of the study as that of an export."""
+        """Copy an engine file of the study into an export."""
         shutil.copyfile(engine, out)
 
     def recipe_files(self, recipe: Recipe) -> Mapping[str, str]:
-        """Further files of an export, which run its engine or say how it is built again: name → text."""
+        """Further files of an export by name, which run its engine or describe how to build it again."""
         return {}

@@ -1,7 +1,8 @@
 """The interface of a metric, a score of every sample or an accumulator over many, with checks of its results.
 
-A metric either scores every sample on its own (`per_sample`: intervals from paired differences, early stop) or
-gathers over many (`accumulating`: an object with `update` and `compute`, no early stop).
+A `per_sample` metric scores every sample on its own, which allows intervals from paired differences and early stopping.
+An `accumulating` metric is computed over many samples, by an object with `update` and `compute`, without early
+stopping.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Scores = NDArray[np.float64]
 
 
 class Accumulator(Protocol):
-    """What an accumulating metric makes: fed batch by batch, read once."""
+    """The state of an accumulating metric: it takes one batch after the other, and is read once."""
 
     def update(self, outputs: dict[str, NDArray[Any]], labels: Labels) -> object:
-        """Take in one batch of real rows."""
+        """Add one batch of samples."""
 
     def compute(self) -> float:
-        """The metric over everything taken in."""
+        """The metric over all added samples."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,22 @@ class Metric:
     """One measure of accuracy.
 
     Attributes:
-        name: built-in name or `package.module:attribute`.
-        unit: of a score: `share`, `dB` or nothing.
-        higher_is_better: the direction of goodness.
-        ratio: a score is a share of one, so that a drop of 1 % means 0.01; elsewhere percentages mean nothing.
-        needs_labels: the data must have labels.
-        needs_reference: uniform FP32's outputs on the same samples are compared with.
+        name: the name of a built-in metric, or `package.module:attribute`.
+        unit: the unit of a score: `share`, `dB` or nothing.
+        higher_is_better: whether a higher score is better.
+        ratio: whether a score is a share of one, so that a drop of 1 % is 0.01; for other metrics percentages have no
+            meaning.
+        needs_labels: whether the data must have labels.
+        needs_reference: whether it compares with the outputs of uniform FP32 on the same samples.
         kind: `per_sample` or `accumulating`.
-        score: per_sample: `(outputs, labels, reference) -> (n,)`; unchecked, call `scores` instead.
-        make: accumulating: makes an empty accumulator; unchecked, call `accumulator` instead.
+        score: of a per_sample metric, `(outputs, labels, reference) -> (n,)` without checks; call `scores` instead.
+        make: of an accumulating metric, makes an empty accumulator without checks; call `accumulator` instead.
         reads: which outputs a built-in reads: one, which is the first float output, all float outputs, or, where a
             function of the user's picks what it needs, all.
         fit: built-in that reads labels: raises DataError where labels, (n, …), are not what it reads beside outputs of
             that form, of however many samples.
         has_content: built-in: whether labels, (n, …), hold anything to score; a split in which none does is refused.
-        is_own: the user's: what it reads, and what it raises at, nobody knows but itself.
+        is_own: whether it is the user's, so that it is not known what it reads or raises.
     """
 
     name: str
@@ -109,7 +111,7 @@ class Metric:
         return Gathering(self, self._call("when it was made", self.make))
 
     def loss(self, reference: Any, score: Any) -> Any:
-        """How much worse `score` is than `reference`, in the metric's unit; arrays go element by element."""
+        """How much worse `score` is than `reference`, in the metric's unit, for numbers or arrays."""
         return reference - score if self.higher_is_better else score - reference
 
     @property
@@ -131,7 +133,7 @@ class Metric:
                 )
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call code that may be the user's; what it raises becomes a MetricError, our own errors pass."""
+        """Call code that may be the user's. Its errors become a MetricError; errors of bitfront are passed on."""
         try:
             return function(*arguments)
         except BitfrontError:
@@ -170,20 +172,20 @@ class Gathering:
         self._inner = inner
 
     def update(self, outputs: Outputs, labels: Labels, *, count: int, first: int = 0) -> None:
-        """Take in one batch of `count` samples; raises as `Metric.scores` does."""
+        """Add one batch of `count` samples; raises the same errors as `Metric.scores`."""
         where = f"in update, on samples {first} to {first + count - 1}"
         self._metric._check_rows(outputs, count)
         self._metric._call(where, self._inner.update, dict(outputs), labels)
 
     def merge(self, other: Gathering) -> None:
-        """Take in all that another accumulator of the same built-in metric has taken in."""
+        """Add all samples of another accumulator of the same built-in metric."""
         merge = None if self._metric.is_own else getattr(self._inner, "merge", None)
         if merge is None:
             raise TypeError(f"accumulators of metric {self._metric.name} cannot be merged: feed each every batch")
         merge(other._inner)
 
     def compute(self) -> float:
-        """The metric over everything taken in, finite; raises MetricError otherwise."""
+        """The metric over all added samples; raises MetricError if it is not finite."""
         raw = self._metric._call("in compute", self._inner.compute)
         try:
             value = float(raw)

@@ -12,11 +12,11 @@ from search.values import Ranges
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a step offers to change.
+    """The changes that a step proposes.
 
     Attributes:
-        ranges: calibrated ranges, with everything that was recovered so far and what this step adds.
-        notes: what it did and what it left alone, one sentence each.
+        ranges: calibrated ranges, with all changes of earlier steps and of this step.
+        notes: sentences about what it changed and what it could not change.
     """
 
     ranges: Ranges
@@ -24,7 +24,7 @@ class Proposal:
 
 
 class RecoveryStep(ABC):
-    """One way of making INT8 lose less. Deterministic: equal arguments give equal proposals, on one machine.
+    """One way to reduce the loss of INT8. It is deterministic: on one machine, equal arguments give equal proposals.
 
     A step only proposes. Whether its proposal is kept is decided by what it does to the error of the outputs on
     held-out calibration samples. What it cannot treat, say a stream with shared weights, it leaves alone and says so in

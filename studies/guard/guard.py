@@ -37,11 +37,11 @@ Sensor = Callable[[], Mapping[str, float]]
 class Guard:
     """Serves with a fast engine as long as it agrees with a safe one. Any thread may call `run`.
 
-    The fast engine answers. A share of its answers is compared with the safe engine's, in a thread of its own. After
-    several windows in a row that agree too little, all requests go to the safe engine. The fast one is tried again
-    later, on a share of the requests and without answering any, until it has agreed well for some windows. A fast
-    engine that raises, or gives NaN or Inf where the safe one gives numbers, is left at once, and the request is
-    answered by the safe engine.
+    The fast engine answers requests. A share of its answers is compared with those of the safe engine, in a separate
+    thread. If the engines agree too little for several windows in a row, the safe engine answers all requests. Later
+    the fast engine is tried on a share of the requests, without answering them, until it has agreed well for some
+    windows. If the fast engine raises an error, or gives NaN or Inf where the safe one gives numbers, the guard
+    switches at once, and the safe engine answers the request.
 
     Examples:
         >>> guard = Guard.open("export/fast", "export/fp16", state="guard.json")  # doctest: +SKIP
@@ -52,17 +52,18 @@ class Guard:
         options: see `GuardOptions`.
         state: a file in which the state of the breaker survives a restart, and which several processes may share; None
             to keep it in memory.
-        policy: given the guard's state, names the engine that is to answer: `fast`, `safe` or one of `engines`. Asked
-            beside the requests. The breaker outranks it.
+        policy: a function that gets the guard's state and returns the name of the engine to use: `fast`, `safe` or one
+            of `engines`. It is not called in the way of requests. The circuit breaker can override it.
         engines: further engines by name, compared with the safe one like the fast one.
         sensor: gives what `GuardState.sensors` holds, for example `temperature_c`; asked every `policy_every_s`, before
             the policy.
-        tell: told in a sentence what happens; None to log it as a warning of the logger `bitfront.guard`.
-        seed: of the choice of samples.
+        tell: a function that is called with a sentence about each event; None to log it as a warning of the logger
+            `bitfront.guard`.
+        seed: the seed for choosing samples.
         reservoir: keeps some requests of every hour as fresh data; None to keep none. The guard closes it.
 
     Raises:
-        GuardError: the state file is none.
+        GuardError: the state file is not one of a guard.
     """
 
     def __init__(
@@ -108,11 +109,11 @@ class Guard:
         threads: int | None = None,
         **others: Any,
     ) -> Guard:
-        """A guard over two exported folders: the mix, and the FP16 or FP32 export of the same study.
+        """Open a guard for two exported folders: the mix, and an export of the same study in FP16 or FP32.
 
         Args:
             device, threads: see `studies.guard.engines.open_pair`.
-            others: as the class takes them.
+            others: further arguments of the class.
 
         Raises:
             GuardError: a folder is no export, or they are of different models.
@@ -125,13 +126,13 @@ class Guard:
         """Answer one request.
 
         Args:
-            inputs: by name, as the engines take them.
+            inputs: the inputs by name, as the engines take them.
 
         Returns:
             Outputs by name.
 
         Raises:
-            GuardError: the safe engine was needed and failed.
+            GuardError: the safe engine was needed but failed.
         """
         observer = self._observer
         if observer is None:
@@ -261,7 +262,7 @@ class Guard:
     # -- looking at it ---------------------------------------------------------------------------------------------
 
     def state(self) -> GuardState:
-        """What the guard knows now."""
+        """The current state of the guard."""
         breaker = self._keeper.breaker
         return GuardState(
             breaker.state,
@@ -278,17 +279,17 @@ class Guard:
         return tuple(self._engines)
 
     def observe(self, observer: Observer | None) -> None:
-        """Have somebody told of every request and every comparison from now on; None to end that."""
+        """Report every request and every comparison to an observer from now on; None ends that."""
         self._observer = observer
 
     def drain(self) -> None:
-        """Wait until all samples that were taken are compared: for tests, and before a process ends."""
+        """Wait until all chosen samples are compared, for tests and before a process ends."""
         self._shadow.drain()
         if self._reservoir is not None:
             self._reservoir.drain()
 
     def close(self) -> None:
-        """End the threads beside the requests."""
+        """End the threads of the guard."""
         self._shadow.close()
         if self._reservoir is not None:
             self._reservoir.close()

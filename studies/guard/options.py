@@ -12,27 +12,27 @@ COSINE = 0.99
 
 
 class GuardError(BitfrontError):
-    """A request that no engine could answer, or engines and files that a guard cannot work with."""
+    """A request that neither engine could answer, or engines and files that a guard cannot use."""
 
 
 @dataclass(frozen=True)
 class GuardOptions:
-    """How much is compared, and when the guard changes engines.
+    """How many requests are compared, and when the guard switches engines.
 
     Attributes:
-        share: of the requests whose answers are compared with the other engine's, 0 to 1.
-        window: compared samples that are judged together.
-        windows: in a row below the threshold, after which the fast engine is left.
-        threshold: least mean agreement of a window; None for 0.9 where outputs are classes, else a cosine of 0.99.
+        share: the share of the requests whose answers are compared with those of the other engine, 0 to 1.
+        window: the number of compared samples that are judged together.
+        windows: the number of windows in a row below the threshold after which the safe engine takes over.
+        threshold: the least mean agreement of a window; None for 0.9 if outputs are classes, else a cosine of 0.99.
         classes: whether outputs are scores of classes along their last axis; None to find out from the first outputs.
-        probe_after_s: seconds that the fast engine rests before it is tried again. They double with every trial that
-            fails, up to sixteen times as many.
-        good_windows: in a row, above the threshold and a quarter of what is missing to 1, after which the fast engine
-            serves again.
-        compensate: how many of the last compared samples the mean error is taken over that is added to the fast
-            engine's outputs; 0 for none.
-        queue: compared samples that may wait; more are left out and counted.
-        policy_every_s: seconds between two questions to the sensor and the policy.
+        probe_after_s: the seconds before the fast engine is tried again. They double with every failed trial, up to
+            sixteen times as many.
+        good_windows: the number of good windows in a row after which the fast engine answers again. A window is good
+            above the threshold plus a quarter of the distance from there to 1.
+        compensate: the number of last compared samples whose mean error is added to the fast engine's outputs; 0 for
+            none.
+        queue: the number of samples that may wait for comparison; further ones are left out and counted.
+        policy_every_s: the seconds between two calls of the sensor and the policy.
     """
 
     share: float = 0.01

@@ -43,18 +43,19 @@ class _Chosen:
 
 
 class Reservoir:
-    """A folder that holds some requests of every hour, each in a file that `--data` can read. Any thread may call it.
+    """A folder with some requests of every hour, each in a file that `--data` can read. Any thread may call it.
 
-    Requests are written in a thread of their own. What cannot be written is left out, and told once until writing works
-    again.
+    Requests are written in a separate thread. A request that cannot be written is left out, and reported once until
+    writing works again.
 
     Args:
-        folder: made where it is missing, for this user alone. Several processes may share it.
-        per_hour: requests that are kept of each hour, of all processes together.
-        most_bytes: of all files; the oldest make room for new ones.
-        tell: told in a sentence what cannot be kept; None to log it as a warning of the logger `bitfront.guard`.
-        clock: seconds since 1970.
-        seed: of the choice.
+        folder: the folder, which is made for this user alone if it is missing. Several processes may share it.
+        per_hour: the number of requests to keep of each hour, of all processes together.
+        most_bytes: the largest size of all files; the oldest are removed for new ones.
+        tell: a function that is called with a sentence about a failure; None to log it as a warning of the logger
+            `bitfront.guard`.
+        clock: a function that gives the seconds since 1970.
+        seed: the seed for choosing requests.
 
     Raises:
         ConfigError: a number is below 1, or the folder cannot be made.

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BreakerState(Enum):
-    """Which engine answers: the fast one while closed, else the safe one."""
+    """The state of the breaker, which decides the engine: the fast one while closed, otherwise the safe one."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -47,14 +47,14 @@ class Breaker:
 
 @dataclass(frozen=True)
 class GuardState:
-    """What a policy and a monitoring system are told.
+    """The state that a policy and a monitoring system receive.
 
     Attributes:
         breaker: state of the circuit breaker.
-        reason: why the fast engine was left last; empty if it was not.
+        reason: why the safe engine took over last; empty if it never did.
         engine: name of the engine that answers.
-        requests, compared, dropped: requests answered; samples compared; samples that were left out, because the
-            comparison did not keep up.
+        requests, compared, dropped: the numbers of answered requests, of compared samples, and of samples left out
+            because comparing was too slow.
         agreement: mean of the last full window; None before there was one.
         sensors: what the sensor said, for example `temperature_c`.
     """

@@ -1,7 +1,7 @@
 """The verbs of the command line as functions of the same names.
 
-The functions take typed arguments, tell what happens to an `events` object, raise the errors of `search.errors` and
-give back small objects. They print nothing, and know nothing of a terminal.
+The functions take typed arguments, report events to an `events` object, raise the errors of `search.errors` and return
+small objects. They print nothing, and do not use a terminal.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def layers(config: SearchConfig) -> Layers:
-    """Groups and edges of a model and what each may run in on a target, as `bitfront layers`.
+    """List the groups and edges of a model and their possible precisions on a target, as `bitfront layers` does.
 
     Args:
-        config: the model and what it is to run on; with `data` the model is calibrated, as ranges decide on FP16, and
-            without, where `data` is empty, it is not.
+        config: the model and its target. If `data` is not empty, the model is calibrated, because ranges decide which
+            groups may run in FP16.
 
     Raises:
         InputError: the model, a rule or the target cannot be used.
@@ -57,11 +57,11 @@ def profile(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> tuple[Profile, ...]:
-    """What each layer of a trial's engine takes, as `bitfront profile`; measured and stored where it was not.
+    """Read how long each layer of a trial's engine takes, as `bitfront profile` does; measure and store it if missing.
 
     Args:
-        count: inferences of a profiled run.
-        again: measure again what is stored.
+        count: the number of inferences to profile.
+        again: measure again even if a stored result exists.
         against: another trial of the study, which is profiled too.
         changes: `model`, `data` where files have moved.
 
@@ -91,7 +91,7 @@ def remeasure(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> tuple[Remeasured, ...]:
-    """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure`.
+    """Measure latencies of a study again, beside the baseline and each other, as `bitfront remeasure` does.
 
     Each is measured until nothing is doubtful in it, a few times at most. Older measurements stay stored.
 
@@ -133,7 +133,7 @@ def compare(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Comparison:
-    """How far a trial's engine is from ONNX Runtime on the same data, and why, as `bitfront compare`.
+    """Compare a trial's engine with ONNX Runtime on the same data, as `bitfront compare` does.
 
     Args:
         groups: compare group by group too.
@@ -180,7 +180,7 @@ def sensitivity(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Sensitivities:
-    """What each group adds to the outputs' error alone in a lower precision, as `bitfront sensitivity`.
+    """Measure the error that each group alone adds in a lower precision, as `bitfront sensitivity` does.
 
     Args:
         subject: the name of a study, whose stored pass is read or which is given one; or what to look at without a
@@ -222,14 +222,14 @@ def evaluate(
     thresholds: Thresholds | None = None,
     events: SearchEvents | None = None,
 ) -> MixReport:
-    """Build and measure one mix of a model beside FP32, without a study, as `bitfront evaluate`; stores nothing.
+    """Build and measure one mix of a model beside FP32, without a study, as `bitfront evaluate` does. Stores nothing.
 
     Args:
         config: the model, its data and what it is to run on.
         assign: the mix: `all=int8`, `REGEX=fp16,REGEX=int8`, or the path of a JSON file.
         keep_sensitive: keep groups in float that are sensitive in what the mix gives them.
-        bisect: find the fewest groups, in one stretch or of one kind, whose float undoes the loss.
-        thresholds: beyond which a group is sensitive.
+        bisect: find the smallest set of groups, in sequence or of one kind, that explains the loss.
+        thresholds: the thresholds beyond which a group is sensitive.
 
     Raises:
         InputError: the model, the data, the mix, a rule or the target cannot be used.

@@ -24,7 +24,7 @@ def remove_inputs(name: str, storage: str) -> None:
 
 
 def delete(name: str, storage: str | None = None) -> None:
-    """Remove a study with its evaluations and engines, as `bitfront delete`."""
+    """Delete a study with its evaluations and engines, as `bitfront delete` does."""
     url = storage or default_url()
     with Store.open(url) as store:
         study = store.studies.load(name)

@@ -51,7 +51,7 @@ def export(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Export:
-    """Write the chosen engine to a folder, as `bitfront export`.
+    """Write the chosen engine to a folder, as `bitfront export` does.
 
     Args:
         pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give a trial. A pick that was not
@@ -147,7 +147,7 @@ def report(
     targets: Sequence[str] = (),
     picks: Sequence[str] = (),
 ) -> Path:
-    """Write the HTML report, as `bitfront report`.
+    """Write the HTML report, as `bitfront report` does.
 
     Args:
         limits: as of `front`.

@@ -29,7 +29,7 @@ def inspect(
     against: str | Path | None = None,
     against_profile: str | Path | None = None,
 ) -> EngineReport:
-    """What an engine runs, layer by layer, as `bitfront inspect`.
+    """Read what an engine runs, layer by layer, as `bitfront inspect` does.
 
     Args:
         file: a TensorRT plan, a layer listing of `trtexec --exportLayerInfo`, or an ONNX file with Q/DQ, with QLinear
@@ -59,7 +59,7 @@ def gate(
     target: str | None = None,
     events: Events | None = None,
 ) -> GateReport:
-    """Hold a candidate engine against a baseline, as `bitfront gate`; nothing is stored.
+    """Judge a candidate engine against a baseline, as `bitfront gate` does. Nothing is stored.
 
     Args:
         candidate, baseline: the name of a study, an exported folder, an ONNX file, or a plan.

@@ -53,7 +53,7 @@ def drift(
     target: str | None = None,
     events: Events | None = None,
 ) -> DriftReport:
-    """Whether fresh data still are like those that a study was calibrated on, as `bitfront drift`; stores nothing.
+    """Test whether fresh data resemble a study's calibration data, as `bitfront drift` does. Nothing is stored.
 
     Args:
         data: the fresh data, in any form that `search` takes; labels may be missing.
@@ -109,9 +109,9 @@ def renew(
     target: str | None = None,
     events: SearchEvents | None = None,
 ) -> Renewal:
-    """Calibrate a study's mixes anew on fresh data, as a new study, and gate them against the old, as `bitfront renew`.
+    """Calibrate a study's mixes on fresh data, as a new study, and judge them against the old ones.
 
-    The old study stays as it is. The same call continues a renewal that was interrupted.
+    This is what `bitfront renew` does. The old study does not change. The same call continues an interrupted renewal.
 
     Args:
         data: the fresh data, in any form that `search` takes.

@@ -19,7 +19,7 @@ _LOCK_WAIT_S = 3.0
 
 
 def doctor(backend: str | None = None) -> list[Check]:
-    """What is installed here, what can run, and what is missing, as `bitfront doctor`.
+    """Check what is installed here, what can run, and what is missing, as `bitfront doctor` does.
 
     Versions come first, then GPUs, then every backend: what it needs, and what it runs natively here.
 

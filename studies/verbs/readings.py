@@ -27,7 +27,7 @@ def front(
     whole: bool = True,
     picks: Sequence[str] = (),
 ) -> Front:
-    """Where a study stands, judged by its own limits or those given, as `bitfront front`.
+    """Read the front of a study, judged by its own limits or the given ones, as `bitfront front` does.
 
     Args:
         limits: name of a limit → its bound, over the study's own: `{"max_drop": 0.02}`; None takes one away.
@@ -50,7 +50,7 @@ def front(
 def trials(
     name: str, limits: LimitChanges = NO_LIMITS, *, storage: str | None = None, target: str | None = None
 ) -> Front:
-    """All evaluations of a study, judged by its own limits or those given, as `bitfront trials`.
+    """Read all evaluations of a study, judged by its own limits or the given ones, as `bitfront trials` does.
 
     Args:
         limits, storage, target: as of `front`.
@@ -69,7 +69,7 @@ def show(
     storage: str | None = None,
     target: str | None = None,
 ) -> TrialDetails:
-    """One evaluation on a target, the first if none is named, as `bitfront show`.
+    """Read one evaluation on a target, by default the first one, as `bitfront show` does.
 
     Args:
         trial: its number; or give a pick, as `export` takes it.
@@ -100,13 +100,13 @@ def exists(name: str, *, storage: str | None = None) -> bool:
 
 
 def status(name: str, *, storage: str | None = None) -> StudyStatus:
-    """Who works on a study, how fast, what failed, and where its front stands, as `bitfront status`."""
+    """Read the workers of a study, their speed, the failures and the front, as `bitfront status` does."""
     with Store.open(storage or default_url(), write=False) as store:
         return study_status(store, name)
 
 
 def watch(name: str, *, storage: str | None = None, every_s: float = 2.0) -> Iterator[StudyStatus]:
-    """The same again and again, until the study is done and nobody works on it any more."""
+    """Read the status again and again, until the study is done and no worker is left."""
     with Store.open(storage or default_url(), write=False) as store:
         while True:
             now = study_status(store, name)
@@ -117,7 +117,7 @@ def watch(name: str, *, storage: str | None = None, every_s: float = 2.0) -> Ite
 
 
 def studies(storage: str | None = None) -> tuple[StudySummary, ...]:
-    """Every study of a database, as `bitfront studies`."""
+    """Read all studies of a database, as `bitfront studies` does."""
     with Store.open(storage or default_url(), write=False) as store:
         return store.studies.summaries()
 

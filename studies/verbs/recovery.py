@@ -59,7 +59,7 @@ class RecoveredModel:
 def recover(
     config: SearchConfig, out: Path | None = None, *, latency: bool = False, events: Events | None = None
 ) -> RecoveredModel:
-    """Try recovery steps on a model and write what they made of it, as `bitfront recover`.
+    """Try recovery steps on a model and write the result, as `bitfront recover` does.
 
     Args:
         config: the model, its data, the target and the steps.

@@ -37,7 +37,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @clocked_run()
 def search(config: SearchConfig, events: SearchEvents | None = None, *, replace: bool = False) -> SearchResult:
-    """Search a model's precisions, as `bitfront search`.
+    """Search for the best mixes of precisions of a model, as `bitfront search` does.
 
     Args:
         config: what to search; its values are checked first.
@@ -85,7 +85,7 @@ def resume(
     new_target: bool = False,
     events: SearchEvents | None = None,
 ) -> SearchResult:
-    """Continue a study, to its total of trials or a new one, as `bitfront resume`.
+    """Continue a study to its total of trials or a new one, as `bitfront resume` does.
 
     Args:
         changes: `trials`, limits, `time_limit_s`, and `model`, `data` where files have moved: by the names and with the
@@ -115,7 +115,7 @@ def worker(
     new_target: bool = False,
     events: SearchEvents | None = None,
 ) -> SearchResult:
-    """Work on a study, beside others that do, until it is done, as `bitfront worker`.
+    """Work on a study beside other workers until it is done, as `bitfront worker` does.
 
     Args:
         changes: as `resume` takes them; where files lie and which device is meant holds for this worker alone.

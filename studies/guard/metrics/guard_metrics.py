@@ -21,7 +21,7 @@ TEMPERATURE = "temperature_c"
 
 
 class GuardMetrics:
-    """Metrics of one guard, from the moment that this is made.
+    """Metrics of one guard, from the moment when this object is made.
 
     What the guard knows is read when Prometheus asks. A request costs two readings of the clock and one observation of
     a histogram.
@@ -31,8 +31,8 @@ class GuardMetrics:
         >>> prometheus_client.start_http_server(9100, addr="127.0.0.1")  # doctest: +SKIP
 
     Args:
-        guard: has no other observer then.
-        layers: for errors by layer; None for none.
+        guard: the guard, which then has no other observer.
+        layers: the measurement of errors by layer; None for none.
         registry: of `prometheus_client`; None for its own one. One guard has one registry.
         buckets: upper bounds of the latency histogram in seconds.
 
