@@ -138,16 +138,16 @@ class BackendKind(ABC):
     group `bitfront.backends`. Every process makes its own instance, without arguments.
 
     Attributes:
-        name: as `--backend` takes it and targets show it.
-        engine_file: what an exported engine is called; `SOURCE_FILE` where the engine is the lowered ONNX file itself.
-        default_device: where it runs when no device is named.
-        module: a Python module that it cannot run without; empty for none.
-        extra: of bitfront, that installs what it needs; empty for none.
-        packages: names of the distributions that may bring `module` and what belongs to it.
-        options: what it can be told beside device and threads.
-        triton_platform: what Triton calls an engine of it; empty where Triton cannot run one.
+        name: its name for `--backend` and in targets.
+        engine_file: the file name of an exported engine; `SOURCE_FILE` if the engine is the lowered ONNX file itself.
+        default_device: the device that it runs on if none is given.
+        module: a Python module that it needs; empty for none.
+        extra: the extra of bitfront that installs what it needs; empty for none.
+        packages: names of the distributions that may contain `module` and what it needs.
+        options: its options beside device and threads.
+        triton_platform: Triton's name for its engines; empty if Triton cannot run them.
         automatic: whether `--backend auto` may choose it.
-        caution: what has to be said wherever its numbers are shown; empty for numbers that were measured.
+        caution: a warning to show with its numbers; empty if its numbers are measured.
     """
 
     name: ClassVar[str]

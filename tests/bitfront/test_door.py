@@ -148,7 +148,7 @@ def test_a_callback_stops_the_search(here: Path, caplog: pytest.LogCaptureFixtur
     assert len(study) == 2
     assert "stopped on request, with 2 of 3 evaluations done" in caplog.messages
     assert len(bf.resume(study, progress=False)) == 3
-    with pytest.raises(StudyError, match=r"Call stop\(\) of the study that a callback is given"):
+    with pytest.raises(StudyError, match=r"Call stop\(\) of the study that a callback receives"):
         study.stop()
 
 
@@ -165,7 +165,7 @@ def test_an_error_of_a_callback_comes_out_and_the_study_goes_on(here: Path) -> N
 def test_ctrl_c_interrupts_and_the_study_goes_on(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(callbacks=[lambda study, trial: signal.raise_signal(signal.SIGINT)])
-    assert "bitfront.resume('model') goes on" in caplog.text
+    assert "bitfront.resume('model') continues the study" in caplog.text
     assert len(bf.resume("model", progress=False)) == 3
 
 

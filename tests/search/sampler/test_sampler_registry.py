@@ -66,7 +66,7 @@ def test_a_sampler_is_named_by_module_and_class(elsewhere: Path) -> None:
     ("name", "says"),
     [
         ("none", r"--sampler none: there is no such sampler; known are guided, .*, toy, toy-broken, and package"),
-        ("toy-broken", r"loading toy_samplers:Missing, .* toy-broken of bitfront.samplers, .*Mend or remove"),
+        ("toy-broken", r"loading toy_samplers:Missing, .* toy-broken of bitfront.samplers, .*Correct or remove"),
         ("toy_samplers:Lacking", r"--sampler toy_samplers:Lacking: it needs a crystal ball"),
         ("toy_samplers:Unfinished", r"Unfinished cannot be made: .*make"),
         ("toy_samplers:function", r"expected a subclass of SamplerKind, got <built-in function len>"),

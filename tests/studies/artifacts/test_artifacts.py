@@ -51,7 +51,7 @@ def test_reading_makes_no_folder(artifacts: Artifacts) -> None:
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 64 + "\n"])
 def test_only_digests_name_artifacts(artifacts: Artifacts, digest: str) -> None:
     for use in (artifacts.path, artifacts.read_bytes, artifacts.remove, artifacts.__contains__):
-        with pytest.raises(ArtifactError, match="is no artifact digest"):
+        with pytest.raises(ArtifactError, match="is not an artifact digest"):
             use(digest)
 
 

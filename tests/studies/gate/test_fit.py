@@ -56,7 +56,7 @@ def test_the_backend_is_that_of_both_sides() -> None:
 
 def test_a_gate_has_something_to_check() -> None:
     assert GateLimits(0.01, 0.03).checks == 2
-    with pytest.raises(ConfigError, match="neither was given"):
+    with pytest.raises(ConfigError, match="got neither"):
         check_limits(GateLimits())
 
 

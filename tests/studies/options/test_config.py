@@ -371,7 +371,7 @@ def test_limits_in_decibels_and_plain_numbers():
         (RATIO, {"max_drop": "0.5dB"}, "leave the unit out"),
         (RATIO, {"max_drop": "1"}, "write 1%"),
         (RATIO, {"max_drop": "150%"}, "give less"),
-        (RATIO, {"accuracy_limit": "76"}, "say 76%"),
+        (RATIO, {"accuracy_limit": "76"}, "for example 76%"),
         (RATIO, {"accuracy_limit": "-0.1"}, "from 0 to 1"),
     ],
 )

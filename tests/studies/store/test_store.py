@@ -256,7 +256,7 @@ def test_an_unknown_trial_names_the_range(store: Store, target: int) -> None:
     finish(store, target, 4, 1)
     with pytest.raises(StudyError, match=r"no trial 9\. The study has trials 1 to 4"):
         store.trials.load(target, 9)
-    with pytest.raises(StudyError, match="Trial 2 was broken off"):
+    with pytest.raises(StudyError, match="Trial 2 was interrupted"):
         store.trials.load(target, 2)
 
 
