@@ -34,6 +34,7 @@ def study(folder: Path):
             *("search", "in/model.onnx", "--data", "in/data.npz", "--study", "s", "--backend", "tensorrt"),
             *("--trials", "6", "--max-drop", "50%", "--keep-engines", "all"),
             *("--optimization-level", "1"),  # nothing here is about speed, and it builds sooner
+            "--verbose",
         )
         assert "obeyed" in printed
         yield folder

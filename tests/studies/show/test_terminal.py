@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import pytest
 from rich.cells import cell_len
@@ -176,7 +176,9 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
 
 def test_names_of_studies_are_whole_at_every_width() -> None:
     name = "a-long-name-of-a-study-of-the-camera-of-the-front-door-2026"
-    study = StudySummary(1, name, "done", datetime(2026, 11, 23, tzinfo=UTC), "/models/of/the/door.onnx", 1, 10, 1, 0)
+    study = StudySummary(
+        1, name, "done", datetime(2026, 11, 23, tzinfo=timezone.utc), "/models/of/the/door.onnx", 1, 10, 1, 0
+    )
     fitted = studies_table([(study, ())]).fit(80)
     assert name in next(line for line, _ in list(fitted.lines())[1:])
     assert all(cell_len(line) <= 80 for line, _ in fitted.lines())
