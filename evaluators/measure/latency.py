@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -188,7 +189,8 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
     """Keep other processes of this machine, of any user, from measuring on a device at the same time.
 
     A file `bitfront-<device>.lock` in the system's folder for temporary files is locked; the kernel lets go of it
-    when the process dies, however it dies. Not reentrant.
+    when the process dies, however it dies. Not reentrant. Whoever waits first is next: it holds a second file,
+    `bitfront-<device>.next.lock`, meanwhile, so that a process which measures again and again cannot overtake it.
 
     Args:
         device: name of the device with its index, for example `cuda:0` or `cpu`.
@@ -198,10 +200,11 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
         DeviceBusyError: another process held it all that time, or the file cannot be opened.
     """
     path = Path(tempfile.gettempdir()) / f"bitfront-{re.sub(r'[^A-Za-z0-9_.-]+', '_', device)}.lock"
-    lock = filelock.FileLock(path, timeout=timeout_s, mode=0o666)  # other users must be able to open it too
+    # Other users must be able to open them too.
+    lock, turn = (filelock.FileLock(file, mode=0o666) for file in (path, path.with_suffix(".next.lock")))
     try:
         with time_spent("wait"):
-            lock.acquire()
+            _acquire_in_turn(lock, turn, timeout_s)
     except filelock.Timeout:
         raise DeviceBusyError(
             f"waited {timeout_s:g} s to measure latency on {device}: another process holds {path}. "
@@ -216,6 +219,13 @@ def device_lock(device: str, timeout_s: float = 600.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire_in_turn(lock: filelock.BaseFileLock, turn: filelock.BaseFileLock, timeout_s: float) -> None:
+    """Acquire `lock` after everyone who waited before; both within `timeout_s`, or filelock.Timeout."""
+    end = time.monotonic() + timeout_s
+    with turn.acquire(timeout=timeout_s):
+        lock.acquire(timeout=timeout_s if timeout_s < 0 else max(0.0, end - time.monotonic()))
 
 
 @dataclass(frozen=True)

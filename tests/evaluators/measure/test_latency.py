@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -221,6 +224,37 @@ def test_device_lock_is_held_by_one_process_and_freed_when_it_is_killed(device: 
         holder.communicate()
     with device_lock(device, 10):
         pass
+
+
+def is_held(lock: filelock.FileLock) -> bool:
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def test_whoever_gives_the_device_back_cannot_overtake_one_who_waits(device: str, tmp_path: Path) -> None:
+    """Locks are polled for: without an order, one who measures again and again keeps all others waiting."""
+    end = threading.Event()
+
+    def wait_for_it() -> None:
+        with device_lock(device, 60):
+            end.wait(60)
+
+    waiting = threading.Thread(target=wait_for_it)
+    turn = filelock.FileLock(tmp_path / "bitfront-test_cuda_0.next.lock")
+    with device_lock(device, 60):
+        waiting.start()
+        late = time.monotonic() + 60
+        while not is_held(turn):
+            assert time.monotonic() < late
+    with pytest.raises(DeviceBusyError), device_lock(device, 0):
+        pass
+    end.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_device_lock_is_freed_on_errors_and_open_to_other_users(device: str, tmp_path: Path) -> None:
