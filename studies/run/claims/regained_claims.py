@@ -65,8 +65,8 @@ class RegainedClaims:
 
     def _tell(self, count: int) -> None:
         if count and not self._told:
-            many = f"{count} evaluations" if count > 1 else "one evaluation"
-            self._work.events.note(f"scoring {many} on the rest of the samples, because earlier limits stopped that")
+            many, them = (f"{count} evaluations", "them") if count > 1 else ("one evaluation", "it")
+            self._work.events.note(f"scoring {many} on the rest of the samples: earlier limits stopped {them} early")
         self._told = bool(count or self._claimed)
 
     def _hold(self, number: int) -> _Held | None:

@@ -222,7 +222,7 @@ def test_loosened_limits_get_back_what_was_stopped(here: Path, sampler: str) -> 
     assert "3 evaluations may keep these limits" in Path("r.html").read_text()
 
     said = invoke("resume", "s", "--latency-budget", "none").output
-    assert "scoring 3 evaluations on the rest of the samples, because earlier limits stopped that" in said
+    assert "scoring 3 evaluations on the rest of the samples: earlier limits stopped them early" in said
     assert said.count("now scored on all samples: ") == 3
     assert "5 evaluations are done" in said
     assert "may keep these limits" not in said
