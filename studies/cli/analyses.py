@@ -49,17 +49,20 @@ def layers(as_json: Json = False, **options: Any) -> None:
     )
 
 
+Sort = Annotated[
+    str,
+    typer.Option(
+        "--sort", help="Sort layers by their order in the graph (order) or by their time (time).", metavar="ORDER"
+    ),
+]
+
+
 @verb
 def profile(
     study: Study,
     trial: Trial,
     count: Annotated[int, typer.Option("--count", help="How many inferences are profiled.", metavar="N")] = 50,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort", help="Sort layers by their order in the graph (order) or by their time (time).", metavar="ORDER"
-        ),
-    ] = "order",
+    sort: Sort = "order",
     against: Annotated[
         int | None, typer.Option("--against", help="Number of another trial to show beside it.", metavar="TRIAL")
     ] = None,
@@ -146,6 +149,20 @@ def remeasure(
         say(f"No latency{'' if every else ' that matters'} is doubtful; nothing was measured.")
 
 
+SampleCount = Annotated[
+    int | None,
+    typer.Option("--samples", help="Largest number of final samples to compare. [default: 64]", metavar="N"),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        help="Mark groups of layers whose SQNR falls by more than this, in dB. [default: 10]",
+        metavar="DB",
+    ),
+]
+
+
 @verb
 def compare(
     study: Study,
@@ -154,18 +171,8 @@ def compare(
         bool,
         typer.Option("--groups", help="Compare the output of every group of layers, and name the first that differs."),
     ] = False,
-    samples: Annotated[
-        int | None,
-        typer.Option("--samples", help="Largest number of final samples to compare. [default: 64]", metavar="N"),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            "--threshold",
-            help="Mark groups of layers whose SQNR falls by more than this, in dB. [default: 10]",
-            metavar="DB",
-        ),
-    ] = None,
+    samples: SampleCount = None,
+    threshold: Threshold = None,
     outputs: Annotated[
         Path | None,
         typer.Option(

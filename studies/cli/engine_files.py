@@ -150,11 +150,7 @@ def gate(
     from studies.verbs import engine_files
 
     changes = read_changes(options, "gate")
-    data = changes.pop("data", None)
-    if data is None:
-        raise ConfigError(
-            "gating: expected --data with samples to score both engines on, but it is missing. Add --data DATA."
-        )
+    data = _take_data(changes)
     limits = GateLimits(
         None if max_drop is None else parse_drop(max_drop),
         None if max_slowdown is None else parse_tolerance(max_slowdown, "--max-slowdown"),
@@ -182,6 +178,20 @@ def gate(
     else:
         _print_gate(found)
     raise typer.Exit(EXIT_CODES[found.verdict.value])
+
+
+def _take_data(changes: dict[str, Any]) -> str:
+    """Take the data out of the given options.
+
+    Raises:
+        ConfigError: they were not given.
+    """
+    data: str | None = changes.pop("data", None)
+    if data is None:
+        raise ConfigError(
+            "gating: expected --data with samples to score both engines on, but it is missing. Add --data DATA."
+        )
+    return data
 
 
 def _write_gate(found: GateReport, junit: Path | None, markdown: Path | None) -> None:

@@ -54,23 +54,20 @@ def export(
     """Write the chosen engine to a folder, as `bitfront export` does.
 
     Args:
-        pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give a trial. A pick that was not
-            scored on the final split is scored first, and where it fails the limits there, the pick that takes its
-            place.
-        extras: what is written beside the engine: a Triton model repository entry, files for other tools.
-        changes: limits, what this engine is built with (`final_optimization_level`), and `model`, `data` where files
-            have moved; as `resume` takes them.
-        storage: URL of the database; None for the default one.
-        target: which of the study's; None for the first. It is exported where it was measured.
-        latency_tolerance: how far the exported engine's latency may be from that of the engine that was measured,
-            relative: 0.05 is 5 %; None for the study's tie band. Beyond it the export is kept and
-            `Export.warning` says so.
+        pick: `best` (the default), `accurate`, `fast`, `knee` or `score:0.6,0.4`; or give a trial. If a pick was not
+            scored on the final split, it is scored first, and replaced by the next one if it fails the limits there.
+        extras: further files: a Triton model repository entry, files for other tools.
+        changes: limits, options of the builder for this engine (`final_optimization_level`), and `model` and `data` if
+            files have moved; as for `resume`.
+        storage: the URL of the database; None for the default one.
+        target: the target of the study; None for the first. The engine is exported where it was measured.
+        latency_tolerance: the largest relative difference to the measured latency; None for the study's tie band. An
+            export beyond it is kept, and `Export.warning` says so.
 
     Raises:
-        StudyError: nothing keeps the limits, or no such study, target, trial or pick.
-        ConfigError: the folder is not empty or cannot be written, the backend has no optimization levels, there is no
-            such tool, or the mix has nothing for it.
-        ArtifactError: what was written does not work.
+        StudyError: nothing keeps the limits, or there is no such study, target, trial or pick.
+        ConfigError: the folder cannot be used, or an option does not apply to the backend or the mix.
+        ArtifactError: the written engine does not work.
     """
     exports.check_folder(out)
     _check_extras(extras)

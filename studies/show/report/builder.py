@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from search.values import Answer, Assignment, AuditRow, EngineSummary, flatten
@@ -73,10 +73,7 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         evaluations=[_evaluation(now, point, assignments[point.id], shown.get(point.row)) for point in points],
         picks=[_pick(store, now, name, point) for name, point in pick_points(now).items()],
         groups=[GroupRow(group.id, group.name, group.op) for group in groups],
-        precisions={
-            int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
-            for row in shown
-        },
+        precisions=_precisions(now, assignments, groups, shown),
         opaque={int(now.table.trial[row]): _opaque(record) for row, record in shown.items()},
         unbuildable=[(group, names[group], precision.label) for group, precision in sorted(unbuildable)],
         mismatches=[_mismatch(trial_of[at], row, names[row.group]) for at, row in audits if _disobeyed(row)],
@@ -98,6 +95,16 @@ def build_report(store: Store, now: Standing, others: Sequence[Standing] = ()) -
         time_text=times_text(times),
         seconds=dict(sorted(times.seconds.items(), key=lambda item: -item[1])),
     )
+
+
+def _precisions(
+    now: Standing, assignments: Mapping[int, Assignment], groups: Sequence[GroupRecord], rows: Iterable[int]
+) -> dict[int, list[str]]:
+    """The precision of every group, in the order of the graph, for the trials of some rows."""
+    return {
+        int(now.table.trial[row]): [assignments[int(now.table.id[row])][group.id].label for group in groups]
+        for row in rows
+    }
 
 
 def _reasons(
