@@ -10,11 +10,11 @@ from studies.store.records import Taken
 
 
 class Crew(Protocol):
-    """This process among the workers of a target. `Alone` and `Shared` are the two kinds of crew.
+    """This process as one of the workers of a target. `Alone` and `Shared` are the two kinds of crew.
 
     Attributes:
-        alone: whether no other worker can be there.
-        lease_s: without a sign of life for so long a worker counts as lost.
+        alone: whether there can be no other worker.
+        lease_s: the seconds without a heartbeat after which a worker counts as lost.
     """
 
     alone: bool
@@ -26,13 +26,13 @@ class Crew(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Whether this worker knows how the others are: it could say that it is alive throughout the last lease."""
+        """Whether this worker can judge others, because its own heartbeat worked throughout the last lease."""
 
     def state(self, state: str) -> None:
-        """Say what this worker is doing."""
+        """Store the state of this worker."""
 
     def store_time(self) -> None:
-        """Store where its time went until now, unless that was done a few seconds ago."""
+        """Store how its time was spent so far, unless that was done a few seconds ago."""
 
     def end(self, error: BaseException | None = None) -> None:
         """End this worker, as failed where an error ended it that no interrupt led to; again changes nothing."""
@@ -41,16 +41,16 @@ class Crew(Protocol):
         """The other workers that are alive: name → state."""
 
     def rank(self) -> int:
-        """How many of the workers that are alive came before this one."""
+        """The number of living workers that joined before this one."""
 
     def try_hold(self, task: str) -> AbstractContextManager[bool]:
-        """Hold a task if no living worker does; whether it is held."""
+        """Try to hold a task, and return whether it is held; it is not if another living worker holds it."""
 
     def hold(self, task: str) -> AbstractContextManager[None]:
-        """Hold a task, after whoever has it now."""
+        """Hold a task, as soon as no other worker holds it."""
 
     def once(self, task: str, known: Callable[[], bool], do: Callable[[], object]) -> None:
-        """Do what is not known yet, or wait until another worker has done it.
+        """Do a task if its result is not known yet, or wait until another worker has done it.
 
         Args:
             known: whether it is in the database.
@@ -58,7 +58,7 @@ class Crew(Protocol):
         """
 
     def wait(self, text: str, done: int = 0, total: int = 1) -> None:
-        """Wait a moment for other workers, and say so."""
+        """Wait a moment for other workers, and report that."""
 
     def give_up_lost(self) -> None:
         """Remove the evaluations that are known to be lost with their workers; nobody continues them."""

@@ -34,19 +34,19 @@ class Judgement:
 
     @cached_property
     def feasible(self) -> Bools:
-        """Rows that keep all limits by what the search measured, ran as asked and can be scored on the final split."""
+        """Rows that keep all limits in the search, ran as requested and can be scored on the final split."""
         result: Bools = self._keeps & ~self.final.unscorable
         return result
 
     @cached_property
     def barred(self) -> Bools:
-        """Rows that keep all limits and cannot be scored on the final split."""
+        """Rows that keep all limits but cannot be scored on the final split."""
         result: Bools = self._keeps & self.final.unscorable
         return result
 
     @cached_property
     def regained(self) -> Bools:
-        """Stopped rows that may keep the limits, of which only scoring them to the end can tell.
+        """Rows that were stopped early and may keep the limits, which only scoring all samples can show.
 
         Their loss counts with the low end of its interval. No limits have such rows among those that they stopped
         themselves: beyond a latency nothing is regained, and a loss was exceeded with more confidence than this.
@@ -72,7 +72,7 @@ class Judgement:
         return result
 
     def nearest(self, count: int = 3, *, early: bool = True) -> list[feasibility.Near]:
-        """The rows nearest to the limits, for when nobody keeps them.
+        """The rows nearest to the limits, for studies in which no row keeps them.
 
         Args:
             early: also rows that were stopped early, where they miss the latency alone: that is measured as well as in

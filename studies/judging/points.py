@@ -16,15 +16,15 @@ UNRELATED_BELOW = 0.2
 
 @dataclass(frozen=True)
 class FinalScore:
-    """What the final split says of an evaluation; NaN if it was not `scored` there.
+    """The scores of an evaluation on the final split; NaN if it was not `scored` there.
 
     Attributes:
-        value: of the metric.
-        loss: against FP32, in the metric's unit.
-        low, high: 95 % interval of the loss that allows for how many were tried.
-        tries: how many were looked at there until this one was taken, itself included.
+        value: the value of the metric.
+        loss: the loss against FP32, in the metric's unit.
+        low, high: the 95 % interval of the loss, which accounts for the number of candidates that were tried.
+        tries: the number of candidates that were tried until this one was taken, including it.
         failure: why it could not be scored there; empty if it was, or was not tried.
-        disagreement: with the loss of the search, where chance does not explain it.
+        disagreement: the disagreement with the loss of the search, if chance does not explain it.
     """
 
     verdict: Verdict
@@ -40,27 +40,28 @@ class FinalScore:
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation, judged. Floats are NaN, and counts -1, where a stage was not reached.
+    """One judged evaluation. If a stage was not reached, its floats are NaN and its counts -1.
 
     Attributes:
-        row: its place in the table of evaluations that it was read with.
-        trial: the number that users know it by; -1 where no trial asked for it.
-        role: `baseline:fp32` and the like; empty for a mix.
-        latency_ms: the latest word on it.
-        search_ms: what the search itself measured.
-        spread: inter-quartile range of the latency samples over their median.
-        speedup: against uniform FP32; None if that was not measured.
+        row: its row in the table of evaluations that it was read with.
+        trial: the number of its trial, by which users know it; -1 if it has none.
+        role: `baseline:fp32`, `baseline:int8` and so on; empty for a mix.
+        latency_ms: the latest measurement of its latency.
+        search_ms: the measurement of the search itself.
+        spread: the inter-quartile range of the latency samples divided by their median.
+        speedup: how many times as fast as uniform FP32; None if that was not measured.
         value: of the metric.
         loss_low, loss_high: 95 % interval of the loss.
         complete: whether it was scored on all samples.
         resemblance: least correlation of its outputs with FP32's, on the search and the final split.
-        not_obeyed, opaque: groups that did not run as asked, or do not tell.
-        moves: layers of its engine that only change format or type.
-        picks: what it is picked as: `best`, `accurate`, `fast`, `knee`.
-        ties: pick → rows that it beats as that by noise alone.
-        not_sure: whether it keeps the accuracy limits by its estimate alone, and not by a bound of it.
-        doubts: what is doubtful in its latency.
-        mismatch: which groups did not run as asked, in words.
+        not_obeyed, opaque: the numbers of groups that did not run as requested, and of groups whose precision is not
+            known.
+        moves: the number of layers of its engine that only change format or type.
+        picks: the names of its picks: `best`, `accurate`, `fast`, `knee`.
+        ties: for each of its picks, the rows that it beats only by noise.
+        not_sure: whether only its estimate keeps the accuracy limits, but not the bound of its interval.
+        doubts: the doubts about its latency.
+        mismatch: the groups that did not run in the requested precision, in words.
         final_levels: its newest export at each other optimization level, the lowest first.
     """
 

@@ -33,16 +33,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Details:
-    """What is told of a target beside its numbers. The mappings hold those evaluations alone that a table names.
+    """Further facts about a target. The mappings have only the evaluations that a table shows.
 
     Attributes:
-        number: place of the target in the study, from 1.
-        target_name: what tells it from the study's other targets; empty if there is no other.
-        failures: what went wrong, where all evaluations that are finished failed.
-        doubts: evaluation id → what is doubtful in its latency.
-        mismatches: evaluation id → which groups did not run as asked, in words.
-        final_levels: evaluation id → the newest export at each other optimization level, the lowest first.
-        mix_biases: evaluation id → what came of correcting its biases for its own mix.
+        number: the number of the target in the study, from 1.
+        target_name: a name that distinguishes it from the study's other targets; empty if there is no other.
+        failures: a summary of the failures, if all finished evaluations failed.
+        doubts: the doubts about latencies by evaluation id.
+        mismatches: the groups that did not run in the requested precision, in words, by evaluation id.
+        final_levels: the newest export at each other optimization level, the lowest first, by evaluation id.
+        mix_biases: the result of correcting biases for the own mix, by evaluation id.
     """
 
     number: int = 1
@@ -66,7 +66,7 @@ class Standing:
     With other limits, `dataclasses.replace` judges the same evaluations again.
 
     Attributes:
-        scored_picks: `score:0.6,0.4` and the like, which are picked beside the usual ones.
+        scored_picks: picks by a score such as `score:0.6,0.4`, beside the usual ones.
     """
 
     study: StudyRecord
@@ -102,13 +102,13 @@ class Standing:
         return None if scores is None else float(scores[row])
 
     def point(self, row: int) -> Point:
-        """One evaluation with all that is to be told of it."""
+        """One judged evaluation with all its facts."""
         if row not in self._points:
             self._points[row] = self._judge(row)
         return self._points[row]
 
     def points(self, rows: Sequence[int]) -> list[Point]:
-        """Several of them, in this order."""
+        """Several judged evaluations, in this order."""
         if len(rows) <= MOST_ROWS:  # else whole columns are read
             self.table.details.read([int(self.table.id[row]) for row in rows])
         return [self.point(row) for row in rows]
@@ -252,9 +252,9 @@ def standing(
     """Read one target's evaluations from the store and judge them by `limits`.
 
     Args:
-        exports: also those that an export built again; they are no part of the search, so they are neither counted nor
-            on its front.
-        table: all evaluations, where they have just been read.
+        exports: whether to include evaluations that an export built again. They are not part of the search, so they are
+            neither counted nor on its front.
+        table: all evaluations, if they have just been read.
     """
     table = store.evaluations.table(target.id) if table is None else table
     if not exports:

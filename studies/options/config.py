@@ -21,22 +21,21 @@ from studies.options.urls import DEFAULT_STORAGE
 
 @dataclass(frozen=True)
 class SearchConfig(DataFields, StudyFields):
-    """Every option of `bitfront search`, each field with its row of the option table; first those of `StudyFields`.
+    """All options of `bitfront search`, each as a field with its row of the option table.
 
-    `check_config` says whether the values can be used. `storage` may hold a password: it is left out of `repr` and
-    `to_json`. `overrides` names the options of the configuration file that the command line replaced, `given` all that
-    were given by one of the two.
+    `check_config` checks the values. `storage` may contain a password, so `repr` and `to_json` leave it out.
+    `overrides` names the options of the configuration file that the command line replaced, `given` all options that
+    were given.
 
     Attributes:
-        study: empty for the name of the model's file.
-        limits: name of a limit → its bound, as it was written; see `studies.options.limits`.
-        gpus, workers: worker processes to start on this host, see `slots`; None: this process works itself.
-        builders: processes that only build, beside the one that measures; with none that one builds too.
-        lease_s: without a sign of life for so long a worker counts as lost, and others do its work.
-        repair: how many repairs a proposal gets whose build is refused.
-        backend_options: `NAME=VALUE` each, for backends whose options have no names of their own here.
-        builder_options: what other backends are told, by keyword as it declares it; `final_` before a keyword for
-            what exports are built with.
+        study: the name of the study; empty for the name of the model's file.
+        limits: bounds by name of the limit, as they were written; see `studies.options.limits`.
+        gpus, workers: worker processes to start on this host, see `slots`; None if this process does the work.
+        builders: the number of processes that only build, beside the one that measures; 0 if that one builds too.
+        lease_s: the seconds without a heartbeat after which a worker counts as lost and others take over its work.
+        repair: how often a proposal is repaired if its build is refused.
+        backend_options: options as `NAME=VALUE`, for backends whose options have no names of their own here.
+        builder_options: options of the shipped backends by keyword; `final_` before a keyword means exports.
     """
 
     sampler: str = option(
@@ -169,7 +168,7 @@ _NOT_STORED = ("storage", "gpus", "workers", "metrics_port", "overrides", "given
 
 
 def own_options() -> tuple[Option, ...]:
-    """The rows of the fields of `SearchConfig`, in their order."""
+    """The rows of the fields of `SearchConfig`, in order."""
     described = [each for each in fields(SearchConfig) if each.metadata]
     return tuple(make_row(each.name, each.default, each.metadata["option"]) for each in described)
 

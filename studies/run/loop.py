@@ -11,10 +11,10 @@ from studies.trials.ledger import Ledger
 
 
 def run(ledger: Ledger, claims: Claims, pipeline: Pipeline, hooks: Hooks, stop: Stop, events: SearchEvents) -> str:
-    """Evaluate until the study has all evaluations that it wants. Returns why it stopped, in words.
+    """Evaluate until the study has all its evaluations, and return the reason for stopping in words.
 
-    Killing this process at any moment loses at most the evaluations in flight, and Ctrl-C gives all of them back. What
-    is in flight when no more are wanted is finished.
+    If this process is killed, at most its running evaluations are lost. Ctrl-C gives all of them back. Evaluations that
+    run when the study is complete are finished.
 
     Raises:
         UnreachableLimitError: FP32 itself misses the accuracy limit, or the time limit is too short for anything.

@@ -1,7 +1,7 @@
 """The candidates of the picks, and the meaning of the pick `best` under given limits.
 
 Row numbers index the columns of one target's evaluations. A loss is an estimate, and the best of many estimates is
-partly the luckiest. So candidates are ranked by how surely each loss keeps the limits.
+partly luck. So candidates are ranked by how surely each loss keeps the limits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 
 
 class Aim(Enum):
-    """What `best` is, by the limits that are given."""
+    """The meaning of `best`, which depends on the given limits."""
 
     FASTEST = "the fastest that keeps the limits"
     LEAST_LOSS = "the least loss within the budget"
@@ -29,10 +29,10 @@ class Aim(Enum):
 
 
 def aim_of(limits: Limits, *, relative: bool) -> Aim:
-    """What `best` is under these limits; `relative` says whether the metric compares with FP32's outputs.
+    """The meaning of `best` under these limits; `relative` says whether the metric compares with FP32's outputs.
 
-    A budget alone asks for the least loss within it. Metrics relative to FP32 give that to whatever changes least,
-    which is slow, so there a budget alone asks for the knee within it.
+    With only a latency budget, `best` has the least loss within it. A metric relative to FP32 would then prefer the mix
+    that changes least, which is slow, so for such metrics `best` is the knee within the budget.
     """
     accuracy = limits.bound_accuracy
     if limits.most(LATENCY_MS) is None:
@@ -42,22 +42,22 @@ def aim_of(limits: Limits, *, relative: bool) -> Aim:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Columns of one target's evaluations, as far as picks are chosen by them.
+    """The columns of one target's evaluations that picks are chosen by.
 
     Attributes:
-        latency_ms: (n,) the latest word on each latency.
-        loss: (n,) on the search split.
+        latency_ms: (n,) the latest latencies.
+        loss: (n,) the losses on the search split.
         loss_error: (n,) standard error of the loss.
         loss_band: (n,) half of its 95 % interval.
         margin: (n,) standard errors from the estimate to the nearest accuracy limit; infinite if there is none.
         latency_band: relative tie band of latency.
-        eligible: (n,) bool: keep all limits by what the search measured.
-        fails: (n,) bool: do not keep them on the final split.
-        holds: (n,) bool: keep them there.
-        final_margin: (n,) as `margin`, of the final split; NaN if nothing was scored there.
-        on_front: (n,) bool: of the eligible ones.
-        fp32: row of the uniform FP32 baseline; None if it was not measured.
-        loss_unit: the loss that counts 1 in a score, see `search.values.score`.
+        eligible: (n,) bool, whether a row keeps all limits by the measurements of the search.
+        fails: (n,) bool, whether it misses them on the final split.
+        holds: (n,) bool, whether it keeps them there.
+        final_margin: (n,) the same as `margin` on the final split; NaN if a row was not scored there.
+        on_front: (n,) bool, whether an eligible row is on the front.
+        fp32: the row of the uniform FP32 baseline; None if it was not measured.
+        loss_unit: the loss that counts as 1 in a score, see `search.values.score`.
     """
 
     latency_ms: Floats

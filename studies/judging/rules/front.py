@@ -18,15 +18,15 @@ Bools = NDArray[np.bool_]
 def front(
     latency_ms: ArrayLike, loss: ArrayLike, latency_band: float, loss_band: ArrayLike, eligible: ArrayLike
 ) -> Bools:
-    """The eligible rows that no other eligible row knocks out, beyond measurement noise.
+    """The eligible rows that no other eligible row dominates beyond measurement noise.
 
     j *beats* i in latency when `latency_j · (1 + latency_band) < latency_i`, and in loss when the difference is more
     than the wider of their two half-widths. j knocks i out when it beats i in one objective and i does not beat j in
     the other; so rows that tie in both all stay. O(n log n): rows sorted by latency, and for each row the prefix that
     can knock it out, of which only minima of the loss are asked.
 
-    Where very unequal loss bands make rows knock each other out in a circle until nobody is left, the bands say
-    nothing, and the front without bands is given: eligible rows always have a front.
+    With very unequal loss bands, rows may knock each other out in a circle until none is left. Then the front without
+    bands is returned, so eligible rows always have a front.
 
     Args:
         latency_ms, loss: (n,) floats; finite, latency above zero, in eligible rows.

@@ -1,6 +1,6 @@
 """The picks: which of the evaluations that keep all limits are recommended.
 
-The candidates for `best` stand in a line: where the first fails on the final split, the next takes its place.
+The candidates for `best` are in a line: if the first fails on the final split, the next one takes its place.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Picks:
 
     Attributes:
         best: the one recommended pick.
-        accurate: least loss, by the numbers that are shown.
-        fast: least latency, by the numbers that are shown.
-        knee: farthest below the line between the ends of the front.
-        line: candidates for `best`, in the order in which they are looked at on the final split.
-        aim: what `best` is.
+        accurate: the pick with the least loss, by the shown numbers.
+        fast: the pick with the least latency, by the shown numbers.
+        knee: the pick that is farthest below the line between the ends of the front.
+        line: candidates for `best`, in the order in which they are scored on the final split.
+        aim: the meaning of `best`.
         scored: `score:0.6,0.4` and the like, as far as they were asked for → the row with the largest score.
     """
 
@@ -96,7 +96,7 @@ def read_pick(text: str) -> str:
 
 
 def score_name(score: Score) -> str:
-    """What the pick by a score is called: `score:0.6,0.4`."""
+    """The name of a pick by a score: `score:0.6,0.4`."""
     return f"{_SCORE}{score}"
 
 
@@ -106,11 +106,12 @@ def score_of(name: str) -> Score | None:
 
 
 def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
-    """Choose among rows that keep all limits; those that fail on the final split are no picks.
+    """Choose the picks among rows that keep all limits and do not fail on the final split.
 
-    `best` is the first in line that does not fail there. The fastest that only just holds there gives way to the next
-    in line that ties with its latency and holds surely. Where all in line fail, it is what holds there anyway, then
-    uniform FP32, then the row of the line with the least upper bound of its loss.
+    `best` is the first in line that does not fail there. If the aim is the fastest mix, and it holds there only by its
+    estimate, the next in line that has the same latency within the tie band and holds surely takes its place. If all in
+    line fail, it is another row that holds there, then uniform FP32, then the row with the least upper bound of the
+    loss.
 
     Args:
         names: of picks by a score, which are made beside the usual ones.
@@ -127,10 +128,10 @@ def choose(columns: Candidates, aim: Aim, names: Sequence[str] = ()) -> Picks:
 
 
 def line(columns: Candidates, aim: Aim) -> list[int]:
-    """Candidates for `best`, at most `MOST_IN_LINE`: first whose loss keeps the limits most surely, then by the aim.
+    """Candidates for `best`, at most `MOST_IN_LINE`: sorted by how surely they keep the limits, then by the aim.
 
-    What is not faster than uniform FP32 stands in no line unless nothing is. The last is the safest of the rest, so
-    that a line does not end without a mix of nearly no loss where there is one.
+    Rows that are not faster than uniform FP32 are left out, unless none is faster. The last one is the safest of the
+    rest, so that the line ends with a mix of nearly no loss if there is one.
     """
     rows = _contenders(columns)
     if aim is Aim.KNEE:
@@ -142,9 +143,9 @@ def line(columns: Candidates, aim: Aim) -> list[int]:
 
 
 def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
-    """Rows that a pick beats by noise alone: they tie in what it was picked for and are better in the other objective.
+    """Rows that a pick beats only by noise: they tie in its own objective and are better in the other one.
 
-    The nearest to it in what it was picked for come first.
+    The nearest to it in its own objective come first.
     """
     row, aim = chosen.row(name), chosen.aim
     by_loss = name == "accurate" or (name == "best" and aim is Aim.LEAST_LOSS)
@@ -170,8 +171,8 @@ def ties(columns: Candidates, chosen: Picks, name: str) -> list[int]:
 def knee(latency_ms: Floats, loss: Floats, on_front: Bools) -> int | None:
     """The front's row farthest below the line between the front's fastest and its least lossy row.
 
-    Both axes are scaled to the extent of the front. Ties, and fronts where no row lies below the line, give the
-    faster row; None for an empty front.
+    Both axes are scaled to the extent of the front. If rows tie, or no row is below the line, the faster row is taken;
+    None for an empty front.
     """
     rows = np.flatnonzero(np.asarray(on_front, bool))
     if not len(rows):
