@@ -83,7 +83,7 @@ def test_a_replaced_evaluator_is_told_wherever_the_study_is_shown(
     assert (told["stage"], told["kind"], "SIGKILL" in told["message"]) == ("latency", "crashed", True)
     assert json.loads(ok("show", "s", 1, "--json"))["replaced"] == []
     assert "replaced" not in ok("show", "s", 1)
-    summary = "the evaluator process was replaced 3 times over trials 0, 3: 2 crashed at build, 1 crashed at latency"
+    summary = "The evaluator process was replaced 3 times over trials 0, 3: 2 crashed at build, 1 crashed at latency"
     assert summary in ok("resume", "s")
     assert "3 times over trials 0, 3: 2 crashed at build, 1 crashed at latency" in ok("status", "s")
     assert json.loads(ok("status", "s", "--json"))["targets"][0]["replaced"] == 3

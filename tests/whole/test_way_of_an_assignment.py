@@ -67,8 +67,8 @@ def calls_to_lower(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(builder, "lower", lowered)
     case = evaluator_jobs.case(folder, residual_cnn())
-    service = server._Service(lambda event, value: None)
-    service.answer(OPEN, {"job": case.job})
+    service = server._Service(lambda event, value: None, lambda name, arguments: None)
+    service.answer(OPEN, {"job": case.job, "metric": None})
     service.answer("builds.build", {"assignment": case.uniform(Precision.INT8), "out": folder / "out.onnx"})
     return found[0]
 

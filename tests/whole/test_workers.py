@@ -103,10 +103,10 @@ def test_what_a_killed_worker_had_in_flight_is_taken_over_one_by_one(workers: Wo
 
 def test_what_is_needed_once_is_made_once(workers: Workers) -> None:
     """By whichever worker comes first, also where all come before anything is there."""
-    workers.start(*search("--trials", 6, "--lease", "20s"))
+    workers.start(*search("--trials", 6, "--lease", "20s", "--verbose"))
     workers.wait_until(lambda: workers.value("select count(*) from bf_study_target"))
     for _ in range(2):
-        workers.start("worker", "s")
+        workers.start("worker", "s", "--verbose")
     assert workers.wait() == [0, 0, 0], workers.all_said()
     for step in ("\ncalibrating ", "\nsensitivity of the groups ", "\nmeasuring repeatability ", "\nfinalists "):
         assert sum(step in f"\n{workers.said(number)}" for number in range(3)) <= 1, step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -259,7 +260,9 @@ def test_names_in_the_database_lead_nowhere_else(hosts: tuple[Host, Host], monke
         assert len(two.fetched()["data.npz"]) == next(f.size_bytes for f in known if f.role == "data")
 
 
-def test_folders_and_functions_are_not_shipped(hosts: tuple[Host, Host], url: str, tmp_path: Path) -> None:
+def test_folders_and_functions_are_not_shipped(
+    hosts: tuple[Host, Host], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = hosts
     write_inputs(one.here() / "in")
     (one.folder / "in/shards").mkdir()
@@ -277,6 +280,7 @@ def test_folders_and_functions_are_not_shipped(hosts: tuple[Host, Host], url: st
     shutil.copytree(one.folder / "in", two.here() / "in")
     shutil.copy(one.folder / "sixty_samples.py", two.folder / "sixty_samples.txt")
     one.folder.rename(one.folder.with_name("gone"))
+    monkeypatch.delitem(sys.modules, "sixty_samples")  # a process of another host has imported nothing
 
     message = refused("worker", "folder", "--trials", 3, says="is a folder or a file of the host that made it")
     assert "Give --data with the same content on this host" in message

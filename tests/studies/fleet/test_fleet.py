@@ -196,6 +196,7 @@ def test_workers_that_do_not_listen_are_killed(
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+STYLES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal
 PARENT = """
 import sys, time
 from pathlib import Path
@@ -368,7 +369,7 @@ def test_ctrl_c_on_a_terminal_ends_all_workers(here: Path, url: str) -> None:
             except OSError:  # Linux says so when the other side is closed
                 break
             both = tree(process.pid)
-            if not below and len(both) >= 4 and re.search(rb"evaluations +[1-9]\d* of 120", seen):
+            if not below and len(both) >= 4 and re.search(rb"evaluations +[1-9]\d* of 120", STYLES.sub(b"", seen)):
                 below = both
                 os.write(terminal, b"\x03")
         process.wait(timeout=300)

@@ -12,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ _ADOPTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONFAULTHANDLER"}
 READY = b"ready"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # a process with threads cannot be forked
 _UNFIT = "BITFRONT_TEST_TOY"  # changes what is computed as modules are imported
+_ASKING = threading.Lock()  # the server's answers come in the order of the requests and do not say whose they are
 
 
 def popen(words: Sequence[str], **settings: Any) -> Any:
@@ -77,7 +80,7 @@ def forked_processes() -> list[psutil.Process]:
 
 
 class ForkedProcess:
-    """As much of `subprocess.Popen` as is used.
+    """As much of `subprocess.Popen` as is used; as there, any thread may start processes and wait for them.
 
     Args:
         code: that it runs.
@@ -102,7 +105,10 @@ class ForkedProcess:
         self.args = [sys.executable, "-c", code, *words]
         self.returncode: int | None = None
         self._text = text
+        self._reading = threading.Lock()
         self._ended, told = os.pipe()
+        # Not closed earlier: another thread may be waiting on it, and its number would be given to another file.
+        weakref.finalize(self, os.close, self._ended)
         ours = [told]  # descriptors that only the process needs
         streams = [_opened(stream, place, ours) for place, stream in enumerate((stdin, stdout))]
         self.stdout: IO[Any] | None = self._reader(streams[1])
@@ -119,10 +125,10 @@ class ForkedProcess:
         try:
             server = _server()
             assert server is not None
-            socket.send_fds(
-                server[0], [json.dumps(request).encode()], [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
-            )
-            self.pid = int(server[0].recv(MESSAGE_BYTES))
+            fds = [told, ours[-1], *(fd for _, fd in streams), *pass_fds]
+            with _ASKING:
+                socket.send_fds(server[0], [json.dumps(request).encode()], fds)
+                self.pid = int(server[0].recv(MESSAGE_BYTES))
         finally:
             for fd in ours:
                 os.close(fd)
@@ -154,8 +160,9 @@ class ForkedProcess:
             poll.register(self._ended, select.POLLIN)
             if not poll.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(os.read(self._ended, 100))
-            os.close(self._ended)
+            with self._reading:
+                if self.returncode is None:  # the code can be read once, by the first of the threads that wait
+                    self.returncode = int(os.read(self._ended, 100))
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
